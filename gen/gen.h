@@ -1,0 +1,30 @@
+/* What the parts of the generator share. */
+#ifndef GPULOSSI_GEN_H
+#define GPULOSSI_GEN_H
+
+#include <stddef.h>
+
+/* A growing string. */
+typedef struct text {
+    char *bytes;
+    size_t length;
+    size_t room;
+} text;
+
+void text_add(text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_add_bytes(text *t, const char *bytes, size_t length);
+void text_free(text *t);
+
+/* Ends the program with a message. */
+void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+text read_file(const char *path);
+void write_file(const char *path, const char *bytes, size_t length);
+
+/* The output of a shell command, which must succeed. */
+text run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The PTX that nvcc wrote, as it is embedded: header lines of the base image, no comments, no blanks, short names. */
+text lower(const char *ptx, const char *entry);
+
+#endif

@@ -1,0 +1,199 @@
+/* Element types, and vectors of them: how memory becomes numbers and numbers become memory. */
+#ifndef GPULOSSI_ELEMENTS_CUH
+#define GPULOSSI_ELEMENTS_CUH
+
+#define GPULOSSI_SHARED
+#include "../../gpuloss.h"
+
+#define DEVICE static __device__ __forceinline__
+
+/* An element type: `Bits` as stored, `Number` as computed with. bf16 and f16 are converted without instructions of
+ * their own beyond cvt.f32.f16, so that every GPU and driver runs the same text. */
+struct f32 {
+    typedef uint32_t Bits;
+    typedef float Number;
+    DEVICE Number widen(Bits b) { return __uint_as_float(b); }
+    DEVICE Bits narrow(Number x) { return __float_as_uint(x); }
+};
+
+struct f64 {
+    typedef uint64_t Bits;
+    typedef double Number;
+    DEVICE Number widen(Bits b) { return __longlong_as_double((long long)b); }
+    DEVICE Bits narrow(Number x) { return (Bits)__double_as_longlong(x); }
+};
+
+struct f16 {
+    typedef uint16_t Bits;
+    typedef float Number;
+    DEVICE Number widen(Bits b) {
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(b));
+        return x;
+    }
+    DEVICE Bits narrow(Number x) {
+        uint16_t b;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(x));
+        return b;
+    }
+};
+
+struct bf16 {
+    typedef uint16_t Bits;
+    typedef float Number;
+    DEVICE Number widen(Bits b) { return __uint_as_float((uint32_t)b << 16); }
+    /* Round to nearest, ties to even. A NaN would carry into the sign, so it is replaced by one that does not. */
+    DEVICE Bits narrow(Number x) {
+        uint32_t b = __float_as_uint(x);
+        b += 0x7fffu + ((b >> 16) & 1u);
+        return x == x ? (Bits)(b >> 16) : (Bits)0x7fffu;
+    }
+};
+
+/* What losses are stored as: never rounded to 16 bits. */
+template <class E> struct Out { typedef f32 Type; };
+template <> struct Out<f64> { typedef f64 Type; };
+
+template <class E> struct Width { enum { value = GPULOSSI_VECTOR_BYTES / sizeof(typename E::Bits) }; };
+
+/* 16 bytes of elements in registers. */
+template <class E> struct Vector {
+    typedef typename E::Bits Bits;
+    typedef typename E::Number Number;
+    uint32_t word[4];
+
+    __device__ __forceinline__ Number get(int i) const { return E::widen(bits(i, (Bits *)0)); }
+    /* In rising order of i: the left one of two 16-bit elements clears its neighbour. */
+    __device__ __forceinline__ void put(int i, Number x) { set(i, E::narrow(x)); }
+
+    /* Moves every element up by one place and puts b first, or takes the first and moves the rest down: a loop over
+     * these needs no element by number, so it stays a loop, and in registers. */
+    __device__ __forceinline__ void push(Bits b) {
+#pragma unroll
+        for (int i = 3; i >= 0; i--)
+            word[i] = up(i, (Bits *)0);
+        word[0] |= (uint32_t)b;
+        if (sizeof(Bits) == 8)
+            word[1] = (uint32_t)((uint64_t)b >> 32);
+    }
+    __device__ __forceinline__ Bits pop() {
+        Bits b = bits(0, (Bits *)0);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = down(i, (Bits *)0);
+        return b;
+    }
+
+  private:
+    __device__ __forceinline__ Bits bits(int i, uint64_t *) const {
+        return (uint64_t)word[2 * i] | (uint64_t)word[2 * i + 1] << 32;
+    }
+    __device__ __forceinline__ Bits bits(int i, uint32_t *) const { return word[i]; }
+    __device__ __forceinline__ Bits bits(int i, uint16_t *) const { return (Bits)(word[i / 2] >> (16 * (i % 2))); }
+
+    __device__ __forceinline__ void set(int i, uint64_t b) {
+        word[2 * i] = (uint32_t)b;
+        word[2 * i + 1] = (uint32_t)(b >> 32);
+    }
+    __device__ __forceinline__ void set(int i, uint32_t b) { word[i] = b; }
+    __device__ __forceinline__ void set(int i, uint16_t b) {
+        if (i % 2)
+            word[i / 2] |= (uint32_t)b << 16;
+        else
+            word[i / 2] = b;
+    }
+
+    __device__ __forceinline__ uint32_t up(int i, uint64_t *) const { return i < 2 ? 0 : word[i - 2]; }
+    __device__ __forceinline__ uint32_t up(int i, uint32_t *) const { return i < 1 ? 0 : word[i - 1]; }
+    __device__ __forceinline__ uint32_t up(int i, uint16_t *) const {
+        return word[i] << 16 | (i < 1 ? 0 : word[i - 1] >> 16);
+    }
+    __device__ __forceinline__ uint32_t down(int i, uint64_t *) const { return i > 1 ? 0 : word[i + 2]; }
+    __device__ __forceinline__ uint32_t down(int i, uint32_t *) const { return i > 2 ? 0 : word[i + 1]; }
+    __device__ __forceinline__ uint32_t down(int i, uint16_t *) const {
+        return word[i] >> 16 | (i > 2 ? 0 : word[i + 1] << 16);
+    }
+};
+
+/* Where each vector of a row lies. Vector v covers the elements [v * width - head, (v + 1) * width - head) of the row;
+ * head is chosen so that whole vectors of the row's leading array are 16-byte aligned, and all arrays of the row are cut
+ * at the same elements. An array with another alignment is then accessed by elements, as are the ends of a row.
+ * I is the integer that counts elements. */
+template <class E, class I> struct Cut {
+    typedef typename E::Bits Bits;
+    typedef I Index;
+    I classes;
+    I vectors;   /* in all */
+    I whole_end; /* the first after the whole ones */
+    int head;
+
+    DEVICE int offset(const void *row) {
+        return (int)((uintptr_t)row % GPULOSSI_VECTOR_BYTES / sizeof(Bits));
+    }
+    __device__ __forceinline__ Cut(const void *leading, I row_classes) : classes(row_classes), head(offset(leading)) {
+        whole_end = (classes + head) / Width<E>::value;
+        vectors = classes == 0 ? 0 : (classes + head + Width<E>::value - 1) / Width<E>::value;
+    }
+    __device__ __forceinline__ I first(I v) const { return v * Width<E>::value - head; }
+    __device__ __forceinline__ bool whole(I v) const { return v < whole_end && (v > 0 || head == 0); }
+    __device__ __forceinline__ bool fits(const void *row) const { return offset(row) == head; }
+    __device__ __forceinline__ bool inside(I c) const { return c >= 0 && c < classes; }
+};
+
+/* How long the lines of an access should stay in the cache. */
+enum Stay { kRead_again, kRead_once };
+
+template <class E, Stay stay> DEVICE Vector<E> load_vector(const void *at) {
+    uint4 w = stay == kRead_once ? __ldcs((const uint4 *)at) : *(const uint4 *)at;
+    Vector<E> x;
+    x.word[0] = w.x, x.word[1] = w.y, x.word[2] = w.z, x.word[3] = w.w;
+    return x;
+}
+
+/* A vector of n times the same element. */
+template <class E> DEVICE Vector<E> filled(typename E::Number with) {
+    Vector<E> x;
+#pragma unroll
+    for (int i = 0; i < Width<E>::value; i++)
+        x.put(i, with);
+    return x;
+}
+
+/* A vector of a row by its elements; those outside the row are `absent`. */
+template <class E, class C>
+DEVICE Vector<E> load_elements(const C &cut, const typename E::Bits *row, typename C::Index v,
+                               typename E::Number absent) {
+    typename E::Bits none = E::narrow(absent);
+    typename C::Index first = cut.first(v);
+    Vector<E> x = filled<E>(absent);
+#pragma unroll 1
+    for (int i = Width<E>::value - 1; i >= 0; i--)
+        x.push(cut.inside(first + i) ? row[first + i] : none);
+    return x;
+}
+
+/* Vector v of a row whose elements are stored as O, which may be wider than the E that the row is cut by. */
+template <class E, class O, class C>
+DEVICE void store(const C &cut, typename O::Bits *row, typename C::Index v, const typename E::Number *x) {
+    enum { width = Width<O>::value };
+#pragma unroll
+    for (int part = 0; part < Width<E>::value; part += width) {
+        typename C::Index first = cut.first(v) + part;
+        Vector<O> out;
+#pragma unroll
+        for (int i = 0; i < width; i++)
+            out.put(i, x[part + i]);
+        if (cut.whole(v) && (uintptr_t)(row + first) % GPULOSSI_VECTOR_BYTES == 0) {
+            __stcs((uint4 *)(row + first), make_uint4(out.word[0], out.word[1], out.word[2], out.word[3]));
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < width; i++) {
+                typename O::Bits b = out.pop();
+                if (cut.inside(first + i))
+                    row[first + i] = b;
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,86 @@
+/* Lowers nvcc's PTX to the base image: every driver from CUDA 9.0 on and every GPU from compute capability 5.0 on take it.
+ *
+ * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0, and
+ * `.version` and `.target` do not change what an assembler makes of it. The loader writes sm_50 for GPUs before Volta. */
+#include "gen.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+static int is_name(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$'; }
+
+/* The short name of a symbol: labels keep their number, the parameter is p, a shared variable its place of first use. */
+typedef struct names {
+    char known[64][160];
+    int count;
+} names;
+
+static int number_of(names *n, const char *name, size_t length) {
+    for (int i = 0; i < n->count; i++)
+        if (strlen(n->known[i]) == length && memcmp(n->known[i], name, length) == 0)
+            return i;
+    if (n->count == 64 || length >= sizeof n->known[0])
+        fail("too many or too long names in one kernel: %.*s", (int)length, name);
+    memcpy(n->known[n->count], name, length);
+    n->known[n->count][length] = 0;
+    return n->count++;
+}
+
+static void add_name(text *out, names *n, const char *entry, const char *name, size_t length) {
+    static const char label[] = "$L__BB0_";
+    char parameter[256];
+    snprintf(parameter, sizeof parameter, "%s_param_0", entry);
+    if (length > sizeof label - 1 && memcmp(name, label, sizeof label - 1) == 0)
+        text_add(out, "L%.*s", (int)(length - (sizeof label - 1)), name + sizeof label - 1);
+    else if (length == strlen(parameter) && memcmp(name, parameter, length) == 0)
+        text_add(out, "p");
+    else if (length > 2 && memcmp(name, "_Z", 2) == 0)
+        text_add(out, "s%d", number_of(n, name, length));
+    else
+        text_add_bytes(out, name, length);
+}
+
+static void add_line(text *out, names *n, const char *entry, const char *line, size_t length) {
+    for (size_t i = 0; i < length;) {
+        size_t end = i;
+        while (end < length && is_name(line[end]))
+            end++;
+        if (end > i) {
+            add_name(out, n, entry, line + i, end - i);
+            i = end;
+        } else if (isspace((unsigned char)line[i])) {
+            while (i < length && isspace((unsigned char)line[i]))
+                i++;
+            text_add(out, " ");
+        } else {
+            text_add_bytes(out, line + i++, 1);
+        }
+    }
+    text_add(out, "\n");
+}
+
+text lower(const char *ptx, const char *entry) {
+    text out = {0};
+    names n = {.count = 0};
+    while (*ptx) {
+        size_t whole = strcspn(ptx, "\n"), length = whole;
+        const char *line = ptx, *comment = strstr(line, "//");
+        if (comment != NULL && comment < line + length)
+            length = (size_t)(comment - line);
+        while (length > 0 && isspace((unsigned char)*line))
+            line++, length--;
+        while (length > 0 && isspace((unsigned char)line[length - 1]))
+            length--;
+        if (strncmp(line, ".version", 8) == 0)
+            text_add(&out, ".version 6.0\n");
+        else if (strncmp(line, ".target", 7) == 0)
+            text_add(&out, ".target sm_70\n");
+        else if (length > 0)
+            add_line(&out, &n, entry, line, length);
+        ptx += whole + (ptx[whole] != 0);
+    }
+    if (out.bytes == NULL || strstr(out.bytes, ".version 6.0\n.target sm_70\n") == NULL)
+        fail("%s: nvcc's PTX does not begin with .version and .target", entry);
+    return out;
+}
