@@ -117,27 +117,35 @@ template <class E> struct Vector {
 
 /* Where each vector of a row lies. Vector v covers the elements [v * width - head, (v + 1) * width - head) of the row;
  * head is chosen so that whole vectors of the row's leading array are 16-byte aligned, and all arrays of the row are cut
- * at the same elements. An array with another alignment is then accessed by elements, as are the ends of a row.
- * I is the integer that counts elements. */
-template <class E, class I> struct Cut {
+ * at the same elements. An array with another alignment is then accessed by elements, as are the ends of a row. */
+template <class E> struct Cut {
     typedef typename E::Bits Bits;
-    typedef I Index;
-    I classes;
-    I vectors;   /* in all */
-    I whole_end; /* the first after the whole ones */
+    int64_t classes;
+    int vectors; /* in all */
+    int lead;    /* 1 when the first is not whole */
+    uint32_t whole_vectors;
     int head;
 
     DEVICE int offset(const void *row) {
-        return (int)((uintptr_t)row % GPULOSSI_VECTOR_BYTES / sizeof(Bits));
+        return (int)((uint32_t)(uintptr_t)row % GPULOSSI_VECTOR_BYTES / (uint32_t)sizeof(Bits));
     }
-    __device__ __forceinline__ Cut(const void *leading, I row_classes) : classes(row_classes), head(offset(leading)) {
-        whole_end = (classes + head) / Width<E>::value;
-        vectors = classes == 0 ? 0 : (classes + head + Width<E>::value - 1) / Width<E>::value;
+    __device__ __forceinline__ Cut(const void *leading, int64_t row_classes)
+        : classes(row_classes), head(offset(leading)) {
+        lead = head != 0;
+        int end = (int)((uint64_t)(classes + head) / Width<E>::value);
+        whole_vectors = end > lead ? (uint32_t)(end - lead) : 0;
+        vectors = classes == 0 ? 0 : (int)((uint64_t)(classes + head + Width<E>::value - 1) / Width<E>::value);
     }
-    __device__ __forceinline__ I first(I v) const { return v * Width<E>::value - head; }
-    __device__ __forceinline__ bool whole(I v) const { return v < whole_end && (v > 0 || head == 0); }
+    __device__ __forceinline__ int64_t first(int v) const { return (int64_t)v * Width<E>::value - head; }
+    __device__ __forceinline__ bool whole(int v) const { return (uint32_t)(v - lead) < whole_vectors; }
     __device__ __forceinline__ bool fits(const void *row) const { return offset(row) == head; }
-    __device__ __forceinline__ bool inside(I c) const { return c >= 0 && c < classes; }
+    __device__ __forceinline__ bool inside(int64_t c) const { return c >= 0 && c < classes; }
+
+    /* Which vector holds element c, and where in it. */
+    __device__ __forceinline__ int vector_of(int64_t c) const { return (int)((uint64_t)(c + head) / Width<E>::value); }
+    __device__ __forceinline__ int place_of(int64_t c) const {
+        return (int)((uint32_t)(c + head) % (uint32_t)Width<E>::value);
+    }
 };
 
 /* How long the lines of an access should stay in the cache. */
@@ -160,11 +168,10 @@ template <class E> DEVICE Vector<E> filled(typename E::Number with) {
 }
 
 /* A vector of a row by its elements; those outside the row are `absent`. */
-template <class E, class C>
-DEVICE Vector<E> load_elements(const C &cut, const typename E::Bits *row, typename C::Index v,
-                               typename E::Number absent) {
+template <class E>
+DEVICE Vector<E> load_elements(const Cut<E> &cut, const typename E::Bits *row, int v, typename E::Number absent) {
     typename E::Bits none = E::narrow(absent);
-    typename C::Index first = cut.first(v);
+    int64_t first = cut.first(v);
     Vector<E> x = filled<E>(absent);
 #pragma unroll 1
     for (int i = Width<E>::value - 1; i >= 0; i--)
@@ -173,12 +180,12 @@ DEVICE Vector<E> load_elements(const C &cut, const typename E::Bits *row, typena
 }
 
 /* Vector v of a row whose elements are stored as O, which may be wider than the E that the row is cut by. */
-template <class E, class O, class C>
-DEVICE void store(const C &cut, typename O::Bits *row, typename C::Index v, const typename E::Number *x) {
+template <class E, class O>
+DEVICE void store(const Cut<E> &cut, typename O::Bits *row, int v, const typename E::Number *x) {
     enum { width = Width<O>::value };
 #pragma unroll
     for (int part = 0; part < Width<E>::value; part += width) {
-        typename C::Index first = cut.first(v) + part;
+        int64_t first = cut.first(v) + part;
         Vector<O> out;
 #pragma unroll
         for (int i = 0; i < width; i++)

@@ -18,7 +18,9 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
             State s = {0.0};
             return s;
         }
-        __device__ __forceinline__ void fold(int width) { sum = over_lanes<Sum>(sum, width); }
+        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
+            sum = lanes.template over<Sum>(sum);
+        }
     };
 
     struct Row {
@@ -49,7 +51,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     __device__ __forceinline__ bool reduces() const { return true; }
     __device__ __forceinline__ bool sums_apart() const { return p.rows.loss_rows == 0; }
 
-    __device__ __forceinline__ Row begin(int64_t row) const {
+    __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row) const {
         Row r;
         double scale = grad_scale;
         if (p.rows.grad_loss_rows && row < p.rows.rows)
@@ -59,82 +61,128 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return r;
     }
 
+    /* For ordinary numbers. t = 0 takes the ratio 1, whose logarithm is 0. */
     __device__ __forceinline__ N term(N x, N target) const {
         N t = kLogTarget ? exponential(target) : target;
-        N ratio; /* log t - log q */
         if (kLogInput && kLogTarget)
-            ratio = target - x;
-        else if (kLogInput)
-            ratio = natural_log(t + eps) - x;
-        else if (kLogTarget)
-            ratio = target - natural_log(x + eps);
-        else
-            ratio = log_ratio(t + eps, x + eps);
-        N term = t * ratio;
-        if (t == 0) {
-            term = 0;
-            if (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN)
-                term = zero_times_log(kLogTarget ? target : N(0), x);
-        }
-        return term;
+            return t == 0 ? N(0) : t * (target - x);
+        if (kLogInput)
+            return t == 0 ? N(0) : t * (natural_log(t + eps) - x);
+        if (kLogTarget)
+            return t == 0 ? N(0) : t * (target - natural_log(x + eps));
+        return t * log_ratio(t == 0 ? x + eps : t + eps, x + eps);
     }
 
-    /* What PyTorch makes of t = 0: 0, unless 0 is multiplied by an infinite or undefined logarithm. */
-    __device__ __forceinline__ N zero_times_log(N log_t, N x) const {
-        N log_q = kLogInput ? x : natural_log(x + eps);
-        return N(0) * log_t - N(0) * log_q;
+    /* For all numbers: t = 0 makes 0, or what PyTorch makes of it, which is NaN when 0 meets an infinite or undefined
+     * logarithm. */
+    __device__ __forceinline__ N any_term(N x, N target) const {
+        N t = kLogTarget ? exponential(target) : target;
+        if (t != 0)
+            return kLogInput || kLogTarget ? term(x, target) : t * log_any_ratio(t + eps, x + eps);
+        if (!(p.rows.flags & GPULOSSI_KEEP_ZERO_NAN))
+            return N(0);
+        return N(0) * (kLogTarget ? target : N(0)) - N(0) * (kLogInput ? x : natural_log(x + eps));
     }
 
     __device__ __forceinline__ N gradient_of(const Row &r, N x, N target) const {
         N t = kLogTarget ? exponential(target) : target;
-        bool zero = t == 0 && !(p.rows.flags & GPULOSSI_KEEP_ZERO_NAN);
-        if (kLogInput)
-            return zero ? N(0) : -t * r.scale;
-        return zero ? N(0) : -Parts<N>::divide(t, x + eps) * r.scale;
+        return t == 0 ? N(0) : -(kLogInput ? t : Format<N>::quotient(t, x + eps)) * r.scale;
     }
 
-    template <int K, class C>
-    __device__ __forceinline__ void enter(const Row &r, State &s, const C &cut, typename C::Index at,
-                                          typename C::Index step, const Vector<E> (&x)[K][2]) const {
-        typedef typename Out<E>::Type O;
+    __device__ __forceinline__ N any_gradient_of(const Row &r, N x, N target) const {
+        N t = kLogTarget ? exponential(target) : target;
+        if (t == 0 && !(p.rows.flags & GPULOSSI_KEEP_ZERO_NAN))
+            return N(0);
+        return -(kLogInput ? t : Format<N>::divide(t, x + eps)) * r.scale;
+    }
+
+    /* Whether term() and gradient_of() are right for a pair of vectors. */
+    __device__ __forceinline__ bool ordinary(const Vector<E> (&x)[2]) const {
+        if (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN)
+            return false;
+        if (kLogInput)
+            return true;
+        typename Format<N>::Bits worst = 0;
 #pragma unroll
-        for (int k = 0; k < K; k++) {
-            typename C::Index v = at + k * step;
-            N y[W];
-            if (p.rows.scratch || p.rows.loss_rows || p.elements) {
-                N sum = 0;
+        for (int i = 0; i < W; i++) {
+            N q = x[0].get(i) + eps, t = x[1].get(i);
+            worst = max(worst, distance(q));
+            if (!kLogTarget)
+                worst = max(worst, t == 0 ? 0 : distance(t + eps));
+        }
+        return worst < Format<N>::range();
+    }
+
+    /* Fills y with the terms or the gradients of a pair of vectors. */
+    template <bool kGradient> __device__ __forceinline__ void each(const Row &r, const Vector<E> (&x)[2], N (&y)[W]) const {
+        bool usual = ordinary(x);
+        if (usual) {
+            N sum = 0;
 #pragma unroll
-                for (int i = 0; i < W; i++) {
-                    y[i] = term(x[k][0].get(i), x[k][1].get(i));
-                    sum += y[i];
-                }
-                s.sum += (double)sum;
-                if (p.elements && v < cut.vectors)
-                    store<E, O>(cut, (typename O::Bits *)p.elements + r.row * p.elements_stride, v, y);
+            for (int i = 0; i < W; i++) {
+                y[i] = kGradient ? gradient_of(r, x[0].get(i), x[1].get(i)) : term(x[0].get(i), x[1].get(i));
+                sum += y[i];
             }
-            if (p.rows.grad && v < cut.vectors) {
+            /* A quotient that overflows comes out as NaN. */
+            usual = !kGradient || kLogInput || sum == sum;
+        }
+        if (!usual) {
+            Vector<E> rest[2] = {x[0], x[1]};
+#pragma unroll 1
+            for (int i = 0; i < W; i++) {
+                N q = E::widen(rest[0].pop()), t = E::widen(rest[1].pop());
+                N last = kGradient ? any_gradient_of(r, q, t) : any_term(q, t);
 #pragma unroll
-                for (int i = 0; i < W; i++)
-                    y[i] = gradient_of(r, x[k][0].get(i), x[k][1].get(i));
-                store<E, E>(cut, grad(r.row), v, y);
+                for (int j = 0; j + 1 < W; j++)
+                    y[j] = y[j + 1];
+                y[W - 1] = last;
             }
         }
     }
 
-    __device__ __forceinline__ void close(Row &, const State &) const {}
-
-    __device__ __forceinline__ Total finish(const Row &r, const State &s) const {
-        if (p.rows.loss_rows)
-            ((N *)p.rows.loss_rows)[r.row] = (N)s.sum;
-        Total t = {s.sum, 0.0};
-        return t;
+    template <int K>
+    __device__ __forceinline__ void enter(const Row &r, State &s, const Cut<E> &cut, int at, int step,
+                                          Vector<E> (&x)[K][2]) const {
+        typedef typename Out<E>::Type O;
+        bool terms = p.rows.loss || p.rows.loss_rows || p.elements;
+        N sum = 0;
+#pragma unroll 1
+        for (int k = 0; k < K; k++, at += step) {
+            N y[W];
+            if (terms) {
+                each<false>(r, x[0], y);
+                N part = 0;
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    part += y[i];
+                sum += part;
+                if (p.elements && at < cut.vectors)
+                    store<E, O>(cut, (typename O::Bits *)p.elements + r.row * p.elements_stride, at, y);
+            }
+            if (p.rows.grad && at < cut.vectors) {
+                each<true>(r, x[0], y);
+                store<E, E>(cut, grad(r.row), at, y);
+            }
+            turn(x);
+        }
+        s.sum += (double)sum;
     }
 
-    __device__ __forceinline__ void gradient(const Row &, int64_t, const Vector<E> (&)[2], N (&)[Width<E>::value]) const {}
+    __device__ __forceinline__ void close(Row &, const State &) const {}
 
-    __device__ __forceinline__ void conclude(const Total &total) const {
+    __device__ __forceinline__ void finish(const Row &r, const State &s, Total &total) const {
+        if (p.rows.loss_rows)
+            ((N *)p.rows.loss_rows)[r.row] = (N)s.sum;
         if (p.rows.loss)
-            *(N *)p.rows.loss = (N)(total.sum / p.rows.divisor);
+            total.sum.add(s.sum, (gpulossi_scratch *)p.rows.scratch);
+    }
+
+    __device__ __forceinline__ void gradient(const Row &, int, const Vector<E> (&)[2], N (&)[W]) const {}
+
+    __device__ __forceinline__ bool concludes() const { return p.rows.loss != 0; }
+    __device__ __forceinline__ void conclude(double sum) const {
+        if (p.rows.loss)
+            *(N *)p.rows.loss = (N)(sum / p.rows.divisor);
     }
 };
 
@@ -144,7 +192,7 @@ template <class E> struct lp { typedef KlDiv<E, true, false> Loss; };
 template <class E> struct pl { typedef KlDiv<E, false, true> Loss; };
 template <class E> struct ll { typedef KlDiv<E, true, true> Loss; };
 
-extern "C" __global__ void __launch_bounds__(GPULOSSI_PAIRED_THREADS)
+extern "C" __global__ void __launch_bounds__(GPULOSSI_PAIRED_THREADS, sizeof(MODULE_DTYPE::Bits) == 8 ? 4 : 5)
     MODULE_ENTRY(const __grid_constant__ gpulossi_kl_div p) {
     Schedule<MODULE_KERNEL<MODULE_DTYPE>::Loss>::streamed<GPULOSSI_VECTORS_PAIRED>(p);
 }

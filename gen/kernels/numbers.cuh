@@ -18,10 +18,11 @@ template <> struct Limits<double> {
 DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 DEVICE double larger(double a, double b) { return fmax(a, b); }
 
-/* exp(x - top), for x <= top. The difference is formed first: x and top may be near the end of the range. */
+/* exp(x - top), for x <= top; below 2^-126 it is 0. The difference is formed first: x and top may be near the end of the
+ * range. */
 DEVICE float exp_below(float x, float top) {
     float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"((x - top) * 1.442695041f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"((x - top) * 1.442695041f));
     return y;
 }
 DEVICE double exp_below(double x, double top) { return exp(x - top); }
@@ -35,17 +36,26 @@ DEVICE double reciprocal(double x) { return 1.0 / x; }
 DEVICE float exponential(float x) { return expf(x); }
 DEVICE double exponential(double x) { return exp(x); }
 
-/* Exponent and mantissa of a number as one integer, so that differences of two are about the log2 of their ratio. */
-template <class N> struct Parts;
-template <> struct Parts<float> {
+/* What a logarithm of a ratio takes from the format of a number. */
+template <class N> struct Format;
+template <> struct Format<float> {
+    typedef uint32_t Bits;
     typedef int32_t Integer;
     enum { mantissa = 23, rescue = 24 };
-    DEVICE Integer of(float x) { return __float_as_int(x); }
-    DEVICE float from(Integer i) { return __int_as_float(i); }
-    DEVICE bool normal(float x) { return (uint32_t)of(x) - 0x00800000u < 0x7f000000u; }
+    DEVICE Bits bits(float x) { return __float_as_uint(x); }
+    DEVICE float from(Bits b) { return __uint_as_float(b); }
     DEVICE float rescued(float x) { return x * 0x1p24f; }
-    DEVICE float ln2() { return 0.693147181f; }
+    DEVICE Bits least() { return 0x00800000u; } /* the range in which reciprocals are safe: 2^-126 .. 2^126 */
+    DEVICE Bits range() { return 0x7e000000u; }
+    DEVICE float ln2_of_mantissa() { return 0.693147181f * 0x1p-23f; }
     DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
+    /* a / b in that range: the reciprocal's error is taken out by one step. */
+    DEVICE float quotient(float a, float b) {
+        float r, f;
+        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+        f = a * r;
+        return fmaf(fmaf(-f, b, a), r, f);
+    }
     /* log(1 + f) for f in [-1/3, 1/2]: f + f^2 Q(f), Q the minimax polynomial of relative error 2^-26. */
     DEVICE float log1p_small(float f) {
         float q = -6.743920960e-02f;
@@ -61,46 +71,55 @@ template <> struct Parts<float> {
         q = fmaf(q, f, -5.000000053e-01f);
         return fmaf(f * f, q, f);
     }
-    /* a / b for normal b of moderate size: the reciprocal's error is taken out by one step. */
-    DEVICE float quotient(float a, float b) {
-        float r, f;
-        asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(b));
-        f = a * r;
-        return fmaf(fmaf(-f, b, a), r, f);
-    }
 };
-template <> struct Parts<double> {
+template <> struct Format<double> {
+    typedef uint64_t Bits;
     typedef int64_t Integer;
     enum { mantissa = 52, rescue = 54 };
-    DEVICE Integer of(double x) { return __double_as_longlong(x); }
-    DEVICE double from(Integer i) { return __longlong_as_double(i); }
-    DEVICE bool normal(double x) { return (uint64_t)of(x) - 0x0010000000000000ull < 0x7fe0000000000000ull; }
+    DEVICE Bits bits(double x) { return (Bits)__double_as_longlong(x); }
+    DEVICE double from(Bits b) { return __longlong_as_double((long long)b); }
     DEVICE double rescued(double x) { return x * 0x1p54; }
-    DEVICE double ln2() { return 0.69314718055994531; }
+    DEVICE Bits least() { return 0x0010000000000000ull; }
+    DEVICE Bits range() { return 0x7fc0000000000000ull; }
+    DEVICE double ln2_of_mantissa() { return 0.69314718055994531 * 0x1p-52; }
     DEVICE double divide(double a, double b) { return __ddiv_rn(a, b); }
-    DEVICE double log1p_small(double f) { return log1p(f); }
     DEVICE double quotient(double a, double b) { return __ddiv_rn(a, b); }
+    DEVICE double log1p_small(double f) { return log1p(f); }
 };
 
-/* log(a / b) for a > 0. The power of two next to a / b is taken out of a, so that a - b is exact and the logarithm of a
- * ratio near 1 keeps all its digits, where log(a) - log(b) or the rounded a / b would lose them. */
+/* How far a number is from the range in which log_ratio works: less than Format::range() inside. */
+template <class N> DEVICE typename Format<N>::Bits distance(N x) { return Format<N>::bits(x) - Format<N>::least(); }
+
+/* log(a / b) for a and b in range. The power of two next to a / b is taken out of a, so that a - b is exact and the
+ * logarithm of a ratio near 1 keeps all its digits, where log(a) - log(b) or the rounded a / b would lose them. Seen as
+ * integers, exponent and mantissa of a number are about its log2. */
 template <class N> DEVICE N log_ratio(N a, N b) {
-    typedef Parts<N> P;
-    int shift = 0;
-    if (!(P::normal(a) && P::normal(b))) {
-        N ratio = P::divide(a, b);
-        if (!(a > 0 && b > 0 && a < Limits<N>::infinity() && b < Limits<N>::infinity()))
-            return ratio == 0 ? -Limits<N>::infinity() : ratio > 0 ? ratio : Limits<N>::nan();
-        if (!P::normal(a))
-            a = P::rescued(a), shift -= P::rescue;
-        if (!P::normal(b))
-            b = P::rescued(b), shift += P::rescue;
-    }
-    typename P::Integer half = (typename P::Integer)1 << (P::mantissa - 1);
-    typename P::Integer k = (P::of(a) - P::of(b) + half) >> P::mantissa;
-    N near_b = P::from(P::of(a) - k * 2 * half);
-    N f = P::quotient(near_b - b, b);
-    return fma((N)((int)k + shift), P::ln2(), P::log1p_small(f));
+    typedef Format<N> F;
+    typedef typename F::Integer Integer;
+    Integer half = (Integer)1 << (F::mantissa - 1);
+    Integer power = ((Integer)(F::bits(a) - F::bits(b)) + half) & -2 * half;
+    N f = F::quotient(F::from(F::bits(a) - power) - b, b);
+    return fma((N)power, F::ln2_of_mantissa(), F::log1p_small(f));
+}
+
+/* log(a / b) for a > 0 and anything else. */
+template <class N> DEVICE N log_any_ratio(N a, N b) {
+    typedef Format<N> F;
+    N ratio = F::divide(a, b), shift = 0;
+    if (!(a > 0 && b > 0 && a < Limits<N>::infinity() && b < Limits<N>::infinity()))
+        return ratio == 0 ? -Limits<N>::infinity() : ratio > 0 ? ratio : Limits<N>::nan();
+    N ln2 = F::ln2_of_mantissa() * ((typename F::Integer)1 << F::mantissa);
+    if (a < 1 && b < 1)
+        a = F::rescued(a), b = F::rescued(b);
+    else if (F::bits(a) < F::least())
+        a = F::rescued(a), shift -= N(F::rescue) * ln2;
+    else if (F::bits(b) < F::least())
+        b = F::rescued(b), shift += N(F::rescue) * ln2;
+    if (a > 1 && b > 1)
+        a *= N(0.25), b *= N(0.25);
+    else if (b > 1)
+        b *= N(0.25), shift -= 2 * ln2;
+    return log_ratio(a, b) + shift;
 }
 
 #endif

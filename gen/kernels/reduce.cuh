@@ -1,10 +1,10 @@
-/* Sums and maxima over the threads that share a row, and over all blocks of a launch. Every order is fixed. */
+/* Sums and maxima over the threads that share a row. Every order is fixed. */
 #ifndef GPULOSSI_REDUCE_CUH
 #define GPULOSSI_REDUCE_CUH
 
 #include "numbers.cuh"
 
-enum { kLanes = 32, kWarps = 32 };
+enum { kLanes = 32, kWarps = 32, kGroups = GPULOSSI_GROUPS };
 
 struct Sum {
     template <class N> DEVICE N of(N a, N b) { return a + b; }
@@ -13,44 +13,56 @@ struct Maximum {
     template <class N> DEVICE N of(N a, N b) { return larger(a, b); }
 };
 
-/* The value over `width` neighbouring lanes, in all of them; width is a power of two. All lanes of the warp call. */
-template <class Op, class N> DEVICE N over_lanes(N x, int width) {
+/* All lanes of a warp, and `width` neighbouring ones (a power of two): both give the value over them in all of them. All
+ * lanes of the warp call. */
+struct WholeWarp {
+    template <class Op, class N> __device__ __forceinline__ N over(N x) const {
 #pragma unroll
-    for (int distance = kLanes / 2; distance > 0; distance /= 2)
-        if (distance < width)
+        for (int distance = kLanes / 2; distance > 0; distance /= 2)
             x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
-    return x;
-}
+        return x;
+    }
+};
+struct SomeLanes {
+    int width;
+    template <class Op, class N> __device__ __forceinline__ N over(N x) const {
+#pragma unroll 1
+        for (int distance = width / 2; distance > 0; distance /= 2)
+            x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
+        return x;
+    }
+};
 
 /* The threads that share a row: neighbouring lanes of a warp, or whole neighbouring warps of a block. */
 struct Group {
     int size;
-    int rank;       /* of this thread in its group */
-    int64_t number; /* of this group in the grid */
-    int64_t count;  /* of groups in the grid */
-    int turn;       /* which of the two shared buffers is next */
+    int rank;   /* of this thread in its group */
+    int number; /* of this group in its block */
+    int count;  /* of groups in a block */
+    int turn;   /* which of the two shared buffers is next */
 
-    /* size 0: the whole grid is one group, which can't be folded. */
     __device__ __forceinline__ explicit Group(uint32_t threads) : size((int)threads), turn(0) {
-        if (threads == 0) {
-            size = (int)(gridDim.x * blockDim.x);
-            rank = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-            number = 0;
-            count = 1;
-        } else {
-            int shift = __popc(threads - 1);
-            rank = (int)(threadIdx.x & (threads - 1));
-            number = (int64_t)blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
-            count = (int64_t)gridDim.x * (blockDim.x >> shift);
-        }
+        int shift = __popc(threads - 1);
+        rank = (int)(threadIdx.x & (threads - 1));
+        number = (int)(threadIdx.x >> shift);
+        count = (int)(blockDim.x >> shift);
     }
 
     /* Folds the states of the group's threads into one, the same in all of them. A state folds itself over some lanes;
      * between warps it goes through shared memory. Two buffers taken in turn need one barrier a fold: a warp writes a
-     * buffer again only after a barrier that all its readers have passed. All threads of the group call. */
+     * buffer again only after a barrier that all its readers have passed. All threads of the group call, and what any of
+     * them has read before may be overwritten by another afterwards. */
     template <class State> __device__ __forceinline__ void fold(State &state) {
-        state.fold(size < kLanes ? size : kLanes);
-        if (size > kLanes) {
+        if (size < kLanes) {
+            SomeLanes lanes = {size};
+            __syncwarp();
+            state.fold(lanes);
+            return;
+        }
+        state.fold(WholeWarp());
+        if (size == kLanes) {
+            __syncwarp();
+        } else {
             __shared__ State of_warp[2][kWarps];
             uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
             uint32_t warps = (uint32_t)size / kLanes, first = warp & ~(warps - 1);
@@ -59,83 +71,37 @@ struct Group {
             wait();
             state = of_warp[turn][first + (lane & (warps - 1))];
             turn ^= 1;
-            state.fold((int)warps);
+            SomeLanes lanes = {(int)warps};
+            state.fold(lanes);
         }
     }
 
-    /* After it, what any thread of the group has read may be overwritten by another. */
+    /* The part of fold() that is about overwriting. */
     __device__ __forceinline__ void settle() const {
         if (size <= kLanes)
             __syncwarp();
-        else if (size <= (int)blockDim.x)
+        else
             wait();
     }
 
   private:
-    /* A barrier among the group's warps. */
+    /* A barrier among the group's warps. Barrier 0 is left to the whole block, where other groups may be already. The
+     * numbers are spelled out because a block that computes them is taken to need all sixteen, and fewer blocks fit. */
     __device__ __forceinline__ void wait() const {
-        asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / (uint32_t)size), "r"(size) : "memory");
-    }
-};
-
-/* A sum and a divisor over all threads of the grid, in double. */
-struct Total {
-    double sum;
-    double divisor;
-
-    __device__ __forceinline__ void add(const Total &other) {
-        sum += other.sum;
-        divisor += other.divisor;
-    }
-
-    /* Over the lanes of a warp. Once a launch, so it stays a loop. */
-    __device__ __forceinline__ void fold_warp() {
-#pragma unroll 1
-        for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-            sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-            divisor += __shfl_xor_sync(0xffffffffu, divisor, distance);
+        static_assert(kGroups == 4, "a case for each group of a block");
+        switch (number) {
+        case 0:
+            asm volatile("bar.sync 1, %0;" ::"r"(size) : "memory");
+            break;
+        case 1:
+            asm volatile("bar.sync 2, %0;" ::"r"(size) : "memory");
+            break;
+        case 2:
+            asm volatile("bar.sync 3, %0;" ::"r"(size) : "memory");
+            break;
+        default:
+            asm volatile("bar.sync 4, %0;" ::"r"(size) : "memory");
         }
-    }
-
-    /* Folds the totals of a block's threads into thread 0. All threads of the block call; their number is a multiple of
-     * the lanes of a warp. */
-    __device__ __forceinline__ void fold_block() {
-        __shared__ Total of_warp[kWarps];
-        uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, warps = blockDim.x / kLanes;
-        fold_warp();
-        __syncthreads();
-        if (lane == 0)
-            of_warp[warp] = *this;
-        __syncthreads();
-        sum = lane < warps ? of_warp[lane].sum : 0.0;
-        divisor = lane < warps ? of_warp[lane].divisor : 0.0;
-        fold_warp();
-    }
-
-    /* Folds the totals of all blocks. True in every thread of the one block that finishes last, whose thread 0 then has
-     * the result; `done` counts the blocks and is zero again afterwards. */
-    __device__ __forceinline__ bool fold_grid(gpulossi_scratch *scratch, uint32_t *done) {
-        gpulossi_partial *partials = (gpulossi_partial *)(scratch + 1);
-        __shared__ bool last;
-        fold_block();
-        if (threadIdx.x == 0) {
-            partials[blockIdx.x].sum = sum;
-            partials[blockIdx.x].divisor = divisor;
-            __threadfence();
-            last = atomicInc(done, gridDim.x - 1) == gridDim.x - 1;
-        }
-        __syncthreads();
-        if (!last)
-            return false;
-        __threadfence();
-        sum = divisor = 0.0;
-#pragma unroll 1
-        for (uint32_t i = threadIdx.x; i < gridDim.x; i += blockDim.x) {
-            sum += __ldcg(&partials[i].sum);
-            divisor += __ldcg(&partials[i].divisor);
-        }
-        fold_block();
-        return true;
     }
 };
 

@@ -1,0 +1,256 @@
+/* What the blocks of a launch do together: share out the work, and sum over all of it.
+ *
+ * Work is taken from a queue, tile by tile in rising order, so that the blocks always work close together in memory;
+ * fixed shares drift apart, and DRAM then loses about a twentieth of its speed when it is written. Which block gets which
+ * tile is therefore up to chance, and a floating-point sum over blocks would be too. So the sum over tiles is exact: each
+ * tile's part (computed in a fixed order) is added as an integer, and only the total is rounded, once. */
+#ifndef GPULOSSI_GRID_CUH
+#define GPULOSSI_GRID_CUH
+
+#include "reduce.cuh"
+
+/* The tiles 0, 1, ... up to `tiles`, shared out among the blocks. All threads of a block call together. */
+class Queue {
+    gpulossi_scratch *scratch;
+    int64_t tiles, current, fetched;
+    int turn;
+
+    __device__ __forceinline__ void fetch() {
+        if (threadIdx.x == 0)
+            fetched = gridDim.x + (int64_t)atomicAdd((unsigned long long *)&scratch->taken, 1ull);
+    }
+
+  public:
+    __device__ __forceinline__ Queue(gpulossi_scratch *scratch, int64_t tiles)
+        : scratch(scratch), tiles(tiles), current(blockIdx.x), fetched(tiles), turn(0) {
+        if (tiles > gridDim.x)
+            fetch();
+    }
+    __device__ __forceinline__ bool more() const { return current < tiles; }
+    __device__ __forceinline__ int64_t tile() const { return current; }
+
+    /* To the next tile. Best called when the loads of the current one are under way: it is a barrier, and it asks for the
+     * tile after the next. */
+    __device__ __forceinline__ void advance() {
+        __shared__ int64_t next[2];
+        if (tiles <= gridDim.x) {
+            current = tiles;
+            return;
+        }
+        if (threadIdx.x == 0)
+            next[turn] = fetched;
+        __syncthreads();
+        current = next[turn];
+        turn ^= 1;
+        if (current < tiles)
+            fetch();
+    }
+};
+
+/* An exact sum. A thread holds a 128-bit integer in units of 2^-82, which takes every float from 2^-58 and every double
+ * from 2^-29 to 2^40; what does not fit goes to the digits in memory at once. Digit i counts units of 2^(32 i - 1074), so
+ * the digits take every double; each is a 64-bit integer that many additions of 32 bits do not overflow. */
+struct Exact {
+    uint64_t low;
+    int64_t high;
+
+    enum { unit_digit = 31 }; /* 2^-82 */
+
+    DEVICE Exact zero() {
+        Exact e = {0, 0};
+        return e;
+    }
+
+    __device__ __forceinline__ void add_integer(uint64_t more_low, int64_t more_high) {
+        low += more_low;
+        high += more_high + (low < more_low ? 1 : 0);
+    }
+
+    __device__ __forceinline__ void add(double x, gpulossi_scratch *scratch) {
+        if (fabs(x) < 0x1p40) {
+            int64_t whole = __double2ll_rd(x * 0x1p18);
+            double rest = fma(-(double)whole, 0x1p-18, x) * 0x1p82;
+            uint64_t units = __double2ull_rz(rest);
+            if ((double)units == rest) {
+                add_integer(units, whole);
+                return;
+            }
+        }
+        add_digits(x, scratch);
+    }
+
+    DEVICE void add_digit(gpulossi_scratch *scratch, int digit, int64_t units) {
+        atomicAdd((unsigned long long *)&scratch->digits[digit], (unsigned long long)units);
+    }
+
+    DEVICE void add_digits(double x, gpulossi_scratch *scratch) {
+        uint64_t bits = (uint64_t)__double_as_longlong(fabs(x));
+        int exponent = (int)(bits >> 52);
+        int64_t sign = x < 0 ? -1 : 1;
+        if (exponent == 0x7ff) {
+            add_digit(scratch, x != x ? GPULOSSI_DIGIT_NAN : x > 0 ? GPULOSSI_DIGIT_INFINITY : GPULOSSI_DIGIT_MINUS_INFINITY,
+                      1);
+            return;
+        }
+        uint64_t mantissa = bits & 0x000fffffffffffffull;
+        if (exponent == 0)
+            exponent = 1;
+        else
+            mantissa |= 0x0010000000000000ull;
+        int digit = (exponent - 1) / 32, shift = (exponent - 1) % 32;
+        uint64_t low = mantissa << shift, high = shift == 0 ? 0 : mantissa >> (64 - shift);
+        add_digit(scratch, digit, sign * (int64_t)(low & 0xffffffffu));
+        add_digit(scratch, digit + 1, sign * (int64_t)(low >> 32));
+        add_digit(scratch, digit + 2, sign * (int64_t)high);
+    }
+
+    /* Over the lanes of a warp. Once a launch, so it stays a loop. */
+    __device__ __forceinline__ void fold_warp() {
+#pragma unroll 1
+        for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+            uint64_t other_low = __shfl_xor_sync(0xffffffffu, (unsigned long long)low, distance);
+            int64_t other_high = __shfl_xor_sync(0xffffffffu, (long long)high, distance);
+            add_integer(other_low, other_high);
+        }
+    }
+
+    /* Into the digits; thread 0 of a block calls. */
+    __device__ __forceinline__ void flush(gpulossi_scratch *scratch) const {
+        if (low == 0 && high == 0)
+            return;
+        add_digit(scratch, unit_digit, (int64_t)(low & 0xffffffffu));
+        add_digit(scratch, unit_digit + 1, (int64_t)(low >> 32));
+        add_digit(scratch, unit_digit + 2, high & 0xffffffff);
+        add_digit(scratch, unit_digit + 3, high >> 32);
+    }
+
+    /* The digits as a double, rounded once, in lane 0; they are zero afterwards. The first warp of the last block calls. */
+    DEVICE double take(gpulossi_scratch *scratch) {
+        __shared__ int64_t digits[GPULOSSI_DIGITS];
+        uint32_t lane = threadIdx.x % kLanes;
+        int lowest = GPULOSSI_DIGIT_NAN, highest = -1;
+#pragma unroll
+        for (int at = 0; at < GPULOSSI_DIGITS; at += kLanes) {
+            int64_t digit = 0;
+            if (at + lane < GPULOSSI_DIGITS) {
+                digit = (int64_t)__ldcg((unsigned long long *)&scratch->digits[at + lane]);
+                digits[at + lane] = digit;
+                scratch->digits[at + lane] = 0;
+            }
+            uint32_t used = __ballot_sync(0xffffffffu, digit != 0 && at + lane < GPULOSSI_DIGIT_NAN);
+            if (used != 0) {
+                lowest = min(lowest, at + __ffs((int)used) - 1);
+                highest = at + 31 - __clz((int)used);
+            }
+        }
+        __syncwarp();
+        if (digits[GPULOSSI_DIGIT_NAN] != 0 ||
+            (digits[GPULOSSI_DIGIT_INFINITY] != 0 && digits[GPULOSSI_DIGIT_MINUS_INFINITY] != 0))
+            return CUDART_NAN;
+        if (digits[GPULOSSI_DIGIT_INFINITY] != 0)
+            return CUDART_INF;
+        if (digits[GPULOSSI_DIGIT_MINUS_INFINITY] != 0)
+            return -CUDART_INF;
+        return lane == 0 ? value(digits, lowest, highest) : 0.0;
+    }
+
+  private:
+    DEVICE double value(const int64_t *digits, int lowest, int highest) {
+        __shared__ uint32_t carried[GPULOSSI_DIGITS + 2];
+        int end, sign = 1;
+        int64_t carry;
+        /* As digits of 32 bits; once more with the other sign when the number is negative. */
+#pragma unroll 1
+        for (;;) {
+            carry = 0;
+#pragma unroll 1
+            for (end = lowest; end <= highest || (carry != 0 && carry != -1); end++) {
+                carry += end <= highest ? sign * digits[end] : 0;
+                carried[end] = (uint32_t)carry;
+                carry >>= 32;
+            }
+            if (carry >= 0)
+                break;
+            sign = -1;
+        }
+        /* The highest digit that has not cancelled, and two more. What is below only matters by not being zero. */
+        uint32_t top[3] = {0, 0, 0};
+        bool below = false;
+        int at = end - 1;
+#pragma unroll 1
+        for (; at >= lowest && carried[at] == 0; at--) {
+        }
+        if (at < lowest)
+            return 0.0;
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+            top[i] = at - i >= lowest ? carried[at - i] : 0;
+#pragma unroll 1
+        for (int i = lowest; i < at - 2; i++)
+            below = below || carried[i] != 0;
+        int shift = __clz((int)top[0]), power = 32 * (at - 1) - 1074 - shift;
+        uint64_t leading = ((uint64_t)top[0] << 32 | top[1]) << shift | (uint64_t)top[2] << shift >> 32;
+        below = below || (top[2] << shift) != 0;
+        /* Only the last of the 64 bits says that something is below, and that is all that rounding to 53 bits needs. */
+        double rounded = (double)(leading | (below ? 1 : 0));
+        return sign * rounded * power_of_two(power / 2) * power_of_two(power - power / 2);
+    }
+
+    DEVICE double power_of_two(int n) { return __longlong_as_double((long long)(n + 1023) << 52); }
+};
+
+/* What a launch sums over all rows. */
+struct Total {
+    Exact sum;
+    int64_t counted;
+
+    /* Adds up all blocks. True in the first warp of the block that finishes last: it then takes the result and leaves the
+     * scratch as it was before the launch. All threads of the block call. */
+    __device__ __forceinline__ bool last(gpulossi_scratch *scratch) {
+        __shared__ Total of_warp[kWarps];
+        uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, warps = blockDim.x / kLanes;
+        bool is_last = false;
+        fold_warp();
+        if (lane == 0)
+            of_warp[warp] = *this;
+        __syncthreads();
+        if (warp != 0)
+            return false;
+        sum = Exact::zero();
+        counted = 0;
+        if (lane < warps)
+            *this = of_warp[lane];
+        fold_warp();
+        if (lane == 0) {
+            sum.flush(scratch);
+            if (counted != 0)
+                atomicAdd((unsigned long long *)&scratch->counted, (unsigned long long)counted);
+            __threadfence();
+            is_last = atomicAdd(&scratch->blocks_done, 1) == gridDim.x - 1;
+        }
+        is_last = __shfl_sync(0xffffffffu, is_last, 0);
+        __threadfence();
+        if (is_last && lane == 0) {
+            scratch->blocks_done = 0;
+            scratch->taken = 0;
+        }
+        return is_last;
+    }
+
+  private:
+    __device__ __forceinline__ void fold_warp() {
+        sum.fold_warp();
+#pragma unroll 1
+        for (int distance = kLanes / 2; distance > 0; distance /= 2)
+            counted += __shfl_xor_sync(0xffffffffu, (long long)counted, distance);
+    }
+};
+
+/* A number that blocks have added to, and zero in its place. */
+DEVICE int64_t take(uint64_t *number) {
+    int64_t x = (int64_t)__ldcg((unsigned long long *)number);
+    *number = 0;
+    return x;
+}
+
+#endif

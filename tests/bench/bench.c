@@ -1,0 +1,287 @@
+/* Measures gpuloss against what the memory of the GPU can do, both in one process. */
+#define GPULOSS_STATIC
+#include "../../gpuloss.h"
+#include "bench.h"
+
+enum { WARM_UP = 3, RUNS = 30, MEGABYTE = 1 << 20 };
+
+const bench_cell bench_cells[] = {
+    {"kl_div_pp", "f32", 16384, 16384, BENCH_LOSS},
+    {"kl_div_pp", "f32", 16384, 16384, BENCH_BOTH},
+    {"kl_div_ll", "f32", 16384, 16384, BENCH_LOSS},
+    {"kl_div_ll", "f32", 16384, 16384, BENCH_BOTH},
+    {"kl_div_pp", "bf16", 16384, 32768, BENCH_LOSS},
+    {"kl_div_pp", "bf16", 16384, 32768, BENCH_BOTH},
+    {"cross_entropy", "f32", 32768, 4096, BENCH_LOSS},
+    {"cross_entropy", "f32", 32768, 4096, BENCH_BOTH},
+    {"cross_entropy", "f32", 32768, 4096, BENCH_BACKWARD},
+    {"cross_entropy", "f32", 131072, 1000, BENCH_LOSS},
+    {"cross_entropy", "f32", 131072, 1000, BENCH_BOTH},
+    {"cross_entropy", "f32", 4194304, 64, BENCH_LOSS},
+    {"cross_entropy", "f32", 4194304, 64, BENCH_BOTH},
+    {"cross_entropy", "bf16", 65536, 4096, BENCH_LOSS},
+    {"cross_entropy", "bf16", 65536, 4096, BENCH_BOTH},
+    {"cross_entropy", "bf16", 8192, 32000, BENCH_LOSS},
+    {"cross_entropy", "bf16", 8192, 32000, BENCH_BOTH},
+    {"cross_entropy", "bf16", 8192, 128256, BENCH_LOSS},
+    {"cross_entropy", "bf16", 8192, 128256, BENCH_BOTH},
+    {"cross_entropy", "f32", 8192, 128256, BENCH_LOSS},
+    {"cross_entropy", "f32", 8192, 128256, BENCH_BOTH},
+};
+
+int bench_cell_count(void) { return (int)(sizeof bench_cells / sizeof bench_cells[0]); }
+
+/* What the library itself does not need of the driver. */
+typedef struct timing {
+    int (*event_create)(void **, unsigned);
+    int (*event_record)(void *, struct CUstream_st *);
+    int (*event_synchronize)(void *);
+    int (*event_elapsed)(float *, void *, void *);
+} timing;
+
+static struct {
+    gpuloss_context *context;
+    timing timing;
+    void *module;
+    void *events[2];
+    void *buffers[3];
+    size_t buffer_bytes[3];
+    void *small; /* loss, lse */
+    int cell;
+} bench;
+
+static int check(gpuloss_status status) {
+    if (status != GPULOSS_OK)
+        fprintf(stderr, "bench: %s\n", gpuloss_last_error());
+    return status != GPULOSS_OK;
+}
+
+static int check_driver(const char *what, int code) {
+    if (code != 0)
+        fprintf(stderr, "bench: %s: driver error %d\n", what, code);
+    return code != 0;
+}
+
+static int dtype_of(const char *name) {
+    return strcmp(name, "f32") == 0 ? GPULOSS_F32 : strcmp(name, "f64") == 0 ? GPULOSS_F64
+           : strcmp(name, "f16") == 0 ? GPULOSS_F16 : GPULOSS_BF16;
+}
+
+static int bytes_of(const bench_cell *c) { return gpulossi_dtype_bytes((gpuloss_dtype)dtype_of(c->dtype)); }
+static int is_kl(const bench_cell *c) { return strncmp(c->loss, "kl_div", 6) == 0; }
+
+double bench_bytes(int cell) {
+    const bench_cell *c = &bench_cells[cell];
+    double array = (double)c->rows * (double)c->classes * bytes_of(c);
+    double moved = is_kl(c) ? 2 * array : array + 8.0 * (double)c->rows;
+    return c->pass == BENCH_LOSS ? moved : moved + array;
+}
+
+int bench_ceiling_of(int cell) {
+    const bench_cell *c = &bench_cells[cell];
+    return c->pass == BENCH_LOSS ? BENCH_READ : is_kl(c) ? BENCH_BLEND : BENCH_COPY;
+}
+
+static int launch(const char *kernel, unsigned blocks, unsigned threads, void **arguments) {
+    void *function;
+    return check_driver(kernel, bench.context->driver.module_function(&function, bench.module, kernel)) ||
+           check_driver(kernel, bench.context->driver.launch(function, blocks, 1, 1, threads, 1, 1, 0, NULL, arguments,
+                                                             NULL));
+}
+
+static int reserve(int which, size_t bytes) {
+    if (bench.buffer_bytes[which] >= bytes)
+        return 0;
+    if (check(gpuloss_free(bench.context, bench.buffers[which])))
+        return 1;
+    bench.buffer_bytes[which] = bytes;
+    return check(gpuloss_alloc(bench.context, &bench.buffers[which], bytes));
+}
+
+static int fill(int which, int64_t count, const bench_cell *c, int logarithm, float scale, float shift) {
+    int bytes = bytes_of(c), bfloat = strcmp(c->dtype, "bf16") == 0;
+    uint64_t seed = 1000003u * (uint64_t)(which + 1);
+    void *arguments[] = {&bench.buffers[which], &count, &bytes, &bfloat, &logarithm, &scale, &shift, &seed};
+    return launch("fill_random", 4096, 256, arguments);
+}
+
+uint64_t bench_buffer(int which) { return (uint64_t)(uintptr_t)bench.buffers[which]; }
+
+int bench_prepare(int cell) {
+    const bench_cell *c = &bench_cells[cell];
+    int64_t count = c->rows * c->classes, rows = c->rows, classes = c->classes;
+    size_t bytes = (size_t)count * (size_t)bytes_of(c);
+    uint64_t seed = 77;
+    bench.cell = cell;
+    if (reserve(BENCH_INPUT, bytes) || reserve(BENCH_TARGET, is_kl(c) ? bytes : (size_t)rows * 8) ||
+        reserve(BENCH_GRADIENT, c->pass == BENCH_LOSS ? 256 : bytes))
+        return 1;
+    if (!is_kl(c)) {
+        void *arguments[] = {&bench.buffers[BENCH_TARGET], &rows, &classes, &seed};
+        return fill(BENCH_INPUT, count, c, 0, 16.0f, -8.0f) || launch("fill_targets", 512, 256, arguments);
+    }
+    if (strcmp(c->loss, "kl_div_pp") == 0)
+        return fill(BENCH_INPUT, count, c, 1, -1.0f / (float)classes, 0.0f) ||
+               fill(BENCH_TARGET, count, c, 1, -1.0f / (float)classes, 0.0f);
+    return fill(BENCH_INPUT, count, c, 0, 8.0f, -14.0f) || fill(BENCH_TARGET, count, c, 0, 8.0f, -14.0f);
+}
+
+static int call_cross_entropy(const bench_cell *c) {
+    gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
+    d.logits = bench.buffers[BENCH_INPUT];
+    d.targets = bench.buffers[BENCH_TARGET];
+    d.rows = c->rows;
+    d.classes = c->classes;
+    d.dtype = (gpuloss_dtype)dtype_of(c->dtype);
+    d.target_type = GPULOSS_I64;
+    d.loss = c->pass == BENCH_BACKWARD ? NULL : bench.small;
+    d.lse_in = c->pass == BENCH_BACKWARD ? (char *)bench.small + 256 : NULL;
+    d.grad_logits = c->pass == BENCH_LOSS ? NULL : bench.buffers[BENCH_GRADIENT];
+    return check(gpuloss_cross_entropy(bench.context, &d, NULL));
+}
+
+static int call_kl_div(const bench_cell *c) {
+    gpuloss_kl_div_desc d = GPULOSS_KL_DIV_DEFAULTS;
+    d.input = bench.buffers[BENCH_INPUT];
+    d.target = bench.buffers[BENCH_TARGET];
+    d.rows = c->rows;
+    d.classes = c->classes;
+    d.dtype = (gpuloss_dtype)dtype_of(c->dtype);
+    d.input_kind = d.target_kind =
+        strcmp(c->loss, "kl_div_pp") == 0 ? GPULOSS_PROBABILITIES : GPULOSS_LOG_PROBABILITIES;
+    d.loss = bench.small;
+    d.grad_input = c->pass == BENCH_LOSS ? NULL : bench.buffers[BENCH_GRADIENT];
+    return check(gpuloss_kl_div(bench.context, &d, NULL));
+}
+
+static int call_cell(void) {
+    const bench_cell *c = &bench_cells[bench.cell];
+    return is_kl(c) ? call_kl_div(c) : call_cross_entropy(c);
+}
+
+static int by_time(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median time of a call, between events on the stream. */
+static int measure(int (*call)(void), double *milliseconds) {
+    float times[RUNS];
+    int i;
+    for (i = 0; i < WARM_UP + RUNS; i++) {
+        if (check_driver("cuEventRecord", bench.timing.event_record(bench.events[0], NULL)) || call() ||
+            check_driver("cuEventRecord", bench.timing.event_record(bench.events[1], NULL)) ||
+            check_driver("cuEventSynchronize", bench.timing.event_synchronize(bench.events[1])))
+            return 1;
+        if (i >= WARM_UP && check_driver("cuEventElapsedTime", bench.timing.event_elapsed(&times[i - WARM_UP],
+                                                                                         bench.events[0],
+                                                                                         bench.events[1])))
+            return 1;
+    }
+    qsort(times, RUNS, sizeof times[0], by_time);
+    *milliseconds = times[RUNS / 2];
+    return 0;
+}
+
+int bench_measure(double *milliseconds) {
+    const bench_cell *c = &bench_cells[bench.cell];
+    if (c->pass == BENCH_BACKWARD) {
+        /* The lse that the backward pass starts from. */
+        gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
+        d.logits = bench.buffers[BENCH_INPUT];
+        d.targets = bench.buffers[BENCH_TARGET];
+        d.rows = c->rows;
+        d.classes = c->classes;
+        d.dtype = (gpuloss_dtype)dtype_of(c->dtype);
+        d.target_type = GPULOSS_I64;
+        d.lse = (char *)bench.small + 256;
+        if (check(gpuloss_cross_entropy(bench.context, &d, NULL)))
+            return 1;
+    }
+    return measure(call_cell, milliseconds);
+}
+
+static const int64_t ceiling_bytes = (int64_t)2 << 30; /* of an array */
+static int ceiling_kind;
+static unsigned ceiling_blocks;
+
+static int call_ceiling(void) {
+    static const char *const names[] = {"read_vectors", "copy_vectors", "blend_vectors"};
+    int64_t vectors = ceiling_bytes / 16;
+    void *three[] = {&bench.buffers[BENCH_INPUT], &bench.buffers[BENCH_GRADIENT], &vectors};
+    void *four[] = {&bench.buffers[BENCH_INPUT], &bench.buffers[BENCH_TARGET], &bench.buffers[BENCH_GRADIENT],
+                    &vectors};
+    return launch(names[ceiling_kind], ceiling_blocks, 512, ceiling_kind == BENCH_BLEND ? four : three);
+}
+
+/* The best of several grids, so that nobody is measured against a badly launched stream. */
+int bench_ceiling(int which, double *gigabytes_a_second) {
+    static const bench_cell source = {"ceiling", "f32", 1, 1, 0};
+    static const unsigned blocks_a_multiprocessor[] = {2, 4, 8, 16, 0};
+    double moved = (double)ceiling_bytes * (which + 1);
+    unsigned i;
+    int buffer;
+    for (buffer = 0; buffer < 3; buffer++)
+        if (reserve(buffer, (size_t)ceiling_bytes) ||
+            fill(buffer, ceiling_bytes / 4, &source, 0, 2.0f, -1.0f))
+            return 1;
+    *gigabytes_a_second = 0;
+    for (i = 0; i < sizeof blocks_a_multiprocessor / sizeof blocks_a_multiprocessor[0]; i++) {
+        double milliseconds;
+        ceiling_kind = which;
+        ceiling_blocks = blocks_a_multiprocessor[i] * (unsigned)bench.context->multiprocessors;
+        if (ceiling_blocks == 0)
+            ceiling_blocks = (unsigned)(ceiling_bytes / (16 * 4 * 512));
+        if (measure(call_ceiling, &milliseconds))
+            return 1;
+        if (getenv("BENCH_DETAIL")) printf("   ceiling %d blocks %u: %.0f\n", which, ceiling_blocks, moved / milliseconds / 1e6);
+        if (moved / milliseconds / 1e6 > *gigabytes_a_second)
+            *gigabytes_a_second = moved / milliseconds / 1e6;
+    }
+    return 0;
+}
+
+static int load_ceilings(const char *path) {
+    static char text[MEGABYTE];
+    size_t length;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        fprintf(stderr, "bench: %s: can't be read\n", path);
+        return 1;
+    }
+    length = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[length] = 0;
+    return check_driver(path, bench.context->driver.module_load(&bench.module, text, 0, NULL, NULL));
+}
+
+int bench_open(const char *ceilings_ptx) {
+    void *library;
+    struct CUctx_st *current = NULL;
+    if (check(gpuloss_create(&bench.context, NULL)))
+        return 1;
+    /* The driver calls made here need a current context. */
+    (void)bench.context->driver.context_current(&current);
+    if (current == NULL && check_driver("cuCtxPushCurrent",
+                                        bench.context->driver.context_push(bench.context->cuda_context)))
+        return 1;
+    library = gpulossi_open(NULL);
+#define FIND(field, name, arguments)                                                                                    \
+    bench.timing.field = (int(*) arguments)(uintptr_t)gpulossi_library_symbol(library, name)
+    FIND(event_create, "cuEventCreate", (void **, unsigned));
+    FIND(event_record, "cuEventRecord", (void *, struct CUstream_st *));
+    FIND(event_synchronize, "cuEventSynchronize", (void *));
+    FIND(event_elapsed, "cuEventElapsedTime", (float *, void *, void *));
+#undef FIND
+    return load_ceilings(ceilings_ptx) || check_driver("cuEventCreate", bench.timing.event_create(&bench.events[0], 0)) ||
+           check_driver("cuEventCreate", bench.timing.event_create(&bench.events[1], 0)) ||
+           check(gpuloss_alloc(bench.context, &bench.small, 64 * MEGABYTE));
+}
+
+void bench_close(void) {
+    int i;
+    for (i = 0; i < 3; i++)
+        (void)gpuloss_free(bench.context, bench.buffers[i]);
+    (void)gpuloss_free(bench.context, bench.small);
+    gpuloss_destroy(bench.context);
+}

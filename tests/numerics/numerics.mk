@@ -1,0 +1,21 @@
+# The numerics tests: test_numerics runs on the driver it finds, the other two need no GPU.
+BUILD ?= build
+NUMERICS := tests/numerics
+NUMERICS_OUT := $(BUILD)/numerics
+NUMERICS_LIBS := -lcmocka -lm -ldl -lpthread
+
+NUMERICS_COMMON := dtypes compare bounds data reference_cross_entropy reference_kl_div
+NUMERICS_GPU := gpuloss_impl harness shapes run_cross_entropy run_kl_div test_cross_entropy \
+	test_cross_entropy_corners test_kl_div test_misuse test_large main
+NUMERICS_COMMON_OBJECTS := $(NUMERICS_COMMON:%=$(NUMERICS_OUT)/%.o)
+
+$(BUILD)/test_numerics: $(NUMERICS_GPU:%=$(NUMERICS_OUT)/%.o) $(NUMERICS_COMMON_OBJECTS)
+$(BUILD)/test_reference: $(NUMERICS_OUT)/test_reference.o $(NUMERICS_OUT)/vectors.o $(NUMERICS_COMMON_OBJECTS)
+$(BUILD)/test_harness: $(NUMERICS_OUT)/test_harness.o $(NUMERICS_COMMON_OBJECTS)
+
+$(BUILD)/test_numerics $(BUILD)/test_reference $(BUILD)/test_harness:
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(NUMERICS_LIBS)
+
+$(NUMERICS_OUT)/%.o: $(NUMERICS)/%.c $(wildcard $(NUMERICS)/*.h) gpuloss.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c -o $@ $<

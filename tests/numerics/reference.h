@@ -1,0 +1,67 @@
+/* The losses in extended precision, written next to their formulas. Where long double is wider than double (x86-64, or
+ * quad on 64-bit ARM) the results are far more exact than a double kernel can be. */
+#ifndef TESTS_NUMERICS_REFERENCE_H
+#define TESTS_NUMERICS_REFERENCE_H
+
+#include <stdint.h>
+
+#include "../../gpuloss.h"
+
+/* What a row's softmax needs; the bounds are stated in these too. */
+typedef struct reference_row {
+    long double max;           /* m = max_c x_c */
+    long double log_sum;       /* log sum_c exp(x_c - m), so that lse = m + log_sum */
+    long double mean_distance; /* sum_c p_c (m - x_c) */
+} reference_row;
+
+typedef struct reference_cross_entropy {
+    int64_t rows, classes;
+    const double *x;        /* [rows, classes], packed */
+    const int64_t *targets; /* [rows] */
+    gpuloss_reduction reduction;
+    int use_ignore_index;
+    int64_t ignore_index;
+    long double grad_scale;       /* every upstream factor that is one number, multiplied */
+    const double *grad_loss_rows; /* [rows], or NULL for 1 */
+    const double *lse_in;         /* [rows], or NULL: the gradient's p is exp(x - lse_in) */
+
+    /* Results; each array may be NULL. */
+    long double loss; /* not for reduction NONE */
+    long double divisor;
+    int64_t bad_targets;
+    long double *loss_rows;   /* [rows] */
+    long double *lse;         /* [rows] */
+    long double *scale_rows;  /* [rows]: s_i */
+    long double *probability; /* [rows, classes] */
+    long double *grad;        /* [rows, classes] */
+    reference_row *row_info;  /* [rows] */
+} reference_cross_entropy;
+
+typedef enum row_kind { ROW_NORMAL, ROW_IGNORED, ROW_BAD_TARGET } row_kind;
+row_kind reference_row_kind(const reference_cross_entropy *r, int64_t row);
+
+void reference_cross_entropy_run(reference_cross_entropy *r);
+/* Fills *info from one row of logits. */
+void reference_softmax(const double *x, int64_t classes, reference_row *info);
+
+typedef struct reference_kl_div {
+    int64_t rows, classes;
+    const double *input, *target; /* [rows, classes], packed */
+    gpuloss_kind input_kind, target_kind;
+    gpuloss_reduction reduction;
+    int pytorch_zeros;
+    double eps;
+    long double grad_scale;
+    const double *grad_loss_rows; /* [rows], or NULL for 1 */
+
+    long double loss; /* not for reduction NONE */
+    long double divisor;
+    long double *loss_rows;  /* [rows] */
+    long double *scale_rows; /* [rows] */
+    long double *terms;      /* [rows, classes] */
+    long double *grad;       /* [rows, classes] */
+} reference_kl_div;
+
+void reference_kl_div_run(reference_kl_div *r);
+
+#endif

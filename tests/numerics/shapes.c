@@ -1,0 +1,48 @@
+#include "shapes.h"
+
+#include <stdlib.h>
+
+#include "harness.h"
+
+static const int64_t classes_small[] = {1,   2,   3,   5,   7,   8,    10,   31,   32,   33,   64,   100,
+                                        127, 128, 129, 255, 257, 1000, 1023, 1025, 2048, 4097, 8193, 16385};
+static const int64_t classes_full[] = {32000, 50257, 131073};
+static const int64_t rows_any[] = {1, 2, 3, 7, 33};
+static const int64_t rows_short[] = {130, 1000, 4099};
+
+static void add(shape_list *shapes, int64_t rows, int64_t classes, int64_t most_elements) {
+    if (rows > 1 && rows * classes > most_elements)
+        return;
+    shapes->at[shapes->count].rows = rows;
+    shapes->at[shapes->count].classes = classes;
+    shapes->count++;
+}
+
+/* A small run keeps one row of every length, and more rows where they are short. The dtype turns the list, so that the
+ * same shape does not meet the same strides and offsets in every type. */
+shape_list shapes_for(gpuloss_dtype dtype, bool small) {
+    enum {
+        SMALL = sizeof classes_small / sizeof classes_small[0],
+        FULL = sizeof classes_full / sizeof classes_full[0]
+    };
+    enum { ANY = sizeof rows_any / sizeof rows_any[0], SHORT = sizeof rows_short / sizeof rows_short[0] };
+    size_t lengths = small ? SMALL : SMALL + FULL, i, k;
+    int64_t most = small ? 16400 : INT64_C(1) << 23;
+    shape_list shapes = {NULL, 0};
+    shapes.at = (shape *)require_memory((SMALL + FULL) * (ANY + SHORT) * sizeof *shapes.at);
+    for (i = 0; i < lengths; i++) {
+        size_t turned = (i + (size_t)dtype) % lengths;
+        int64_t classes = turned < SMALL ? classes_small[turned] : classes_full[turned - SMALL];
+        for (k = 0; k < ANY; k++)
+            add(&shapes, rows_any[k], classes, most);
+        for (k = 0; k < SHORT && classes <= 129; k++)
+            add(&shapes, rows_short[k], classes, most);
+    }
+    return shapes;
+}
+
+void shapes_free(shape_list *shapes) {
+    free(shapes->at);
+    shapes->at = NULL;
+    shapes->count = 0;
+}

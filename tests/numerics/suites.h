@@ -1,0 +1,11 @@
+/* The groups of tests of the numerics program; each returns how many of its tests failed. */
+#ifndef TESTS_NUMERICS_SUITES_H
+#define TESTS_NUMERICS_SUITES_H
+
+int run_cross_entropy_tests(void);
+int run_cross_entropy_corner_tests(void);
+int run_kl_div_tests(void);
+int run_misuse_tests(void);
+int run_large_tests(void);
+
+#endif

@@ -1,0 +1,425 @@
+/* gpuloss_kl_div against the reference: shapes, strides, alignments, outputs, kinds, zeros, precision, same bits. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "run_kl_div.h"
+#include "shapes.h"
+#include "suites.h"
+
+static const gpuloss_reduction reductions[] = {GPULOSS_NONE, GPULOSS_SUM, GPULOSS_MEAN, GPULOSS_BATCHMEAN};
+static const gpuloss_kind kinds[] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES};
+enum { REDUCTIONS = 4, PAIRS = 4 };
+
+typedef struct inputs {
+    double *input, *target;
+} inputs;
+
+static inputs inputs_new(kl_case *c, distribution_kind kind, uint64_t seed) {
+    size_t bytes = (size_t)(c->rows * c->classes) * sizeof(double);
+    inputs in;
+    c->input = in.input = (double *)require_memory(bytes);
+    c->target = in.target = (double *)require_memory(bytes);
+    make_distributions(in.input, in.target, c->rows, c->classes, kind, c->input_kind, c->target_kind, c->dtype, seed);
+    return in;
+}
+
+static void inputs_free(inputs *in) {
+    free(in->input);
+    free(in->target);
+}
+
+static kl_case case_of(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned pair) {
+    kl_case c = kl_case_of(dtype, rows, classes, NULL, NULL);
+    c.input_kind = kinds[pair % 2];
+    c.target_kind = kinds[pair / 2 % 2];
+    return c;
+}
+
+/* Every other choice of a case goes round with its number, as for cross_entropy. */
+static void vary(kl_case *c, unsigned number) {
+    int offsets = (int)(16 / dtype_size(c->dtype));
+    c->reduction = reductions[number / 3 % REDUCTIONS];
+    c->input_stride = (stride_kind)(number / 2 % STRIDE_KINDS);
+    c->target_stride = (stride_kind)(number / 3 % STRIDE_KINDS);
+    c->grad_stride = (stride_kind)(number / 5 % STRIDE_KINDS);
+    c->elements_stride = (stride_kind)(number / 7 % STRIDE_KINDS);
+    c->input_offset = (int)(number / 5) % offsets;
+    c->target_offset = (int)(number / 2) % offsets;
+    c->grad_offset = (int)(number / 7) % offsets;
+    c->result_offset = (int)number % 3;
+    c->in_place = number % 5 == 4;
+    c->guard = number % 2 ? 256 : 0;
+    c->own_workspace = number % 7 == 3;
+    if (number % 6 == 5 && (c->input_kind == GPULOSS_PROBABILITIES || c->target_kind == GPULOSS_PROBABILITIES))
+        c->eps = 1e-3;
+}
+
+static void test_shapes(gpuloss_dtype dtype) {
+    shape_list shapes = shapes_for(dtype, harness_small);
+    size_t i;
+    for (i = 0; i < shapes.count; i++) {
+        distribution_kind kind = (distribution_kind)(i % DISTRIBUTIONS_KINDS);
+        kl_case c = case_of(dtype, shapes.at[i].rows, shapes.at[i].classes, (unsigned)(i + i / PAIRS));
+        inputs in = inputs_new(&c, kind, i);
+        vary(&c, (unsigned)i);
+        kl_test(&c, distribution_kind_name(kind));
+        inputs_free(&in);
+    }
+    shapes_free(&shapes);
+    test_done();
+}
+
+static void shapes_f32(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_shapes(GPULOSS_F32);
+}
+
+static void shapes_f64(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_shapes(GPULOSS_F64);
+}
+
+static void shapes_f16(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_shapes(GPULOSS_F16);
+}
+
+static void shapes_bf16(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_shapes(GPULOSS_BF16);
+}
+
+/* Every pair of kinds with every sort of data, with and without eps, with every reduction. */
+static void every_kind(void **state) {
+    static const int64_t classes[] = {1, 10, 2500};
+    static const double eps[] = {0, 1e-12, 1e-3};
+    size_t d, k;
+    unsigned pair, e, n = 0;
+    int kind;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (pair = 0; pair < PAIRS; pair++)
+                for (kind = 0; kind < DISTRIBUTIONS_KINDS; kind++) {
+                    kl_case c = case_of(all_dtypes[d], 3, classes[k], pair);
+                    inputs in = inputs_new(&c, (distribution_kind)kind, 4);
+                    for (e = 0; e < 3; e++) {
+                        if (e > 0 && pair == PAIRS - 1) /* eps needs a side of probabilities */
+                            continue;
+                        c.eps = eps[e];
+                        c.reduction = reductions[n++ % REDUCTIONS];
+                        kl_test(&c, distribution_kind_name((distribution_kind)kind));
+                    }
+                    inputs_free(&in);
+                }
+    test_done();
+}
+
+static void every_offset(void **state) {
+    enum { ROWS = 3, CLASSES = 67 };
+    size_t d;
+    unsigned pair;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        int offsets = (int)(16 / dtype_size(all_dtypes[d])), i, j;
+        for (pair = 0; pair < PAIRS; pair += harness_small ? 3 : 1) {
+            kl_case c = case_of(all_dtypes[d], ROWS, CLASSES, pair);
+            inputs in = inputs_new(&c, DISTRIBUTIONS_RANDOM, 3);
+            for (i = 0; i < offsets; i++)
+                for (j = 0; j < offsets; j++) {
+                    c.input_offset = i;
+                    c.target_offset = j;
+                    c.grad_offset = (i + 2 * j) % offsets;
+                    c.result_offset = (i + j) % 4;
+                    c.guard = (i + j) % 2 ? 256 : 0;
+                    kl_test(&c, "offsets");
+                }
+            c.input_offset = c.target_offset = c.result_offset = 0;
+            for (i = 0; i < offsets; i++) {
+                c.grad_offset = i;
+                kl_test(&c, "offsets of the gradient");
+            }
+            inputs_free(&in);
+        }
+    }
+    test_done();
+}
+
+/* Every set of outputs with every reduction. */
+static void every_set_of_outputs(void **state) {
+    static const int64_t classes[] = {37, 2500};
+    size_t d, k, n;
+    unsigned outputs;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (n = 0; n < sizeof classes / sizeof classes[0]; n++) {
+            kl_case c = case_of(all_dtypes[d], 4, classes[n], (unsigned)d);
+            inputs in = inputs_new(&c, DISTRIBUTIONS_RANDOM, 9);
+            for (k = 0; k < REDUCTIONS; k++)
+                for (outputs = 1; outputs <= KL_OUT_ALL; outputs++) {
+                    c.reduction = reductions[k];
+                    c.outputs = outputs;
+                    if (c.reduction == GPULOSS_NONE && outputs & KL_OUT_LOSS)
+                        continue;
+                    kl_test(&c, "outputs");
+                }
+            inputs_free(&in);
+        }
+    test_done();
+}
+
+static void gradient_factors(void **state) {
+    enum { ROWS = 5, CLASSES = 43 };
+    static const double scales[] = {0.0, -1.5, 1.0 / 3.0};
+    static const double upstream = -0.75;
+    static const double weights[ROWS] = {1.0, 0.0, -2.0, 0.125, 3.0};
+    size_t d, k;
+    unsigned given;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof scales / sizeof scales[0]; k++)
+            for (given = 0; given < 8; given++) {
+                kl_case c = case_of(all_dtypes[d], ROWS, CLASSES, given);
+                inputs in = inputs_new(&c, DISTRIBUTIONS_RANDOM, 8);
+                c.reduction = reductions[(k + given) % REDUCTIONS];
+                c.in_place = given % 2;
+                c.use_grad_scale = given & 1;
+                c.grad_scale = scales[k];
+                c.grad_loss = given & 2 && c.reduction != GPULOSS_NONE ? &upstream : NULL;
+                c.grad_loss_rows = given & 4 ? weights : NULL;
+                kl_test(&c, "factors");
+                inputs_free(&in);
+            }
+    test_done();
+}
+
+/* The corners of the zero rule, a column each, as probabilities. */
+static const double corner_q[] = {0.25, 0.0, 0.5, 0.0, 0.5, 0.25};
+static const double corner_t[] = {0.25, 0.0, 0.0, 0.5, 0.25, 0.0};
+enum { CORNERS = 6 };
+
+static void put_corners(inputs *in, const kl_case *c) {
+    int64_t i;
+    for (i = 0; i < c->rows * c->classes; i++) {
+        double q = corner_q[i % CORNERS], t = corner_t[i % CORNERS];
+        in->input[i] = dtype_round(c->dtype, c->input_kind == GPULOSS_LOG_PROBABILITIES ? log(q) : q);
+        in->target[i] = dtype_round(c->dtype, c->target_kind == GPULOSS_LOG_PROBABILITIES ? log(t) : t);
+    }
+}
+
+/* t = 0 with q = 0 and q > 0, t > 0 with q = 0, by our rule and by PyTorch's. */
+static void zeros(void **state) {
+    static const int64_t classes[] = {6, 8, 2500};
+    size_t d, k;
+    unsigned pair, pytorch;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (pair = 0; pair < PAIRS; pair++)
+                for (pytorch = 0; pytorch < 4; pytorch++) {
+                    kl_case c = case_of(all_dtypes[d], 2, classes[k], pair);
+                    inputs in = inputs_new(&c, DISTRIBUTIONS_RANDOM, 1);
+                    put_corners(&in, &c);
+                    c.pytorch_zeros = pytorch % 2;
+                    c.reduction = reductions[pair];
+                    if (pytorch >= 2) {
+                        if (pair == PAIRS - 1)
+                            c.outputs = KL_OUT_GRAD;
+                        else
+                            c.eps = 1e-3;
+                    }
+                    kl_test(&c, "zeros");
+                    inputs_free(&in);
+                }
+    test_done();
+}
+
+/* t = 0 hides a NaN of the input; anything else does not. Negative and NaN targets give NaN, to their row alone. */
+static void not_probabilities(void **state) {
+    enum { ROWS = 6, CLASSES = 40 };
+    size_t d;
+    unsigned pair;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (pair = 0; pair < PAIRS; pair++) {
+            kl_case c = case_of(all_dtypes[d], ROWS, CLASSES, pair);
+            inputs in = inputs_new(&c, DISTRIBUTIONS_LOOSE, 2);
+            bool log_target = c.target_kind == GPULOSS_LOG_PROBABILITIES;
+            in.input[1 * CLASSES + 3] = (double)NAN;
+            in.target[2 * CLASSES + 5] = (double)NAN;
+            in.input[3 * CLASSES + 7] = (double)NAN;
+            in.target[3 * CLASSES + 7] = log_target ? -(double)INFINITY : 0.0;
+            if (!log_target)
+                in.target[4 * CLASSES + 39] = -0.5;
+            kl_test(&c, "NaN and negative");
+            inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Ratios that no quotient of the type can hold, and subnormal probabilities: the terms stay finite. The gradient
+ * -t / q may overflow, so it is not asked for. */
+static void extreme_ratios(void **state) {
+    enum { ROWS = 1, CLASSES = 6 };
+    size_t d;
+    unsigned pair;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (pair = 0; pair < PAIRS - 1; pair++) {
+            kl_case c = case_of(all_dtypes[d], ROWS, CLASSES, pair);
+            inputs in = inputs_new(&c, DISTRIBUTIONS_RANDOM, 2);
+            double tiny = dtype_ulp(all_dtypes[d], 0), normal = dtype_min_normal(all_dtypes[d]);
+            if (c.input_kind == GPULOSS_PROBABILITIES) {
+                in.input[0] = tiny;
+                in.input[1] = normal;
+                in.input[2] = dtype_round(c.dtype, normal / 3);
+                in.input[3] = tiny;
+            }
+            if (c.target_kind == GPULOSS_PROBABILITIES) {
+                in.target[3] = tiny;
+                in.target[4] = normal;
+                in.target[5] = dtype_round(c.dtype, normal / 3);
+            }
+            c.outputs = KL_OUT_ALL & ~(unsigned)KL_OUT_GRAD;
+            kl_test(&c, "extreme ratios");
+            inputs_free(&in);
+        }
+    test_done();
+}
+
+/* The relative error that float logarithms of the two sides, each rounded, leave in the divergence. */
+static long double error_of_two_logarithms(const kl_case *c, long double divergence) {
+    double sum = 0;
+    int64_t i;
+    for (i = 0; i < c->rows * c->classes; i++) {
+        float t = (float)c->target[i], difference = logf(t) - logf((float)c->input[i]);
+        sum += (double)(t * difference);
+    }
+    return fabsl((long double)sum / (long double)c->rows - divergence) / divergence;
+}
+
+/* Distributions that nearly agree: the terms cancel down to 5e-4 of their magnitude. The bound is that of every case,
+ * from each term's own relative error; on top of it, float must not be worse than the difference of two logarithms. */
+static void near_agreement(void **state) {
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64};
+    int64_t rows = harness_small ? 4 : 256, classes = harness_small ? 4096 : 16384;
+    size_t d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++) {
+        kl_case c = case_of(dtypes[d], rows, classes, 0);
+        inputs in = inputs_new(&c, DISTRIBUTIONS_NEAR, 6);
+        long double error;
+        reference_kl_div ref;
+        kl_result result;
+        char text[400];
+        report r;
+        memset(&r, 0, sizeof r);
+        kl_describe(&c, "near agreement", text, sizeof text);
+        r.context = text;
+        c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
+        kl_run(&c, &result, &r);
+        kl_check(&c, &result, &r);
+        kl_reference(&c, &ref);
+        error = fabsl((long double)result.loss - ref.loss) / ref.loss;
+        print_message("near agreement %s: divergence %.3Le, relative error %.2Le, allowed %.2Le\n",
+                      dtype_name(dtypes[d]), ref.loss, error, kl_loss_bound(&c, &ref) / ref.loss);
+        if (dtypes[d] == GPULOSS_F32 && error > error_of_two_logarithms(&c, ref.loss))
+            report_failure(&r, "relative error", 0, 0, "%.2Le, but two logarithms leave %.2Le", error,
+                           error_of_two_logarithms(&c, ref.loss));
+        kl_reference_free(&ref);
+        kl_free(&result);
+        inputs_free(&in);
+        case_done(&r);
+    }
+    test_done();
+}
+
+static void zero_rows(void **state) {
+    size_t d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < REDUCTIONS; k++) {
+            kl_case c = case_of(all_dtypes[d], 1, 9, (unsigned)k);
+            inputs in = inputs_new(&c, DISTRIBUTIONS_RANDOM, 2);
+            c.rows = 0;
+            c.reduction = reductions[k];
+            kl_test(&c, "no rows");
+            inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Same bits: run after run, on another stream, from the caller's workspace. */
+static void same_bits(void **state) {
+    static const int64_t lengths[] = {10, 1000, 9001};
+    int runs = harness_small ? 5 : 2000, run;
+    size_t d, k;
+    struct CUstream_st *stream = NULL;
+    (void)state;
+    REQUIRE_GPU();
+    require_ok(gpuloss_stream_create(harness_context, &stream));
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+            kl_case c = case_of(all_dtypes[d], harness_small ? 2 : 13, lengths[k], (unsigned)(d + k));
+            inputs in = inputs_new(&c, DISTRIBUTIONS_RANDOM, 5);
+            kl_result first, next;
+            char text[400];
+            report r;
+            memset(&r, 0, sizeof r);
+            kl_describe(&c, "same bits", text, sizeof text);
+            r.context = text;
+            c.outputs = KL_OUT_LOSS | (k == 0 ? KL_OUT_ALL : KL_OUT_GRAD);
+            kl_run(&c, &first, &r);
+            for (run = 1; run < runs && r.failures == 0; run++) {
+                c.own_workspace = run % 3 == 1;
+                c.stream = run % 4 == 2 ? stream : NULL;
+                kl_run(&c, &next, &r);
+                kl_same(&c, &first, &next, &r);
+                kl_free(&next);
+            }
+            kl_free(&first);
+            inputs_free(&in);
+            case_done(&r);
+        }
+    require_ok(gpuloss_stream_destroy(harness_context, stream));
+    test_done();
+}
+
+int run_kl_div_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shapes_f32),
+        cmocka_unit_test(shapes_f64),
+        cmocka_unit_test(shapes_f16),
+        cmocka_unit_test(shapes_bf16),
+        cmocka_unit_test(every_kind),
+        cmocka_unit_test(every_offset),
+        cmocka_unit_test(gradient_factors),
+        cmocka_unit_test(every_set_of_outputs),
+        cmocka_unit_test(zeros),
+        cmocka_unit_test(extreme_ratios),
+        cmocka_unit_test(not_probabilities),
+        cmocka_unit_test(near_agreement),
+        cmocka_unit_test(zero_rows),
+        cmocka_unit_test(same_bits),
+    };
+    return cmocka_run_group_tests_name("kl_div", tests, NULL, NULL);
+}

@@ -1,0 +1,252 @@
+/* The references against what PyTorch computed (tests/vectors), and against what is known in closed form.
+ *
+ *   test_reference [folder of the vectors] */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "reference.h"
+#include "vectors.h"
+
+static const char *folder = "tests/vectors";
+
+/* PyTorch's double-precision result comes from at most `operations` operations, each within an ulp (2^-52) of numbers
+ * no larger than `largest`; the reference's own error is far smaller or, where long double is double, of the same size.
+ */
+static long double tolerance(long double operations, long double largest) {
+    return 2 * operations * ldexpl(1, -52) * (1 + largest);
+}
+
+static void expect_near(const char *name, const char *what, size_t i, long double got, double want,
+                        long double allowed) {
+    if (isnan(want) ? isnan(got) : isinf(want) ? got == (long double)want : fabsl(got - (long double)want) <= allowed)
+        return;
+    fail_msg("%s: %s[%zu]: reference %.17Lg, PyTorch %.17g, allowed %.3Lg", name, what, i, got, want, allowed);
+}
+
+static long double largest_of(const double *values, size_t count) {
+    long double largest = 0;
+    size_t i;
+    for (i = 0; i < count; i++)
+        if (isfinite(values[i]) && fabsl((long double)values[i]) > largest)
+            largest = fabsl((long double)values[i]);
+    return largest;
+}
+
+/* An array of the vector file, if the case has it. Each entry's own size counts towards the tolerance as well. */
+static void expect_all(const vector_case *c, const char *what, const long double *got, size_t count,
+                       long double operations, long double largest) {
+    const double *want = vector_values(c, what, count);
+    size_t i;
+    for (i = 0; want && i < count; i++)
+        expect_near(c->name, what, i, got[i], want[i], tolerance(operations, largest + fabsl((long double)want[i])));
+}
+
+static const double *required(const vector_case *c, const char *name, size_t count) {
+    const double *values = vector_values(c, name, count);
+    if (!values)
+        fail_msg("%s %s has no %s of %zu numbers", c->loss, c->name, name, count);
+    return values;
+}
+
+static void *memory(size_t count, size_t size) {
+    void *p = calloc(count, size);
+    assert_non_null(p);
+    return p;
+}
+
+static long double upstream_of(const vector_case *c) {
+    const double *factor = vector_values(c, "grad_scale", 1);
+    return factor ? (long double)*factor : 1;
+}
+
+static void check_cross_entropy(const vector_case *c) {
+    reference_cross_entropy r;
+    size_t rows, n, i;
+    int64_t *targets;
+    const double *given;
+    long double operations, largest;
+    memset(&r, 0, sizeof r);
+    r.rows = vector_integer(c, "rows", 0);
+    r.classes = vector_integer(c, "classes", 0);
+    rows = (size_t)r.rows;
+    n = rows * (size_t)r.classes;
+    assert_true(n > 0);
+    r.x = required(c, "x", n);
+    given = required(c, "targets", rows);
+    targets = (int64_t *)memory(rows, sizeof *targets);
+    for (i = 0; i < rows; i++)
+        targets[i] = (int64_t)given[i];
+    r.targets = targets;
+    r.reduction = (gpuloss_reduction)vector_integer(c, "reduction", 0);
+    r.use_ignore_index = 1;
+    r.ignore_index = vector_integer(c, "ignore_index", -100);
+    r.grad_scale = upstream_of(c);
+    r.grad_loss_rows = vector_values(c, "grad_loss_rows", rows);
+    r.loss_rows = (long double *)memory(rows, sizeof(long double));
+    r.lse = (long double *)memory(rows, sizeof(long double));
+    r.grad = (long double *)memory(n, sizeof(long double));
+    reference_cross_entropy_run(&r);
+    operations = (long double)n + 16;
+    largest = 2 * largest_of(r.x, n);
+    required(c, "grad", n);
+    expect_all(c, "loss_rows", r.loss_rows, rows, operations, largest);
+    expect_all(c, "lse", r.lse, rows, operations, largest);
+    expect_all(c, "grad", r.grad, n, operations, largest);
+    if (r.reduction != GPULOSS_NONE)
+        expect_near(c->name, "loss", 0, r.loss, *required(c, "loss", 1),
+                    tolerance(operations, largest * (1 + (long double)rows)));
+    free(targets);
+    free(r.loss_rows);
+    free(r.lse);
+    free(r.grad);
+}
+
+static void check_kl_div(const vector_case *c) {
+    int is_nan_case = strcmp(c->name, "pytorch_nan") == 0;
+    reference_kl_div r;
+    size_t n, i;
+    long double operations, largest;
+    int zeros;
+    memset(&r, 0, sizeof r);
+    r.rows = vector_integer(c, "rows", 0);
+    r.classes = vector_integer(c, "classes", 0);
+    n = (size_t)r.rows * (size_t)r.classes;
+    assert_true(n > 0);
+    r.input = required(c, "input", n);
+    r.target = required(c, "target", n);
+    r.input_kind = vector_integer(c, "input_is_log", 0) ? GPULOSS_LOG_PROBABILITIES : GPULOSS_PROBABILITIES;
+    r.target_kind = vector_integer(c, "target_is_log", 0) ? GPULOSS_LOG_PROBABILITIES : GPULOSS_PROBABILITIES;
+    r.reduction = (gpuloss_reduction)vector_integer(c, "reduction", 0);
+    r.grad_scale = upstream_of(c);
+    r.grad_loss_rows = vector_values(c, "grad_loss_rows", (size_t)r.rows);
+    r.terms = (long double *)memory(n, sizeof(long double));
+    r.grad = (long double *)memory(n, sizeof(long double));
+    operations = (long double)n + 16;
+    /* Logarithms of probabilities down to 1/64 are below 5; the given logarithms count themselves. */
+    largest = 5 + largest_of(r.input, n) + largest_of(r.target, n);
+    required(c, "terms", n);
+    required(c, "grad", n);
+    /* PyTorch's zeros, and ours wherever PyTorch's are not NaN. */
+    for (zeros = is_nan_case; zeros < 2; zeros++) {
+        r.pytorch_zeros = zeros;
+        reference_kl_div_run(&r);
+        expect_all(c, "terms", r.terms, n, operations, largest);
+        expect_all(c, "grad", r.grad, n, operations, largest);
+        if (r.reduction != GPULOSS_NONE)
+            expect_near(c->name, "loss", 0, r.loss, *required(c, "loss", 1),
+                        tolerance(operations, largest * (long double)n));
+    }
+    if (is_nan_case) {
+        r.pytorch_zeros = 0;
+        reference_kl_div_run(&r);
+        for (i = 0; i < n; i++)
+            assert_true(!isnan(r.terms[i]) && !isnan(r.grad[i]));
+    }
+    free(r.terms);
+    free(r.grad);
+}
+
+static void check_file(const char *file_name, const char *loss, int least, void (*check)(const vector_case *)) {
+    char path[512];
+    vector_case c;
+    FILE *file;
+    int cases = 0, found;
+    (void)snprintf(path, sizeof path, "%s/%s", folder, file_name);
+    file = fopen(path, "r");
+    if (!file)
+        fail_msg("%s is missing: make it with tests/vectors/make_vectors.py", path);
+    while ((found = vector_read(file, &c)) == 1) {
+        assert_string_equal(c.loss, loss);
+        check(&c);
+        vector_free(&c);
+        cases++;
+    }
+    (void)fclose(file);
+    if (found < 0)
+        fail_msg("%s: case %d cannot be read", path, cases + 1);
+    if (cases < least)
+        fail_msg("%s holds %d cases, at least %d are expected", path, cases, least);
+}
+
+static void cross_entropy_as_pytorch(void **state) {
+    (void)state;
+    check_file("cross_entropy.txt", "cross_entropy", 17, check_cross_entropy);
+}
+
+static void kl_div_as_pytorch(void **state) {
+    (void)state;
+    check_file("kl_div.txt", "kl_div", 27, check_kl_div);
+}
+
+/* Equal logits: loss = log C, gradient 1/C - [c = y]. */
+static void cross_entropy_of_equal_logits(void **state) {
+    const double x[8] = {3, 3, 3, 3, -7, -7, -7, -7};
+    const int64_t targets[2] = {1, 2};
+    long double grad[8];
+    reference_cross_entropy r;
+    size_t i;
+    (void)state;
+    memset(&r, 0, sizeof r);
+    r.rows = 2;
+    r.classes = 4;
+    r.x = x;
+    r.targets = targets;
+    r.reduction = GPULOSS_SUM;
+    r.grad_scale = 1;
+    r.grad = grad;
+    reference_cross_entropy_run(&r);
+    assert_true(fabsl(r.loss - 2 * logl(4)) < 1e-15L);
+    for (i = 0; i < 8; i++)
+        assert_true(fabsl(grad[i] - (i == 1 || i == 6 ? -0.75L : 0.25L)) < 1e-15L);
+    /* What PyTorch has no counterpart for: batchmean, a bad target, an lse that is given. */
+    {
+        const double lse[2] = {4, -7};
+        const int64_t bad[2] = {4, 0};
+        r.reduction = GPULOSS_BATCHMEAN;
+        r.targets = bad;
+        r.lse_in = lse;
+        reference_cross_entropy_run(&r);
+        assert_true(r.bad_targets == 1 && isnan(r.loss) && r.divisor == 2);
+        for (i = 0; i < 4; i++)
+            assert_true(grad[i] == 0);
+        assert_true(grad[4] == 0 && grad[5] == 0.5L);
+    }
+}
+
+/* The divergence of near distributions is sum of (q - t)^2 / (2 t), to first order. */
+static void kl_div_of_near_distributions(void **state) {
+    const double q[2] = {0.5 + 0x1p-20, 0.5 - 0x1p-20}, t[2] = {0.5, 0.5};
+    reference_kl_div r;
+    (void)state;
+    memset(&r, 0, sizeof r);
+    r.rows = 1;
+    r.classes = 2;
+    r.input = q;
+    r.target = t;
+    r.input_kind = r.target_kind = GPULOSS_PROBABILITIES;
+    r.reduction = GPULOSS_BATCHMEAN;
+    r.grad_scale = 1;
+    reference_kl_div_run(&r);
+    assert_true(fabsl(r.loss / 0x1p-39L - 1) < 1e-6L);
+    /* With eps on both sides: log((t + eps) / (q + eps)), of which a large eps leaves little. */
+    r.eps = 0.5;
+    reference_kl_div_run(&r);
+    assert_true(fabsl(r.loss / 0x1p-41L - 1) < 1e-6L);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cross_entropy_as_pytorch),
+        cmocka_unit_test(kl_div_as_pytorch),
+        cmocka_unit_test(cross_entropy_of_equal_logits),
+        cmocka_unit_test(kl_div_of_near_distributions),
+    };
+    if (argc > 1)
+        folder = argv[1];
+    return cmocka_run_group_tests_name("reference", tests, NULL, NULL);
+}
