@@ -76,6 +76,8 @@ text lower(const char *ptx, const char *entry) {
             text_add(&out, ".version 6.0\n");
         else if (strncmp(line, ".target", 7) == 0)
             text_add(&out, ".target sm_70\n");
+        else if (strncmp(line, ".pragma \"used_bytes_mask", 24) == 0)
+            ; /* a hint that PTX 6.0 does not know */
         else if (length > 0)
             add_line(&out, &n, entry, line, length);
         ptx += whole + (ptx[whole] != 0);

@@ -6,13 +6,16 @@
 
 enum Target { kClass, kIgnored, kBad };
 
-/* The target of a row, and which kind it is. */
-DEVICE Target read_target(uint64_t targets, uint32_t flags, int64_t ignore_index, int64_t classes, int64_t row,
-                          int64_t *y) {
-    *y = flags & GPULOSSI_I32_TARGETS ? ((const int32_t *)targets)[row] : ((const int64_t *)targets)[row];
-    if ((flags & GPULOSSI_IGNORES) && *y == ignore_index)
+DEVICE int64_t read_target(const gpulossi_cross_entropy &p, int64_t row) {
+    if (row >= p.rows.rows)
+        return 0;
+    return p.rows.flags & GPULOSSI_I32_TARGETS ? ((const int32_t *)p.targets)[row] : ((const int64_t *)p.targets)[row];
+}
+
+DEVICE Target kind_of(const gpulossi_cross_entropy &p, int64_t y) {
+    if ((p.rows.flags & GPULOSSI_IGNORES) && y == p.ignore_index)
         return kIgnored;
-    return *y >= 0 && *y < classes ? kClass : kBad;
+    return y >= 0 && y < p.rows.classes ? kClass : kBad;
 }
 
 template <class E> struct CrossEntropy {
@@ -43,11 +46,17 @@ template <class E> struct CrossEntropy {
 
     struct Row {
         int64_t row;
+        int64_t y;
         Target target;
-        int vector, place; /* of the target, for the gradient */
-        N x_y;
+        int vector, place; /* of the target */
         /* gradient = exp(x - top) * weight, and at y: (exp(x - top) * inverse - 1) * scale */
         N top, inverse, scale, weight;
+    };
+
+    struct Unfinished {
+        int64_t row;
+        N top, sum, x_y;
+        Target target;
     };
 
     const Params &p;
@@ -74,20 +83,32 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ Row begin(const Cut<E> &cut, int64_t row) const {
         Row r;
         r.row = row;
-        r.target = kIgnored;
-        r.vector = -1;
-        r.place = 0;
-        r.x_y = 0;
-        if (row < p.rows.rows) {
-            int64_t y;
-            r.target = read_target(p.targets, p.rows.flags, p.ignore_index, p.rows.classes, row, &y);
-            if (r.target == kClass) {
-                r.vector = cut.vector_of(y);
-                r.place = cut.place_of(y);
-                r.x_y = E::widen(array(0, row)[y]);
-            }
-        }
+        r.y = read_target(p, row);
+        r.target = row < p.rows.rows ? kind_of(p, r.y) : kIgnored;
+        r.vector = r.target == kClass ? cut.vector_of(r.y) : -1;
+        r.place = cut.place_of(r.y);
         return r;
+    }
+
+    template <int K>
+    __device__ __forceinline__ void pick(const Row &r, int at, int step, const Vector<E> (&x)[K][1], N *to) const {
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (at + k * step == r.vector)
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    if (i == r.place)
+                        *to = x[k][0].get(i);
+    }
+
+    __device__ __forceinline__ void fetch(const Row &r, int rank, N *to) const {
+        if (rank == 0 && r.target == kClass)
+            *to = E::widen(array(0, r.row)[r.y]);
+    }
+
+    __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *x_y) const {
+        Unfinished u = {r.row, r.top, s.sum, r.target == kClass ? *x_y : N(0), r.target};
+        return u;
     }
 
     template <int K>
@@ -127,19 +148,19 @@ template <class E> struct CrossEntropy {
         r.weight = r.inverse * r.scale;
     }
 
-    __device__ __forceinline__ void finish(const Row &r, const State &s, Total &total) const {
-        N log_sum = reduces() ? natural_log(s.sum) : N(0);
-        N loss = r.target == kClass ? log_sum + (r.top - r.x_y) : r.target == kIgnored ? N(0) : Limits<N>::nan();
+    __device__ __forceinline__ void finish(const Unfinished &u, Total &total) const {
+        N log_sum = reduces() ? natural_log(u.sum) : N(0);
+        N loss = u.target == kClass ? log_sum + (u.top - u.x_y) : u.target == kIgnored ? N(0) : Limits<N>::nan();
         if (p.lse)
-            ((N *)p.lse)[r.row] = r.top + log_sum;
+            ((N *)p.lse)[u.row] = u.top + log_sum;
         if (p.rows.loss_rows)
-            ((N *)p.rows.loss_rows)[r.row] = loss;
-        if (r.target == kBad && p.bad_targets)
+            ((N *)p.rows.loss_rows)[u.row] = loss;
+        if (u.target == kBad && p.bad_targets)
             atomicAdd((unsigned long long *)&scratch()->bad_targets, 1ull);
         if (p.rows.loss)
             total.sum.add((double)loss, scratch());
         if ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !(p.rows.flags & GPULOSSI_COUNTED))
-            total.counted += r.target != kIgnored;
+            total.counted += u.target != kIgnored;
     }
 
     __device__ __forceinline__ void gradient(const Row &r, int v, const Vector<E> (&x)[1], N (&g)[W]) const {
@@ -167,14 +188,14 @@ template <class E> struct CrossEntropy {
 
 /* The kernels, by the names that the module table gives them. */
 template <class E> struct held {
-    enum { threads = GPULOSSI_HELD_THREADS, blocks = sizeof(typename E::Bits) == 4 ? 2 : 1 };
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
         Schedule<CrossEntropy<E> >::template held<GPULOSSI_VECTORS_HELD>(p);
     }
 };
 
 template <class E> struct streamed {
-    enum { threads = GPULOSSI_STREAMED_THREADS, blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
         Schedule<CrossEntropy<E> >::template streamed<GPULOSSI_VECTORS_STREAMED>(p);
     }
@@ -186,14 +207,12 @@ template <class> struct count {
     enum { threads = GPULOSSI_COUNT_THREADS, blocks = 1 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
         gpulossi_scratch *scratch = (gpulossi_scratch *)p.rows.scratch;
-        int64_t y, stride = (int64_t)gridDim.x * blockDim.x;
+        int64_t stride = (int64_t)gridDim.x * blockDim.x;
         int counted = 0;
 #pragma unroll 1
         for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < p.rows.rows; base += stride) {
             int64_t row = base + threadIdx.x;
-            counted += __syncthreads_count(
-                row < p.rows.rows &&
-                read_target(p.targets, p.rows.flags, p.ignore_index, p.rows.classes, row, &y) != kIgnored);
+            counted += __syncthreads_count(row < p.rows.rows && kind_of(p, read_target(p, row)) != kIgnored);
         }
         if (threadIdx.x == 0)
             atomicAdd((unsigned long long *)&scratch->counted, (unsigned long long)counted);

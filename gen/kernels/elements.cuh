@@ -129,6 +129,7 @@ template <class E> struct Cut {
     DEVICE int offset(const void *row) {
         return (int)((uint32_t)(uintptr_t)row % GPULOSSI_VECTOR_BYTES / (uint32_t)sizeof(Bits));
     }
+    __device__ __forceinline__ Cut() {}
     __device__ __forceinline__ Cut(const void *leading, int64_t row_classes)
         : classes(row_classes), head(offset(leading)) {
         lead = head != 0;

@@ -9,41 +9,72 @@
 
 #include "reduce.cuh"
 
-/* The tiles 0, 1, ... up to `tiles`, shared out among the blocks. All threads of a block call together. */
-class Queue {
-    gpulossi_scratch *scratch;
-    int64_t tiles, current, fetched;
-    int turn;
+/* Counts up and wraps to zero after `times` calls, so that it is zero again when a launch is over. (Adding a constant would
+ * be taken for something that a whole warp does, and be waited for at once.) */
+DEVICE uint32_t count_up(uint32_t *counter, uint32_t times) {
+    uint32_t before;
+    asm volatile("atom.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(__cvta_generic_to_global(counter)), "r"(times - 1)
+                 : "memory");
+    return before;
+}
 
-    __device__ __forceinline__ void fetch() {
-        if (threadIdx.x == 0)
-            fetched = gridDim.x + (int64_t)atomicAdd((unsigned long long *)&scratch->taken, 1ull);
+/* The rows of a launch, shared out among teams: a team is a warp, whose groups take a row each at a time, or a group that is
+ * larger than a warp. A team takes `run` turns in a row before it asks for more. */
+class Queue {
+    uint32_t *taken;
+    uint32_t *place;  /* two places in shared memory, used in turn */
+    uint32_t tiles;   /* that can be taken */
+    uint32_t current; /* tile of the team */
+    uint32_t fetched; /* the one after it, in the team's first thread */
+    int run, left, turn;
+    bool first; /* thread of the team */
+    bool alone; /* a team that is a warp */
+
+    __device__ __forceinline__ void fetch(uint32_t teams) {
+        if (first)
+            fetched = tiles > teams ? teams + count_up(taken, tiles) : tiles;
     }
+    __device__ __forceinline__ uint32_t teams() const {
+        return gridDim.x * (blockDim.x / (alone ? (uint32_t)kLanes : (uint32_t)team_size));
+    }
+    int team_size;
 
   public:
-    __device__ __forceinline__ Queue(gpulossi_scratch *scratch, int64_t tiles)
-        : scratch(scratch), tiles(tiles), current(blockIdx.x), fetched(tiles), turn(0) {
-        if (tiles > gridDim.x)
-            fetch();
+    __device__ __forceinline__ Queue(gpulossi_scratch *scratch, const Group &group, int64_t rows, int run)
+        : taken(&scratch->taken), run(run), left(run), turn(0), alone(group.size <= kLanes),
+          team_size(alone ? kLanes : group.size) {
+        __shared__ uint32_t places[2][GPULOSSI_BLOCK / kLanes];
+        uint32_t team = threadIdx.x / (uint32_t)team_size;
+        int64_t rows_a_tile = (int64_t)run * (team_size / group.size);
+        place = &places[0][team];
+        first = threadIdx.x % (uint32_t)team_size == 0;
+        tiles = (uint32_t)((rows + rows_a_tile - 1) / rows_a_tile);
+        current = blockIdx.x * (blockDim.x / (uint32_t)team_size) + team;
+        fetch(teams());
     }
     __device__ __forceinline__ bool more() const { return current < tiles; }
-    __device__ __forceinline__ int64_t tile() const { return current; }
 
-    /* To the next tile. Best called when the loads of the current one are under way: it is a barrier, and it asks for the
-     * tile after the next. */
+    /* The row of this thread's group; it may lie past the last one. */
+    __device__ __forceinline__ int64_t row(const Group &group) const {
+        int in_team = (int)(threadIdx.x % (uint32_t)team_size) / group.size;
+        return ((int64_t)current * run + (run - left)) * (team_size / group.size) + in_team;
+    }
+
+    /* announce() tells the team what comes next; after a barrier of the team, advance() goes there. */
+    __device__ __forceinline__ void announce() {
+        if (first && !alone)
+            place[turn * (GPULOSSI_BLOCK / kLanes)] = fetched;
+    }
     __device__ __forceinline__ void advance() {
-        __shared__ int64_t next[2];
-        if (tiles <= gridDim.x) {
-            current = tiles;
+        if (--left > 0)
             return;
-        }
-        if (threadIdx.x == 0)
-            next[turn] = fetched;
-        __syncthreads();
-        current = next[turn];
+        left = run;
+        current = alone ? __shfl_sync(0xffffffffu, fetched, 0) : place[turn * (GPULOSSI_BLOCK / kLanes)];
         turn ^= 1;
         if (current < tiles)
-            fetch();
+            fetch(teams());
     }
 };
 
@@ -84,7 +115,7 @@ struct Exact {
     }
 
     DEVICE void add_digits(double x, gpulossi_scratch *scratch) {
-        uint64_t bits = (uint64_t)__double_as_longlong(fabs(x));
+        uint64_t bits = (uint64_t)__double_as_longlong(x) & 0x7fffffffffffffffull; /* fabs may keep the sign of a NaN */
         int exponent = (int)(bits >> 52);
         int64_t sign = x < 0 ? -1 : 1;
         if (exponent == 0x7ff) {
@@ -204,8 +235,13 @@ struct Total {
     Exact sum;
     int64_t counted;
 
-    /* Adds up all blocks. True in the first warp of the block that finishes last: it then takes the result and leaves the
-     * scratch as it was before the launch. All threads of the block call. */
+    DEVICE Total zero() {
+        Total t = {Exact::zero(), 0};
+        return t;
+    }
+
+    /* Adds up all blocks. True in the first warp of the block that finishes last, which is to take the results. All threads
+     * of the block call. */
     __device__ __forceinline__ bool last(gpulossi_scratch *scratch) {
         __shared__ Total of_warp[kWarps];
         uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, warps = blockDim.x / kLanes;
@@ -226,14 +262,10 @@ struct Total {
             if (counted != 0)
                 atomicAdd((unsigned long long *)&scratch->counted, (unsigned long long)counted);
             __threadfence();
-            is_last = atomicAdd(&scratch->blocks_done, 1) == gridDim.x - 1;
+            is_last = count_up(&scratch->blocks_done, gridDim.x) == gridDim.x - 1;
         }
         is_last = __shfl_sync(0xffffffffu, is_last, 0);
         __threadfence();
-        if (is_last && lane == 0) {
-            scratch->blocks_done = 0;
-            scratch->taken = 0;
-        }
         return is_last;
     }
 

@@ -61,120 +61,148 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return r;
     }
 
-    /* For ordinary numbers. t = 0 takes the ratio 1, whose logarithm is 0. */
-    __device__ __forceinline__ N term(N x, N target) const {
-        N t = kLogTarget ? exponential(target) : target;
+    /* Here q is the input as given, and where it is a probability, with eps. */
+    __device__ __forceinline__ N weight(N target) const { return kLogTarget ? exponential(target) : target; }
+
+    /* What log_ratio takes for t: t = 0 takes the ratio 1, whose logarithm is 0. */
+    __device__ __forceinline__ N numerator(N q, N t) const { return t == 0 ? q : t + eps; }
+
+    /* For ordinary numbers. */
+    __device__ __forceinline__ N term(N q, N target) const {
+        N t = weight(target);
         if (kLogInput && kLogTarget)
-            return t == 0 ? N(0) : t * (target - x);
+            return t == 0 ? N(0) : t * (target - q);
         if (kLogInput)
-            return t == 0 ? N(0) : t * (natural_log(t + eps) - x);
+            return t == 0 ? N(0) : t * (natural_log(t + eps) - q);
         if (kLogTarget)
-            return t == 0 ? N(0) : t * (target - natural_log(x + eps));
-        return t * log_ratio(t == 0 ? x + eps : t + eps, x + eps);
+            return t == 0 ? N(0) : t * (target - natural_log(q));
+        return t * log_ratio(numerator(q, t), q);
     }
 
     /* For all numbers: t = 0 makes 0, or what PyTorch makes of it, which is NaN when 0 meets an infinite or undefined
      * logarithm. */
-    __device__ __forceinline__ N any_term(N x, N target) const {
-        N t = kLogTarget ? exponential(target) : target;
+    __device__ __forceinline__ N any_term(N q, N target) const {
+        N t = weight(target);
         if (t != 0)
-            return kLogInput || kLogTarget ? term(x, target) : t * log_any_ratio(t + eps, x + eps);
+            return kLogInput || kLogTarget ? term(q, target) : t * log_any_ratio(t + eps, q);
         if (!(p.rows.flags & GPULOSSI_KEEP_ZERO_NAN))
             return N(0);
-        return N(0) * (kLogTarget ? target : N(0)) - N(0) * (kLogInput ? x : natural_log(x + eps));
+        return N(0) * (kLogTarget ? target : N(0)) - N(0) * (kLogInput ? q : natural_log(q));
     }
 
-    __device__ __forceinline__ N gradient_of(const Row &r, N x, N target) const {
-        N t = kLogTarget ? exponential(target) : target;
-        return t == 0 ? N(0) : -(kLogInput ? t : Format<N>::quotient(t, x + eps)) * r.scale;
+    __device__ __forceinline__ N gradient_of(const Row &r, N q, N target) const {
+        N t = weight(target);
+        return t == 0 ? N(0) : -(kLogInput ? t : Format<N>::quotient(t, q)) * r.scale;
     }
 
-    __device__ __forceinline__ N any_gradient_of(const Row &r, N x, N target) const {
-        N t = kLogTarget ? exponential(target) : target;
+    __device__ __forceinline__ N any_gradient_of(const Row &r, N q, N target) const {
+        N t = weight(target);
         if (t == 0 && !(p.rows.flags & GPULOSSI_KEEP_ZERO_NAN))
             return N(0);
-        return -(kLogInput ? t : Format<N>::divide(t, x + eps)) * r.scale;
+        return -(kLogInput ? t : Format<N>::divide(t, q)) * r.scale;
     }
 
-    /* Whether term() and gradient_of() are right for a pair of vectors. */
-    __device__ __forceinline__ bool ordinary(const Vector<E> (&x)[2]) const {
-        if (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN)
-            return false;
-        if (kLogInput)
-            return true;
-        typename Format<N>::Bits worst = 0;
+    /* Fills y with the terms or the gradients of n pairs. The short ways are tried first, in a straight line; when they
+     * are not right for all pairs, the long ways follow. */
+    template <bool kGradient, int n>
+    __device__ __forceinline__ void each(const Row &r, bool ordinary, const N (&q)[n], const N (&t)[n], N (&y)[n]) const {
+        N sum = 0;
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            N q = x[0].get(i) + eps, t = x[1].get(i);
-            worst = max(worst, distance(q));
-            if (!kLogTarget)
-                worst = max(worst, t == 0 ? 0 : distance(t + eps));
-        }
-        return worst < Format<N>::range();
-    }
-
-    /* Fills y with the terms or the gradients of a pair of vectors. */
-    template <bool kGradient> __device__ __forceinline__ void each(const Row &r, const Vector<E> (&x)[2], N (&y)[W]) const {
-        bool usual = ordinary(x);
-        if (usual) {
-            N sum = 0;
-#pragma unroll
-            for (int i = 0; i < W; i++) {
-                y[i] = kGradient ? gradient_of(r, x[0].get(i), x[1].get(i)) : term(x[0].get(i), x[1].get(i));
+        for (int i = 0; i < n; i++) {
+            y[i] = kGradient ? gradient_of(r, q[i], t[i]) : term(q[i], t[i]);
+            if (kGradient && !kLogInput)
                 sum += y[i];
-            }
-            /* A quotient that overflows comes out as NaN. */
-            usual = !kGradient || kLogInput || sum == sum;
         }
-        if (!usual) {
-            Vector<E> rest[2] = {x[0], x[1]};
-#pragma unroll 1
-            for (int i = 0; i < W; i++) {
-                N q = E::widen(rest[0].pop()), t = E::widen(rest[1].pop());
-                N last = kGradient ? any_gradient_of(r, q, t) : any_term(q, t);
+        /* A quotient that overflows comes out as NaN. */
+        if (!ordinary || sum != sum) {
+            N q_left[n], t_left[n];
 #pragma unroll
-                for (int j = 0; j + 1 < W; j++)
-                    y[j] = y[j + 1];
-                y[W - 1] = last;
+            for (int i = 0; i < n; i++)
+                q_left[i] = q[i], t_left[i] = t[i];
+#pragma unroll 1
+            for (int i = 0; i < n; i++) {
+                N next = kGradient ? any_gradient_of(r, q_left[0], t_left[0]) : any_term(q_left[0], t_left[0]);
+                shift(q_left, q_left[0]);
+                shift(t_left, t_left[0]);
+                shift(y, next);
             }
         }
+    }
+
+    /* Moves all down by one place; `last` comes in at the end. */
+    template <int n> DEVICE void shift(N (&x)[n], N last) {
+#pragma unroll
+        for (int i = 0; i + 1 < n; i++)
+            x[i] = x[i + 1];
+        x[n - 1] = last;
+    }
+
+    template <class O, int K>
+    DEVICE void store_each(const Cut<E> &cut, typename O::Bits *row, int at, int step, const N (&y)[K * W]) {
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (at + k * step < cut.vectors)
+                store<E, O>(cut, row, at + k * step, y + k * W);
     }
 
     template <int K>
     __device__ __forceinline__ void enter(const Row &r, State &s, const Cut<E> &cut, int at, int step,
                                           Vector<E> (&x)[K][2]) const {
         typedef typename Out<E>::Type O;
-        bool terms = p.rows.loss || p.rows.loss_rows || p.elements;
-        N sum = 0;
-#pragma unroll 1
-        for (int k = 0; k < K; k++, at += step) {
-            N y[W];
-            if (terms) {
-                each<false>(r, x[0], y);
-                N part = 0;
+        N q[K * W], t[K * W], y[K * W];
+        typename Format<N>::Bits worst = 0;
 #pragma unroll
-                for (int i = 0; i < W; i++)
-                    part += y[i];
-                sum += part;
-                if (p.elements && at < cut.vectors)
-                    store<E, O>(cut, (typename O::Bits *)p.elements + r.row * p.elements_stride, at, y);
-            }
-            if (p.rows.grad && at < cut.vectors) {
-                each<true>(r, x[0], y);
-                store<E, E>(cut, grad(r.row), at, y);
-            }
-            turn(x);
+        for (int i = 0; i < K * W; i++) {
+            q[i] = x[i / W][0].get(i % W);
+            t[i] = x[i / W][1].get(i % W);
         }
-        s.sum += (double)sum;
+        if (!kLogInput && eps != 0)
+#pragma unroll
+            for (int i = 0; i < K * W; i++)
+                q[i] += eps;
+#pragma unroll
+        for (int i = 0; i < K * W; i++) {
+            if (!kLogInput)
+                worst = max(worst, distance(q[i]));
+            if (!kLogInput && !kLogTarget)
+                worst = max(worst, distance(numerator(q[i], t[i])));
+        }
+        bool ordinary = worst < Format<N>::range() && !(p.rows.flags & GPULOSSI_KEEP_ZERO_NAN);
+        if (p.rows.loss || p.rows.loss_rows || p.elements) {
+            each<false>(r, ordinary, q, t, y);
+            N sum = 0;
+#pragma unroll
+            for (int i = 0; i < K * W; i++)
+                sum += y[i];
+            s.sum += (double)sum;
+            if (p.elements)
+                store_each<O, K>(cut, (typename O::Bits *)p.elements + r.row * p.elements_stride, at, step, y);
+        }
+        if (p.rows.grad) {
+            each<true>(r, ordinary, q, t, y);
+            store_each<E, K>(cut, grad(r.row), at, step, y);
+        }
     }
 
     __device__ __forceinline__ void close(Row &, const State &) const {}
 
-    __device__ __forceinline__ void finish(const Row &r, const State &s, Total &total) const {
+    template <int K>
+    __device__ __forceinline__ void pick(const Row &, int, int, const Vector<E> (&)[K][2], N *) const {}
+    __device__ __forceinline__ void fetch(const Row &, int, N *) const {}
+
+    struct Unfinished {
+        int64_t row;
+        double sum;
+    };
+    __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *) const {
+        Unfinished u = {r.row, s.sum};
+        return u;
+    }
+    __device__ __forceinline__ void finish(const Unfinished &u, Total &total) const {
         if (p.rows.loss_rows)
-            ((N *)p.rows.loss_rows)[r.row] = (N)s.sum;
+            ((N *)p.rows.loss_rows)[u.row] = (N)u.sum;
         if (p.rows.loss)
-            total.sum.add(s.sum, (gpulossi_scratch *)p.rows.scratch);
+            total.sum.add(u.sum, (gpulossi_scratch *)p.rows.scratch);
     }
 
     __device__ __forceinline__ void gradient(const Row &, int, const Vector<E> (&)[2], N (&)[W]) const {}
@@ -192,7 +220,7 @@ template <class E> struct lp { typedef KlDiv<E, true, false> Loss; };
 template <class E> struct pl { typedef KlDiv<E, false, true> Loss; };
 template <class E> struct ll { typedef KlDiv<E, true, true> Loss; };
 
-extern "C" __global__ void __launch_bounds__(GPULOSSI_PAIRED_THREADS, sizeof(MODULE_DTYPE::Bits) == 8 ? 4 : 5)
+extern "C" __global__ void __launch_bounds__(GPULOSSI_BLOCK, sizeof(MODULE_DTYPE::Bits) == 8 ? 2 : 3)
     MODULE_ENTRY(const __grid_constant__ gpulossi_kl_div p) {
-    Schedule<MODULE_KERNEL<MODULE_DTYPE>::Loss>::streamed<GPULOSSI_VECTORS_PAIRED>(p);
+    Schedule<MODULE_KERNEL<MODULE_DTYPE>::Loss>::streamed<(Width<MODULE_DTYPE>::value < 8 ? GPULOSSI_PAIRS_STREAMED : 1)>(p);
 }

@@ -9,12 +9,14 @@
  *   array(a, row), absent(a)  start of a row of array a; a value that adds nothing to the state
  *   grad(row)                 start of a row of the gradient
  *   begin(cut, row)           the Row, before anything is reduced; the row may lie past the last one
+ *   pick(row, at, step, x, to)    writes to shared memory what finish() needs of one of the elements, if it is in x
+ *   fetch(row, rank, to)      the same, from memory, where no elements pass by
  *   reduces()                 whether the state is needed
  *   sums_apart()              whether finish() may be called by every thread of a row with its own part of the state
- *   enter(row, state, cut, at, step, x)  K vectors of the row, number at + k * step with contents x[k], enter the state;
- *                             x may be turned round
+ *   enter(row, state, cut, at, step, x)  K vectors of the row, number at + k * step with contents x[k], enter the state
  *   close(row, state)         completes the Row with what gradient() needs of the folded state
- *   finish(row, state, total) writes the row's results and adds to the total; one thread calls
+ *   unfinished(row, state, picked)  all that finish() needs
+ *   finish(unfinished, total) writes the row's results and adds to the total; one thread calls
  *   gradient(row, v, x, g)    the gradients of vector v of the row, whose contents are x
  *   concludes()               whether there is anything to do when all rows are done:
  *   conclude(sum)             writes the results of all rows; one thread calls
@@ -44,18 +46,24 @@ template <class Loss> struct Schedule {
     /* The arrays of one row. */
     struct Arrays {
         const typename E::Bits *start[A];
+        const uint4 *vectors[A]; /* of those that fit the cut */
         bool fit[A];
-        bool all_fit;
+        int all_fit;
 
-        __device__ __forceinline__ Arrays(const Loss &loss, const Cut<E> &cut, int64_t row) : all_fit(true) {
+        __device__ __forceinline__ Arrays(const Loss &loss, const Cut<E> &cut, int64_t row) : all_fit(1) {
 #pragma unroll
             for (int a = 0; a < A; a++) {
                 start[a] = loss.array(a, row);
+                vectors[a] = (const uint4 *)(start[a] - cut.head);
                 fit[a] = cut.fits(start[a]);
                 all_fit = all_fit && fit[a];
             }
+            keep(all_fit);
         }
     };
+
+    /* Makes a number one that can't be worked out again, so that it is kept in a register. */
+    DEVICE void keep(int &x) { asm volatile("" : "+r"(x)); }
 
     /* The vectors at, at + step, ... of a row, K of them. All loads are under way before the first is used; what can't
      * be loaded whole is mended afterwards, in a loop that turns the vectors round so that its code is there once. */
@@ -67,7 +75,7 @@ template <class Loss> struct Schedule {
             for (int k = 0; k < K; k++)
 #pragma unroll
                 for (int a = 0; a < A; a++)
-                    x[k][a] = load_vector<E, stay>(arrays.start[a] + cut.first(at + k * step));
+                    x[k][a] = load_vector<E, stay>(arrays.vectors[a] + (at + k * step));
             return;
         }
         bool ragged = false;
@@ -109,33 +117,79 @@ template <class Loss> struct Schedule {
     }
 
     /* The last step of every kernel: what the grid's threads have summed becomes the loss. */
-    DEVICE void end(const Loss &loss, Total &total, int64_t tiles) {
+    DEVICE void end(const Loss &loss, Total &total) {
         gpulossi_scratch *scratch = (gpulossi_scratch *)loss.p.rows.scratch;
-        if ((!loss.concludes() && tiles <= gridDim.x) || !total.last(scratch))
+        if (!loss.concludes() || !total.last(scratch))
             return;
         double sum = loss.p.rows.loss ? Exact::take(scratch) : 0.0;
         if (threadIdx.x == 0)
             loss.conclude(sum);
     }
 
-    /* A row stays in the registers of its group, K vectors a thread: read once, written once. */
+    /* Where the rows of a launch lie: every row has the same cut when all start on 16 bytes. */
+    struct Rows {
+        const typename Loss::Params &p;
+        Group group;
+        Cut<E> even;
+        Queue queue;
+
+        __device__ __forceinline__ explicit Rows(const typename Loss::Params &p)
+            : p(p), group(p.rows.group), even(0, p.rows.classes),
+              queue((gpulossi_scratch *)p.rows.scratch, group, p.rows.rows, run(group, p.rows.rows)) {}
+
+        /* Short rows are taken several times in a row, where there are enough of them. */
+        DEVICE int run(const Group &group, int64_t rows) {
+            return group.size <= kLanes && rows > 16ll * gridDim.x * group.count ? 4 : 1;
+        }
+
+        __device__ __forceinline__ int64_t row() const { return queue.row(group); }
+        __device__ __forceinline__ bool live(int64_t row) const { return row < p.rows.rows; }
+
+        /* Lanes of a warp go on together: those past the last row go along with an empty one. */
+        __device__ __forceinline__ Cut<E> cut(const Loss &loss, int64_t row) const {
+            Cut<E> cut = even;
+            if (!(p.rows.flags & GPULOSSI_EVEN))
+                cut = Cut<E>(loss.array(0, row), p.rows.classes);
+            if (!live(row))
+                cut.vectors = 0, cut.whole_vectors = 0;
+            return cut;
+        }
+        /* The last row may be cut short. */
+        __device__ __forceinline__ Cut<E> short_cut(const Loss &loss, int64_t row) const {
+            return row + 1 == p.rows.rows ? Cut<E>(loss.array(0, row), p.rows.last_classes) : cut(loss, row);
+        }
+    };
+
+    /* A row stays in the registers of its group, K vectors a thread: read once, written once. The one thread that
+     * finishes a row does so when the next one's loads are under way, so that the others need not wait for it; what it
+     * keeps until then lies in shared memory, where it takes no registers of theirs. */
     template <int K> DEVICE void held(const typename Loss::Params &p) {
+        __shared__ Total totals[GPULOSSI_BLOCK];
+        __shared__ typename Loss::Unfinished kept[GPULOSSI_BLOCK];
+        __shared__ N picked[2][GPULOSSI_BLOCK];
         Loss loss(p);
-        Group group(p.rows.group);
-        Total total = {Exact::zero(), 0};
-        int64_t tiles = (p.rows.rows + group.count - 1) / group.count;
-        Queue queue((gpulossi_scratch *)p.rows.scratch, tiles);
+        Rows rows(p);
+        Group &group = rows.group;
+        bool unfinished = false;
+        int turn = 0;
+        totals[threadIdx.x] = Total::zero();
 #pragma unroll 1
-        while (queue.more()) {
-            int64_t row = queue.tile() * group.count + group.number;
-            bool live = row < p.rows.rows;
-            /* Lanes of a warp go on together: those past the last row go along with an empty one. */
-            Cut<E> cut(live ? loss.array(0, row) : 0, live ? p.rows.classes : 0);
+        for (;;) {
+            bool more = rows.queue.more();
+            int64_t row = rows.row();
+            bool live = rows.live(row);
+            Cut<E> cut = rows.cut(loss, row);
             Arrays arrays(loss, cut, row);
             Vector<E> x[K][A];
-            load<K, kRead_once>(loss, cut, arrays, group.rank, group.size, x);
-            queue.advance();
+            if (more)
+                load<K, kRead_once>(loss, cut, arrays, group.rank, group.size, x);
             typename Loss::Row r = loss.begin(cut, row);
+            if (unfinished)
+                loss.finish(kept[threadIdx.x], totals[threadIdx.x]);
+            if (!more)
+                break;
+            rows.queue.announce();
+            loss.pick(r, group.rank, group.size, x, &picked[turn][group.number]);
             typename Loss::State state = Loss::State::empty();
             if (loss.reduces()) {
                 loss.enter(r, state, cut, group.rank, group.size, x);
@@ -143,49 +197,56 @@ template <class Loss> struct Schedule {
             } else {
                 group.settle();
             }
+            rows.queue.advance();
             if (live)
                 loss.close(r, state);
-            if (live && group.rank == 0)
-                loss.finish(r, state, total);
+            unfinished = live && group.rank == 0;
+            if (unfinished)
+                kept[threadIdx.x] = loss.unfinished(r, state, &picked[turn][group.number]);
+            turn ^= 1;
             if (live && p.rows.grad)
                 write_gradient(loss, cut, r, group.rank, group.size, x);
         }
-        end(loss, total, tiles);
+        end(loss, totals[threadIdx.x]);
     }
 
-    /* A row is read in steps of K vectors a thread, and a second time for the gradient where it needs the state. The last
-     * row may be cut short. */
+    /* A row is read in steps of K vectors a thread, and a second time for the gradient where it needs the state. */
     template <int K> DEVICE void streamed(const typename Loss::Params &p) {
+        __shared__ N picked[2][GPULOSSI_BLOCK];
         Loss loss(p);
-        Group group(p.rows.group);
-        Total total = {Exact::zero(), 0};
-        int64_t tiles = (p.rows.rows + group.count - 1) / group.count;
-        int step = K * group.size;
-        Queue queue((gpulossi_scratch *)p.rows.scratch, tiles);
+        Rows rows(p);
+        Group &group = rows.group;
+        Total total = Total::zero();
+        int step = K * group.size, turn = 0;
 #pragma unroll 1
-        while (queue.more()) {
-            int64_t row = queue.tile() * group.count + group.number;
-            bool live = row < p.rows.rows;
-            Cut<E> cut(live ? loss.array(0, row) : 0, live ? (row + 1 < p.rows.rows ? p.rows.classes : p.rows.last_classes) : 0);
+        while (rows.queue.more()) {
+            int64_t row = rows.row();
+            bool live = rows.live(row);
+            Cut<E> cut = rows.short_cut(loss, row);
             Arrays arrays(loss, cut, row);
-            queue.advance();
             typename Loss::Row r = loss.begin(cut, row);
             typename Loss::State state = Loss::State::empty();
             Vector<E> x[K][A];
             int at;
+            if (!loss.reduces())
+                loss.fetch(r, group.rank, &picked[turn][group.number]);
+            rows.queue.announce();
+            if (!loss.reduces() || loss.sums_apart())
+                group.settle();
 #pragma unroll 1
             for (at = group.rank; loss.reduces() && at < cut.vectors; at += step) {
                 load<K, Loss::kOnePass ? kRead_once : kRead_again>(loss, cut, arrays, at, group.size, x);
+                loss.pick(r, at, group.size, x, &picked[turn][group.number]);
                 loss.enter(r, state, cut, at, group.size, x);
             }
-            if (!loss.reduces())
-                group.settle();
-            else if (!loss.sums_apart())
+            if (loss.reduces() && !loss.sums_apart())
                 group.fold(state);
+            rows.queue.advance();
             if (live)
                 loss.close(r, state);
             if (live && (loss.sums_apart() || group.rank == 0))
-                loss.finish(r, state, total);
+                loss.finish(loss.unfinished(r, state, &picked[turn][group.number]), total);
+            turn ^= 1;
             if (!Loss::kOnePass && p.rows.grad && cut.vectors > group.rank)
                 /* From the end: what was read last is still in the cache. */
 #pragma unroll 1
@@ -194,7 +255,7 @@ template <class Loss> struct Schedule {
                     write_gradient(loss, cut, r, at, group.size, x);
                 }
         }
-        end(loss, total, tiles);
+        end(loss, total);
     }
 };
 

@@ -1,0 +1,146 @@
+#!/bin/bash
+# Plants one fault at a time and sees each check reject it. A fault that is accepted fails this script, and so does a
+# check that rejects what is sound.   tests/bad/run.sh
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+. tests/compile/strict.sh
+out=${BUILD:-build}/bad
+rm -rf "$out" && mkdir -p "$out" || exit 2
+rejected=0 wrong=0 skipped=0
+
+# reject NAME WORD COMMAND...: the command fails, and says why.
+reject() {
+    local name=$1 word=$2
+    shift 2
+    if "$@" >"$out/log" 2>&1; then
+        wrong=$((wrong + 1)) && echo "  ACCEPTED: $name"
+    elif grep -q -- "$word" "$out/log"; then
+        rejected=$((rejected + 1))
+    else
+        wrong=$((wrong + 1)) && echo "  REJECTED FOR ANOTHER REASON: $name" && head -5 "$out/log"
+    fi
+}
+accept() {
+    local name=$1
+    shift
+    "$@" >"$out/log" 2>&1 || { wrong=$((wrong + 1)) && echo "  NOT ACCEPTED: $name" && tail -12 "$out/log"; }
+}
+
+# The embedded block, ptx/ and MANIFEST.
+make -s -f tests/host/host.mk BUILD="${BUILD:-build}" "${BUILD:-build}/test_block" || exit 2
+check_block="${BUILD:-build}/test_block $out/ptx"
+one=kl_div_pp_f32
+# A fault that could not be planted, because what it changes reads otherwise by now, is not a fault that was found.
+not_planted() { wrong=$((wrong + 1)) && echo "  NOT PLANTED: $1" && false; }
+damaged() {
+    rm -rf "$out/ptx" && cp -r ptx "$out/ptx" && (cd "$out/ptx" && eval "$1")
+    ! diff -rq ptx "$out/ptx" >"$out/log" || not_planted "$1"
+}
+accept "ptx/ as it is" ${check_block% *} ptx
+damaged "sed -i '0,/mov/s//mox/' $one.ptx" &&
+    reject "a changed text" "is not what gpuloss.h holds" $check_block
+damaged "sed -i '0,/mov/s//mox/' $one.ptx
+    sum=\$(sha256sum <$one.ptx | cut -c1-64) && sed -i \"s/^[0-9a-f]* $one /\$sum $one /\" MANIFEST" &&
+    reject "a changed text with its new sum" "is not what gpuloss.h holds" $check_block
+damaged "rm $one.ptx" && reject "a missing text" "is missing" $check_block
+damaged "cp $one.ptx more.ptx" && reject "an extra text" "there_is_nothing_more" $check_block
+damaged "rm MANIFEST" && reject "no MANIFEST" "is missing" $check_block
+damaged "sed -i '/ $one /d' MANIFEST" && reject "a missing row" "not one row of $one" $check_block
+damaged "sed -i '/ $one /p' MANIFEST" && reject "a row twice" "not one row of $one" $check_block
+damaged "sed -n 's/ $one / more /p' MANIFEST >>MANIFEST" && reject "an extra row" "there_is_nothing_more" $check_block
+damaged "sed -i -E 's/^([0-9a-f]+ $one +[0-9]+ +)0 /\\18 /' MANIFEST" && reject "a spill" "spills 8 bytes" $check_block
+damaged "sed -i '/ $one /s/^..../0000/' MANIFEST" && reject "a wrong sum" "the_sums_are_right" $check_block
+damaged "sed -i '/ $one /s/[0-9]*\$/7/' MANIFEST" && reject "a wrong size" "every_module_has_its_row" $check_block
+
+# What must not compile.
+gcc_strict() { gcc $(flags_of "$1") -fsyntax-only "$2"; }
+accept "declarations" gcc_strict c99 tests/compile/mode.c
+for standard in c99 c++11; do
+    reject "a planted warning, $standard" "conversion" gcc_strict $standard tests/bad/narrowing.c
+    reject "a stream that is none, $standard" "stream" gcc_strict $standard tests/bad/wrong_stream.c
+    reject "the size of an opaque type, $standard" "incomplete type" gcc_strict $standard tests/bad/missing_part.c
+done
+
+# planted TEXT: gpuloss.h with a line more in its implementation.
+changed() {
+    sed "$1" gpuloss.h >"$out/gpuloss.h"
+    ! cmp -s gpuloss.h "$out/gpuloss.h" || not_planted "$1"
+}
+planted() { changed "/^typedef int gpulossi_result;/a $1"; }
+gcc_planted() {
+    gcc $(flags_of c99) -fsyntax-only -DGPULOSS_IMPLEMENTATION -include "$out/gpuloss.h" tests/compile/mode.c
+}
+names() { tests/compile/names.sh "$out/gpuloss.h" "$out/names"; }
+planted "/* nothing */" && accept "a comment" gcc_planted && accept "a comment" names
+planted "static short gpulossi_planted(int x) { return x; }" &&
+    reject "a warning in the header" "conversion" gcc_planted
+planted "#define LEAKED 1" && reject "a macro of another name" "LEAKED" names
+planted "typedef int leaked;" && reject "a type of another name" "leaked" names
+planted "enum { leaked };" && reject "an enumerator of another name" "leaked" names
+planted "struct leaked { int x; };" && reject "a struct of another name" "leaked" names
+planted "static int leaked(void) { return 1; }" && reject "a function of another name" "leaked" names
+
+# The whole of tests/compile, shortened, on a faulty header.
+compile() { BUILD="$out" QUICK=1 tests/compile/run.sh "$out/gpuloss.h"; }
+planted "/* nothing */" && accept "a comment" compile
+planted "static short gpulossi_planted(int x) { return x; }" && reject "a warning" "FAILED: gcc -x c -std=c99" compile
+planted "int gpulossi_planted(void); int gpulossi_planted(void) { return 1; }" &&
+    reject "a global function that is not public" "FAILED: c: the public functions and nothing else" compile
+changed 's/^#if !defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F16)/#if 1/' &&
+    reject "kernels that can't be left out" "FAILED: GPULOSS_NO_F16" compile
+
+# The driver's prototypes, when there is a cuda.h to compare with.
+prototypes() {
+    g++ -std=c++11 -DGPULOSS_STATIC -include "$out/gpuloss.h" -o "$out/prototypes" tests/compile/prototypes.cpp -ldl &&
+        "$out/prototypes"
+}
+if echo '#include <cuda.h>
+int version = CUDA_VERSION;' | gcc -x c -fsyntax-only - 2>"$out/log"; then
+    changed 's/"cuMemFree_v2", (uint64_t)/"cuMemFree_v2", (uint32_t)/' &&
+        reject "an argument of another size" "cuMemFree_v2 is declared otherwise" prototypes
+    changed 's/"cuModuleUnload", (void \*)/"cuModuleUnload", (void *, int)/' &&
+        reject "an argument more" "cuModuleUnload is declared otherwise" prototypes
+    changed 's/"cuCtxPushCurrent_v2", (struct CUctx_st \*)/"cuCtxPushCurrent_v2", (struct CUstream_st *)/' &&
+        reject "another handle" "cuCtxPushCurrent_v2 is declared otherwise" prototypes
+    changed 's/"cuMemAlloc_v2"/"cuMemAlloc"/' &&
+        reject "a symbol of 32-bit addresses" "cuMemAlloc is looked up" prototypes
+    changed 's/GPULOSSI_CU_INVALID_PTX = 218/GPULOSSI_CU_INVALID_PTX = 219/' &&
+        reject "a wrong error code" "CUDA_ERROR_INVALID_PTX" prototypes
+else
+    skipped=$((skipped + 5)) && echo "  skipped: prototypes, no CUDA toolkit found"
+fi
+
+# Faults in the library, for the host tests to find.
+# mutant FOLDER SED: builds and runs the host tests on gpuloss.h changed so; they fail when the fault is found.
+mutant() {
+    mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && cp -r ptx "$1/" && sed "$2" gpuloss.h >"$1/gpuloss.h" ||
+        return 1
+    cd "$1" || return 1
+    { make -s -f tests/host/host.mk BUILD=. CFLAGS=-w ./test_host_sanitized && timeout 100 ./test_host_sanitized; } \
+        >log 2>&1
+    echo $? >status
+}
+export -f mutant
+grep -v '^#' tests/bad/mutations >"$out/mutations"
+{ echo "none|"; cat "$out/mutations"; } |
+    awk -v out="$out" '{ sub(/^[^|]*\|/, ""); printf "%s/mutant%d%c%s%c", out, NR - 1, 0, $0, 0 }' |
+    xargs -0 -n 2 -P "$(nproc)" bash -c 'mutant "$0" "$1"'
+[ "$(cat "$out/mutant0/status")" = 0 ] || { wrong=$((wrong + 1)) && echo "  NOT ACCEPTED: gpuloss.h as it is" &&
+    grep -E 'ERROR|FAILED|LINE' "$out/mutant0/log" | head -12; }
+n=0
+while IFS='|' read -r name _; do
+    n=$((n + 1))
+    if cmp -s gpuloss.h "$out/mutant$n/gpuloss.h"; then
+        wrong=$((wrong + 1)) && echo "  NOT PLANTED: $name"
+    elif ! grep -q 'Running' "$out/mutant$n/log"; then
+        wrong=$((wrong + 1)) && echo "  DOES NOT RUN: $name" && head -5 "$out/mutant$n/log"
+    elif [ "$(cat "$out/mutant$n/status")" = 0 ]; then
+        wrong=$((wrong + 1)) && echo "  ACCEPTED: $name"
+    else
+        rejected=$((rejected + 1))
+    fi
+done <"$out/mutations"
+rm -rf "$out"/mutant*
+
+echo "bad: $rejected rejected as they should be, $wrong wrong, $skipped skipped"
+[ $wrong = 0 ]

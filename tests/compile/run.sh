@@ -1,0 +1,190 @@
+#!/bin/bash
+# Compiles every way of using gpuloss.h without one warning, and looks at what the objects define.
+#     tests/compile/run.sh [HEADER]     HEADER: another one in place of gpuloss.h, for the negative cases
+# Prints a line a group, and at the end how much passed, failed and was skipped. Scratch in $BUILD/compile.
+# QUICK=1 compiles the first few of each group only.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+. tests/compile/strict.sh
+header=${1:-gpuloss.h}
+out=${BUILD:-build}/compile
+rm -rf "$out" && mkdir -p "$out/tests/compile" && out=$(realpath "$out") || exit 2
+# The sources include ../../gpuloss.h: beside a copy of them, that is the header that is to be tested.
+cp tests/compile/*.[ch] tests/compile/*.cpp tests/compile/names.sh "$out/tests/compile/" || exit 2
+cp "$header" "$out/gpuloss.h" || exit 2
+cd "$out" || exit 2
+src=tests/compile passed=0 failed=0 skipped=0
+
+skip() { skipped=$((skipped + 1)) && echo "  skipped: $1"; }
+# check NAME COMMAND...: one thing that must succeed.
+check() {
+    local name=$1
+    shift
+    if "$@" >log 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "  FAILED: $name" && head -12 log
+    fi
+}
+# Compilations are queued one a line and run together, as many at once as there are processors.
+queue() { echo $* >>queued; }
+run_queue() {
+    local count failures
+    [ -z "${QUICK:-}" ] || sed -i '5,$d' queued
+    count=$(wc -l <queued)
+    : >wrong
+    tr '\n' '\0' <queued |
+        xargs -0 -P "$(nproc)" -I{} \
+            bash -c 'if ! log=$({} 2>&1); then echo "  FAILED: {}"; head -12 <<<"$log"; fi' >wrong
+    failures=$(grep -c '^  FAILED' wrong)
+    sed -E '/FAILED/s/ -W[^ ]+//g' wrong | head -60
+    passed=$((passed + count - failures)) failed=$((failed + failures))
+    rm queued
+    echo "$1: $((count - failures)) of $count"
+}
+
+compilers=gcc
+command -v clang >/dev/null && compilers="gcc clang" || skip "no clang"
+standards="c99 c11 c17 c++98 gnu++98 c++11 c++17 c++20"
+I=-DGPULOSS_IMPLEMENTATION
+modes=("" "$I" "-DGPULOSS_STATIC" "-DTWICE" "$I -DTWICE" "-DGPULOSS_STATIC -DTWICE" "-DDECLARATIONS_FIRST"
+    "-DDECLARATIONS_FIRST -DTWICE")
+switches="NO_CROSS_ENTROPY NO_KL_DIV NO_F32 NO_F64 NO_F16 NO_BF16"
+all_off=$(printf -- '-DGPULOSS_%s ' $switches)
+
+for cc in $compilers; do
+    for standard in $standards; do
+        for mode in "${modes[@]}"; do
+            queue "$cc $(flags_of "$standard") -fsyntax-only $mode $src/mode.c"
+        done
+    done
+done
+run_queue "warnings, by compiler, standard and mode"
+
+# Some warnings come from the optimiser.
+for cc in $compilers; do
+    for level in -O0 -O2 -O3; do
+        for standard in c99 c++11; do
+            queue "$cc $(flags_of $standard) $level $I -c -o /dev/null $src/mode.c"
+            queue "$cc $(flags_of $standard) $level -DGPULOSS_STATIC -c -o /dev/null $src/mode.c"
+        done
+    done
+done
+queue "gcc $(flags_of c99) -Wc++-compat -fsyntax-only $src/mode.c"
+queue "gcc $(flags_of c99) -Wc++-compat -fsyntax-only $I $src/mode.c"
+run_queue "warnings of the optimiser and -Wc++-compat"
+
+for cc in $compilers; do
+    for standard in c99 c++11 c++20; do
+        for switch in $switches; do
+            queue "$cc $(flags_of $standard) -fsyntax-only $I -DGPULOSS_$switch $src/mode.c"
+        done
+        queue "$cc $(flags_of $standard) -O2 -c -o /dev/null $I $all_off $src/mode.c"
+        queue "$cc $(flags_of $standard) -O2 -c -o /dev/null -DGPULOSS_STATIC $all_off $src/mode.c"
+    done
+done
+run_queue "warnings, by what is left out"
+
+orders="-DSTUBS_BEFORE -DSTUBS_AFTER"
+if echo '#include <cuda.h>
+int version = CUDA_VERSION;' | gcc -x c -fsyntax-only - 2>log; then
+    cuda=1 orders="$orders -DCUDA_BEFORE -DCUDA_AFTER"
+elif nvcc=$(command -v nvcc) && [ -f "$(dirname "$(realpath "$nvcc")")/../include/cuda.h" ]; then
+    cuda=1 orders="$orders -DCUDA_BEFORE -DCUDA_AFTER"
+    export CPATH="$(dirname "$(realpath "$nvcc")")/../include"
+else
+    cuda=0 && skip "include orders with cuda.h: no CUDA toolkit found"
+fi
+for cc in $compilers; do
+    for standard in c99 c17 c++11 c++20; do
+        for order in $orders; do
+            for mode in "" "$I" "-DGPULOSS_STATIC" "-DDECLARATIONS_FIRST"; do
+                queue "$cc $(flags_of "$standard") -fsyntax-only $order $mode $src/mode.c"
+            done
+        done
+    done
+done
+run_queue "include orders, handles without a cast"
+
+before=$((passed + failed))
+for decls in c c++; do
+    for impl in c c++; do
+        gcc -x $decls -c -o decls.o $src/program.c && gcc -x $impl -c -o impl.o $src/implementation.c
+        check "declarations in $decls, implementation in $impl: links" g++ -o program decls.o impl.o -ldl -lpthread
+        check "declarations in $decls, implementation in $impl: runs" ./program
+    done
+done
+check "C alone needs no C++ library" gcc -o program -x c $src/program.c -x c $src/implementation.c -ldl
+echo "linked together: $((passed + failed - before)) checks"
+
+before=$((passed + failed))
+functions=$(sed '/^#endif .* GPULOSS_H /q' gpuloss.h | grep -oE '^GPULOSS_API.* \*?gpuloss_[a-z_]+\(' |
+    grep -oE 'gpuloss_[a-z_]+\(' | tr -d '(' | sort)
+globals() { nm --defined-only -g "$@" | awk '{ print $3 }' | sort; }
+are_functions() { [ -n "$functions" ] && diff <(echo "$functions") -; }
+for language in c c++; do
+    gcc -x $language -O2 -c -o impl.o $src/implementation.c
+    gcc -x $language -O2 -DGPULOSS_STATIC -c -o static.o $src/implementation.c
+    check "$language: the public functions and nothing else is defined" are_functions < <(globals impl.o)
+    check "$language: GPULOSS_STATIC defines nothing" [ -z "$(globals static.o)" ]
+    gcc -x $language -O2 -shared -fPIC -fvisibility=hidden -DGPULOSS_API='__attribute__((visibility("default")))' \
+        -o shared.so $src/implementation.c
+    check "$language: a shared object exports the public functions" are_functions < <(globals -D shared.so)
+done
+check "macros and names at file scope begin with gpuloss" bash $src/names.sh gpuloss.h names
+echo "names: $((passed + failed - before)) checks"
+
+before=$((passed + failed))
+data() { nm "$1" | awk '$2 ~ /^[rRdD]$/ { print $3 }'; }
+# absent SWITCH PATTERN: data of that name is there without the switch and gone with it, the functions stay.
+absent() {
+    gcc -O0 -c -o full.o $src/implementation.c && gcc -O0 -DGPULOSS_$1 -c -o less.o $src/implementation.c &&
+        data full.o | grep -qE "$2" && ! data less.o | grep -E "$2" && are_functions < <(globals less.o) &&
+        [ "$(stat -c %s less.o)" -lt "$(stat -c %s full.o)" ]
+}
+check "GPULOSS_NO_CROSS_ENTROPY" absent NO_CROSS_ENTROPY '^gpulossi_cross_entropy_'
+check "GPULOSS_NO_KL_DIV" absent NO_KL_DIV '^gpulossi_kl_div_'
+for dtype in f32 f64 f16 bf16; do
+    check "GPULOSS_NO_${dtype^^}" absent NO_${dtype^^} "^gpulossi_.*_$dtype\$"
+done
+echo "left out means gone: $((passed + failed - before)) checks"
+
+before=$((passed + failed))
+if [ $cuda = 1 ]; then
+    check "the driver's prototypes" \
+        g++ -std=c++11 -DGPULOSS_STATIC -include gpuloss.h -o prototypes $src/prototypes.cpp -ldl
+    check "the driver's symbols" ./prototypes
+else
+    skip "the driver's prototypes: no CUDA toolkit found"
+fi
+echo "against cuda.h: $((passed + failed - before)) checks"
+
+if command -v x86_64-w64-mingw32-gcc >/dev/null; then
+    for standard in c99 c17 c++11 c++17; do
+        for mode in "" "$I" "-DGPULOSS_STATIC" "-DDECLARATIONS_FIRST" "$I -DWINDOWS_BEFORE" "$I -DWINDOWS_AFTER"; do
+            queue "x86_64-w64-mingw32-gcc $(flags_of $standard) -fsyntax-only $mode $src/mode.c"
+        done
+    done
+    queue "x86_64-w64-mingw32-gcc -O2 -o program.exe $I -include gpuloss.h $src/program.c"
+    run_queue "Windows, by mingw-w64"
+else
+    skip "Windows: no mingw-w64 (x86_64-w64-mingw32-gcc)"
+fi
+
+# Far above what is measured: these are to notice a change of kind, on any machine.
+milliseconds() {
+    local start
+    start=$(date +%s%N)
+    "$@" && echo $((($(date +%s%N) - start) / 1000000))
+}
+bytes=$(gcc -O2 -c -o impl.o $src/implementation.c && size impl.o | awk 'NR == 2 { print $1 + $2 + $3 }')
+with=$(milliseconds gcc -O2 -c -o impl.o $src/implementation.c)
+without=$(milliseconds gcc -O2 -c -o decls.o $src/program.c)
+check "the implementation takes at most 640 KiB" [ "$bytes" -le 655360 ]
+check "it compiles in at most 5 s" [ "$with" -le 5000 ]
+check "the declarations compile in at most 2 s" [ "$without" -le 2000 ]
+echo "cost: $bytes bytes, implementation $with ms, declarations $without ms"
+
+echo "compile: $passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]

@@ -1,0 +1,15 @@
+# The warning set that every use of gpuloss.h must pass without a warning. Sourced by run.sh and by tests/bad/run.sh.
+strict="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wundef -Wcast-qual -Wcast-align -Wwrite-strings
+    -Wpointer-arith -Wstrict-aliasing=1 -Wformat=2 -Wvla -Winit-self -Wredundant-decls -Wswitch-enum -Wdouble-promotion
+    -Wmissing-declarations -Werror"
+strict_c="$strict -Wstrict-prototypes -Wmissing-prototypes"
+strict_cxx="$strict -Wextra-semi -fno-exceptions -fno-rtti"
+
+# flags_of STANDARD: how to compile a .c file under it.
+flags_of() {
+    case $1 in
+    *++98) echo "-x c++ -std=$1 -Wno-long-long $strict_cxx" ;;
+    *++*) echo "-x c++ -std=$1 $strict_cxx" ;;
+    *) echo "-x c -std=$1 $strict_c" ;;
+    esac
+}

@@ -1,0 +1,81 @@
+#include "check.h"
+
+#include <stdio.h>
+
+int begin_test(void **state) {
+    (void)state;
+    fake_reset();
+    fake_set_current(&fake.context[2]);
+    return 0;
+}
+
+int finish_test(void **state) {
+    (void)state;
+    if (fake.violation[0] != 0)
+        print_error("the driver was misused: %s\n", fake.violation);
+    if (fake_leaks() != 0)
+        print_error("%d things are leaked\n", fake_leaks());
+    if (fake.pushes != fake.pops)
+        print_error("%d contexts pushed, %d popped\n", fake.pushes, fake.pops);
+    return fake.violation[0] != 0 || fake_leaks() != 0 || fake.pushes != fake.pops;
+}
+
+gpuloss_context *new_context(void) {
+    gpuloss_create_desc desc = fake_desc();
+    gpuloss_context *context = NULL;
+    expect_ok(gpuloss_create(&context, &desc));
+    assert_non_null(context);
+    return context;
+}
+
+void expect_ok_(gpuloss_status got, int line) {
+    if (got != GPULOSS_OK)
+        fail_msg("line %d: %s: %s", line, gpuloss_status_name(got), gpuloss_last_error());
+}
+
+void expect_error_(gpuloss_status got, gpuloss_status expected, const char *function, const char *word, int line) {
+    const char *message = gpuloss_last_error();
+    size_t length = strlen(function);
+    if (got != expected)
+        fail_msg("line %d: got %s instead of %s: %s", line, gpuloss_status_name(got), gpuloss_status_name(expected),
+                 message);
+    if (strncmp(message, function, length) != 0 || message[length] != ':')
+        fail_msg("line %d: the message does not begin with %s: %s", line, function, message);
+    if (strstr(message, word) == NULL)
+        fail_msg("line %d: the message does not say \"%s\": %s", line, word, message);
+}
+
+gpuloss_cross_entropy_desc some_cross_entropy(void) {
+    gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
+    d.logits = AT(1);
+    d.dtype = GPULOSS_F32;
+    d.targets = AT(2);
+    d.target_type = GPULOSS_I64;
+    d.rows = 1000;
+    d.classes = 1000;
+    d.loss = AT(3);
+    d.grad_logits = AT(4);
+    return d;
+}
+
+gpuloss_kl_div_desc some_kl_div(void) {
+    gpuloss_kl_div_desc d = GPULOSS_KL_DIV_DEFAULTS;
+    d.input = AT(1);
+    d.target = AT(2);
+    d.dtype = GPULOSS_F32;
+    d.input_kind = d.target_kind = GPULOSS_PROBABILITIES;
+    d.rows = 1000;
+    d.classes = 1000;
+    d.loss = AT(3);
+    d.grad_input = AT(4);
+    return d;
+}
+
+struct CUstream_st *stream_number(int n) {
+    return (struct CUstream_st *)(uintptr_t)(0x1000 + 64 * n);
+}
+
+const fake_launched *last_launch(void) {
+    assert_true(fake.launches > 0);
+    return &fake.launch[fake.launches - 1];
+}

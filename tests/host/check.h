@@ -1,0 +1,48 @@
+/* What the host tests share. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include "fake_driver.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Before and after every test: a fresh driver whose third context is current; afterwards nothing is left, and nothing
+ * was asked for that a real driver refuses. */
+int begin_test(void **state);
+int finish_test(void **state);
+#define TEST(function) cmocka_unit_test_setup_teardown(function, begin_test, finish_test)
+
+gpuloss_context *new_context(void);
+
+/* The status, and a message that begins with the function's name and holds each of the words. */
+void expect_error_(gpuloss_status got, gpuloss_status expected, const char *function, const char *word, int line);
+#define expect_error(got, expected, function, word) expect_error_((got), (expected), (function), (word), __LINE__)
+#define expect_ok(got) expect_ok_((got), __LINE__)
+void expect_ok_(gpuloss_status got, int line);
+
+/* A device address that nobody reads. */
+#define AT(n) GPULOSS_PTR(0x7000000000 + (n)*0x100000000)
+
+/* f32, i64 targets, mean with ignore_index, loss and gradient: the call that does most. */
+gpuloss_cross_entropy_desc some_cross_entropy(void);
+/* f32, both sides probabilities, batchmean, loss and gradient. */
+gpuloss_kl_div_desc some_kl_div(void);
+
+struct CUstream_st *stream_number(int n);
+const fake_launched *last_launch(void);
+
+int lifecycle_tests(void);
+int failure_tests(void);
+int environment_tests(void);
+int loading_tests(void);
+int scratch_tests(void);
+int launch_tests(void);
+int parameter_tests(void);
+int unpack_tests(void);
+int thread_tests(void);
+
+#endif

@@ -1,0 +1,490 @@
+/* The table of driver functions is private to the implementation. */
+#define GPULOSS_STATIC
+#include "fake_driver.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct fake_driver fake;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread struct CUctx_st *stack[16];
+static __thread int depth;
+
+enum { NEEDS_NOTHING, NEEDS_CONTEXT };
+
+static void violate(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    if (fake.violation[0] == 0)
+        vsnprintf(fake.violation, sizeof fake.violation, format, arguments);
+    va_end(arguments);
+}
+
+/* Takes the lock; returns what the call is made to fail with, or 0. */
+static int begin(const char *symbol, int needs) {
+    int code = 0;
+    pthread_mutex_lock(&lock);
+    fake.calls++;
+    if (needs == NEEDS_CONTEXT && depth == 0) {
+        violate("%s without a current context", symbol);
+        code = 201;
+    }
+    if (fake.fail_at != 0 && (fake.calls == fake.fail_at || (fake.fail_from_there_on && fake.calls > fake.fail_at)))
+        code = fake.fail_code;
+    if (fake.fail_symbol != NULL && strcmp(fake.fail_symbol, symbol) == 0)
+        code = fake.fail_code;
+    if (code != 0)
+        fake.failed = symbol;
+    return code;
+}
+
+static int end(int code) {
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static int room(int count, const char *what) {
+    if (count < FAKE_RECORDS)
+        return 1;
+    violate("too many records of %s", what);
+    return 0;
+}
+
+/* Explaining an error must work while calls fail, and is not counted: it is not part of the work. */
+static int fake_error_name(int code, const char **name) {
+    *name = code == 719 ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_FAKED";
+    return 0;
+}
+static int fake_error_string(int code, const char **text) {
+    *text = code == 719 ? "unspecified launch failure" : "as the test wants it";
+    return 0;
+}
+
+static int fake_init(unsigned flags) {
+    int code = begin("cuInit", NEEDS_NOTHING);
+    if (flags != 0)
+        violate("cuInit with flags");
+    return end(code == 0 && fake.devices == 0 ? 100 : code);
+}
+static int fake_driver_version(int *version) {
+    int code = begin("cuDriverGetVersion", NEEDS_NOTHING);
+    if (code == 0)
+        *version = fake.driver_version;
+    return end(code);
+}
+static int fake_device_count(int *count) {
+    int code = begin("cuDeviceGetCount", NEEDS_NOTHING);
+    if (code == 0)
+        *count = fake.devices;
+    return end(code);
+}
+static int fake_device_get(int *device, int ordinal) {
+    int code = begin("cuDeviceGet", NEEDS_NOTHING);
+    if (code == 0 && (ordinal < 0 || ordinal >= fake.devices))
+        code = 101;
+    if (code == 0)
+        *device = ordinal;
+    return end(code);
+}
+static int fake_device_name(char *name, int bytes, int device) {
+    int code = begin("cuDeviceGetName", NEEDS_NOTHING);
+    if (code == 0)
+        snprintf(name, (size_t)bytes, "Fake GPU %d", device);
+    return end(code);
+}
+static int fake_device_attribute(int *value, int attribute, int device) {
+    int code = begin("cuDeviceGetAttribute", NEEDS_NOTHING);
+    if (code == 0 && (device < 0 || device >= fake.devices))
+        code = 101;
+    if (code == 0)
+        *value = attribute == 75   ? fake.major
+                 : attribute == 76 ? fake.minor
+                 : attribute == 16 ? fake.multiprocessors
+                                   : -1;
+    return end(code);
+}
+
+static int fake_primary_retain(struct CUctx_st **context, int device) {
+    int code = begin("cuDevicePrimaryCtxRetain", NEEDS_NOTHING);
+    if (code == 0) {
+        *context = &fake.context[device];
+        fake.context[device].retained++;
+        fake.retains++;
+    }
+    return end(code);
+}
+static int release(const char *symbol, int device) {
+    int code = begin(symbol, NEEDS_NOTHING);
+    if (fake.context[device].retained == 0)
+        violate("%s of a context that is not retained", symbol);
+    /* There is nobody to try again, so a failed release counts too. */
+    fake.context[device].retained--;
+    fake.releases++;
+    return end(code);
+}
+static int fake_primary_release(int device) {
+    return release("cuDevicePrimaryCtxRelease_v2", device);
+}
+static int fake_primary_release_v1(int device) {
+    return release("cuDevicePrimaryCtxRelease", device);
+}
+
+static int fake_context_current(struct CUctx_st **context) {
+    int code = begin("cuCtxGetCurrent", NEEDS_NOTHING);
+    if (code == 0)
+        *context = fake_current();
+    return end(code);
+}
+static int fake_context_push(struct CUctx_st *context) {
+    int code = begin("cuCtxPushCurrent_v2", NEEDS_NOTHING);
+    if (context < fake.context || context >= fake.context + FAKE_CONTEXTS)
+        violate("cuCtxPushCurrent of something that is no context");
+    else if (context < fake.context + FAKE_DEVICES && context->retained == 0)
+        violate("cuCtxPushCurrent of a primary context that is not retained");
+    if (code == 0) {
+        stack[depth++] = context;
+        fake.pushes++;
+    }
+    return end(code);
+}
+/* A pop that is made to fail pops all the same: the caller could not do it otherwise. */
+static int fake_context_pop(struct CUctx_st **context) {
+    int code = begin("cuCtxPopCurrent_v2", NEEDS_CONTEXT);
+    if (depth > 0) {
+        *context = stack[--depth];
+        fake.pops++;
+    }
+    return end(code);
+}
+static int fake_context_device(int *device) {
+    int code = begin("cuCtxGetDevice", NEEDS_CONTEXT);
+    if (code == 0)
+        *device = fake_current()->device;
+    return end(code);
+}
+
+static void finish_fills(struct CUstream_st *stream, int all) {
+    int i;
+    for (i = 0; i < fake.fills; i++)
+        if (all || fake.fill[i].stream == stream)
+            fake.fill[i].finished = 1;
+}
+
+static int fake_context_synchronize(void) {
+    int code = begin("cuCtxSynchronize", NEEDS_CONTEXT);
+    fake.synchronizes++;
+    finish_fills(NULL, 1);
+    return end(code);
+}
+
+static int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values) {
+    int code = begin("cuModuleLoadDataEx", NEEDS_CONTEXT);
+    const char *ptx = (const char *)image, *entry = strstr(ptx, ".entry ");
+    fake_module *made = &fake.module[fake.modules];
+    unsigned i;
+    size_t log_bytes = 0;
+    char *log = NULL;
+    fake.loads++;
+    for (i = 0; i < count; i++)
+        if (options[i] == 5)
+            log = (char *)values[i];
+        else if (options[i] == 6)
+            log_bytes = (size_t)(uintptr_t)values[i];
+        else
+            violate("cuModuleLoadDataEx with option %d", options[i]);
+    if (fake.capturing)
+        violate("cuModuleLoadDataEx during capture");
+    if (entry == NULL || !room(fake.modules, "modules"))
+        code = 218;
+    if (code != 0) {
+        if (log != NULL && log_bytes > 0 && fake.log != NULL)
+            snprintf(log, log_bytes, "%s", fake.log);
+        return end(code);
+    }
+    made->context = fake_current();
+    made->live = 1;
+    made->ptx = strdup(ptx);
+    snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
+    *module = made;
+    fake.modules++;
+    return end(0);
+}
+static int fake_module_unload(void *handle) {
+    fake_module *module = (fake_module *)handle;
+    int code = begin("cuModuleUnload", NEEDS_CONTEXT);
+    if (!module->live)
+        violate("cuModuleUnload of %s twice", module->entry);
+    if (depth > 0 && module->context != fake_current())
+        violate("cuModuleUnload in another context");
+    if (code != 0)
+        module->release_failed = 1;
+    else
+        module->live = 0;
+    return end(code);
+}
+static int fake_module_function(void **function, void *handle, const char *name) {
+    int code = begin("cuModuleGetFunction", NEEDS_CONTEXT);
+    if (code == 0 && strcmp(((fake_module *)handle)->entry, name) != 0)
+        code = 500;
+    if (code == 0)
+        *function = handle;
+    return end(code);
+}
+static int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes) {
+    int code = begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);
+    (void)function;
+    if (shared_bytes != 0)
+        violate("occupancy asked for with dynamic shared memory");
+    if (code == 0)
+        *blocks = threads > 256 ? fake.blocks_large : fake.blocks_small;
+    return end(code);
+}
+
+/* The zeros of a scratch come from a fill; work of another stream must not overtake it. */
+static void check_scratch(uint64_t scratch, struct CUstream_st *stream) {
+    int i;
+    for (i = 0; i < fake.fills; i++)
+        if (scratch >= fake.fill[i].base && scratch < fake.fill[i].base + fake.fill[i].bytes &&
+            !fake.fill[i].finished && fake.fill[i].stream != stream)
+            violate("a launch uses scratch before another stream has zeroed it");
+}
+
+static int launch(void *function, const unsigned *grid, const unsigned *block, unsigned shared_bytes,
+                  struct CUstream_st *stream, void **parameters) {
+    int code = begin("cuLaunchKernel", NEEDS_CONTEXT);
+    fake_module *module = (fake_module *)function;
+    fake_launched *made = &fake.launch[fake.launches];
+    if (!module->live)
+        violate("cuLaunchKernel of an unloaded module");
+    if (depth > 0 && module->context != fake_current())
+        code = 400;
+    if (grid[0] == 0 || grid[1] != 1 || grid[2] != 1 || block[0] == 0 || block[1] != 1 || block[2] != 1)
+        violate("cuLaunchKernel with grid %u %u %u, block %u %u %u", grid[0], grid[1], grid[2], block[0], block[1],
+                block[2]);
+    if (code != 0 || !room(fake.launches, "launches"))
+        return end(code);
+    memset(made, 0, sizeof *made);
+    snprintf(made->entry, sizeof made->entry, "%s", module->entry);
+    made->grid = grid[0];
+    made->block = block[0];
+    made->shared_bytes = shared_bytes;
+    made->stream = stream;
+    memcpy(&made->parameters, parameters[0],
+           strstr(module->entry, "kl_div") ? sizeof(gpulossi_kl_div) : sizeof(gpulossi_cross_entropy));
+    check_scratch(made->parameters.rows.scratch, stream);
+    fake.launches++;
+    return end(0);
+}
+static int fake_launch(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned shared_bytes, struct CUstream_st *stream, void **parameters, void **extra) {
+    const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
+    if (extra != NULL)
+        violate("cuLaunchKernel with extra");
+    return launch(function, grid, block, shared_bytes, stream, parameters);
+}
+
+static fake_memory *memory_at(uint64_t address, size_t bytes) {
+    int i;
+    for (i = 0; i < fake.memories; i++) {
+        fake_memory *m = &fake.memory[i];
+        if (m->base != 0 && address >= m->base && address + bytes <= m->base + m->bytes)
+            return m;
+    }
+    return NULL;
+}
+
+static int fake_memory_alloc(uint64_t *address, size_t bytes) {
+    int code = begin("cuMemAlloc_v2", NEEDS_CONTEXT);
+    fake_memory *made = &fake.memory[fake.memories];
+    void *base = NULL;
+    if (bytes == 0)
+        violate("cuMemAlloc of nothing");
+    if (fake.capturing)
+        violate("cuMemAlloc during capture");
+    if (code == 0 && (!room(fake.memories, "allocations") || posix_memalign(&base, 256, bytes) != 0))
+        code = 2;
+    if (code != 0)
+        return end(code);
+    memset(base, 0xa5, bytes);
+    made->base = *address = (uint64_t)(uintptr_t)base;
+    made->bytes = bytes;
+    made->context = fake_current();
+    fake.memories++;
+    return end(0);
+}
+static int fake_memory_free(uint64_t address) {
+    int code = begin("cuMemFree_v2", NEEDS_CONTEXT);
+    fake_memory *m = memory_at(address, 1);
+    if (m == NULL || m->base != address) {
+        violate("cuMemFree of what is not allocated");
+        return end(1);
+    }
+    if (depth > 0 && m->context != fake_current())
+        violate("cuMemFree in another context");
+    if (code != 0) {
+        m->release_failed = 1;
+        return end(code);
+    }
+    finish_fills(NULL, 1); /* the driver waits for all work */
+    free((void *)(uintptr_t)address);
+    m->base = 0;
+    return end(0);
+}
+static int fake_upload(uint64_t device, const void *host, size_t bytes, struct CUstream_st *stream) {
+    int code = begin("cuMemcpyHtoDAsync_v2", NEEDS_CONTEXT);
+    (void)stream;
+    if (code == 0 && memory_at(device, bytes) == NULL)
+        code = 1;
+    if (code == 0)
+        memcpy((void *)(uintptr_t)device, host, bytes);
+    return end(code);
+}
+static int fake_download(void *host, uint64_t device, size_t bytes, struct CUstream_st *stream) {
+    int code = begin("cuMemcpyDtoHAsync_v2", NEEDS_CONTEXT);
+    (void)stream;
+    if (code == 0 && memory_at(device, bytes) == NULL)
+        code = 1;
+    if (code == 0)
+        memcpy(host, (const void *)(uintptr_t)device, bytes);
+    return end(code);
+}
+static int fake_fill(uint64_t device, unsigned value, size_t count, struct CUstream_st *stream) {
+    int code = begin("cuMemsetD32Async", NEEDS_CONTEXT);
+    fake_filled *made = &fake.fill[fake.fills];
+    if (code != 0 || !room(fake.fills, "fills"))
+        return end(code);
+    made->base = device;
+    made->bytes = 4 * count;
+    made->value = value;
+    made->stream = stream;
+    made->launches_before = fake.launches;
+    fake.fills++;
+    return end(0);
+}
+
+static int fake_stream_create(struct CUstream_st **stream, unsigned flags) {
+    int code = begin("cuStreamCreate", NEEDS_CONTEXT);
+    if (flags != 1)
+        violate("cuStreamCreate with flags %u", flags);
+    if (code == 0) {
+        *stream = (struct CUstream_st *)malloc(16);
+        fake.streams_live++;
+    }
+    return end(code);
+}
+static int fake_stream_destroy(struct CUstream_st *stream) {
+    int code = begin("cuStreamDestroy_v2", NEEDS_CONTEXT);
+    if (code == 0) {
+        free(stream);
+        fake.streams_live--;
+    }
+    return end(code);
+}
+static int fake_stream_synchronize(struct CUstream_st *stream) {
+    int code = begin("cuStreamSynchronize", NEEDS_CONTEXT);
+    fake.synchronizes++;
+    if (code == 0)
+        finish_fills(stream, 0);
+    return end(code);
+}
+static int fake_stream_capturing(struct CUstream_st *stream, int *capturing) {
+    int code = begin("cuStreamIsCapturing", NEEDS_CONTEXT);
+    (void)stream;
+    if (code == 0)
+        *capturing = fake.capturing;
+    return end(code);
+}
+
+void *fake_symbol(void *user, const char *name) {
+    size_t i;
+    if (user != &fake)
+        violate("the symbol source was not given its symbol_user");
+    for (i = 0; i < sizeof fake.missing / sizeof fake.missing[0]; i++)
+        if (fake.missing[i] != NULL && strcmp(fake.missing[i], name) == 0)
+            return NULL;
+            /* A row of the table without a function here, or one of another type, does not compile. */
+#define GIVE(need, field, symbol, arguments)                                                                           \
+    if (strcmp(name, symbol) == 0) {                                                                                   \
+        int(*function) arguments = fake_##field;                                                                       \
+        return (void *)(uintptr_t)function;                                                                            \
+    }
+    GPULOSSI_DRIVER(GIVE)
+#undef GIVE
+    violate("%s is asked for and is not in the table", name);
+    return NULL;
+}
+
+gpuloss_create_desc fake_desc(void) {
+    gpuloss_create_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.symbol = fake_symbol;
+    desc.symbol_user = &fake;
+    return desc;
+}
+
+void fake_set_current(struct CUctx_st *context) {
+    depth = 0;
+    if (context != NULL)
+        stack[depth++] = context;
+}
+struct CUctx_st *fake_current(void) {
+    return depth > 0 ? stack[depth - 1] : NULL;
+}
+int fake_depth(void) {
+    return depth;
+}
+
+void fake_reset(void) {
+    int i;
+    for (i = 0; i < fake.memories; i++)
+        free((void *)(uintptr_t)fake.memory[i].base);
+    for (i = 0; i < fake.modules; i++)
+        free(fake.module[i].ptx);
+    memset(&fake, 0, sizeof fake);
+    fake.driver_version = 13000;
+    fake.devices = FAKE_DEVICES;
+    fake.major = 9;
+    fake.multiprocessors = 132;
+    fake.blocks_small = 8;
+    fake.blocks_large = 4;
+    fake.fail_code = 719;
+    for (i = 0; i < FAKE_CONTEXTS; i++)
+        fake.context[i].device = i % FAKE_DEVICES;
+    fake_set_current(NULL);
+}
+
+int fake_live_modules(void) {
+    int i, live = 0;
+    for (i = 0; i < fake.modules; i++)
+        live += fake.module[i].live && !fake.module[i].release_failed;
+    return live;
+}
+
+int fake_leaks(void) {
+    int i, leaks = fake_live_modules() + fake.streams_live + fake.mallocs_live;
+    for (i = 0; i < fake.memories; i++)
+        leaks += fake.memory[i].base != 0 && !fake.memory[i].release_failed;
+    for (i = 0; i < FAKE_DEVICES; i++)
+        leaks += fake.context[i].retained;
+    return leaks;
+}
+
+void *fake_malloc(size_t bytes) {
+    void *made;
+    pthread_mutex_lock(&lock);
+    made = ++fake.mallocs == fake.fail_malloc_at ? NULL : malloc(bytes);
+    fake.mallocs_live += made != NULL;
+    pthread_mutex_unlock(&lock);
+    return made;
+}
+
+void fake_free(void *pointer) {
+    pthread_mutex_lock(&lock);
+    fake.mallocs_live -= pointer != NULL;
+    pthread_mutex_unlock(&lock);
+    free(pointer);
+}

@@ -1,0 +1,103 @@
+/* A stand-in for the CUDA driver, on host memory. It is handed to gpuloss_create as a symbol source; it records what it
+ * is asked to do, fails on demand, and notes every call that a real driver would not have taken. */
+#ifndef FAKE_DRIVER_H
+#define FAKE_DRIVER_H
+
+#ifndef GPULOSSI_SHARED
+#define GPULOSSI_SHARED
+#endif
+#include "../../gpuloss.h"
+
+enum {
+    FAKE_DEVICES = 2,
+    FAKE_CONTEXTS = 4, /* first the primary contexts of the devices, then those that a program made itself */
+    FAKE_RECORDS = 1024,
+    FAKE_PARAMETERS = 256
+};
+
+struct CUctx_st {
+    int device;
+    int retained; /* primary contexts: how often */
+};
+
+typedef struct fake_memory {
+    uint64_t base; /* 0: freed */
+    size_t bytes;
+    struct CUctx_st *context;
+    int release_failed; /* a call to free it was made to fail: its remaining is not the library's fault */
+} fake_memory;
+
+typedef struct fake_module {
+    struct CUctx_st *context;
+    char *ptx; /* as it was given */
+    char entry[64];
+    int live, release_failed;
+} fake_module;
+
+typedef struct fake_launched {
+    char entry[64];
+    unsigned grid, block, shared_bytes;
+    struct CUstream_st *stream;
+    union {
+        gpulossi_rows rows; /* every parameter struct begins with it */
+        gpulossi_cross_entropy cross_entropy;
+        gpulossi_kl_div kl_div;
+    } parameters;
+} fake_launched;
+
+typedef struct fake_filled {
+    uint64_t base;
+    size_t bytes;
+    unsigned value;
+    struct CUstream_st *stream;
+    int finished;        /* its stream was waited for */
+    int launches_before; /* how many launches had been made */
+} fake_filled;
+
+struct fake_driver {
+    /* What it plays; see fake_reset for the defaults. */
+    int driver_version, devices, major, minor, multiprocessors;
+    int blocks_small, blocks_large; /* resident blocks by size */
+    int capturing;
+    const char *missing[4]; /* symbols it does not have */
+    const char *log;        /* of a module load that fails */
+
+    /* Which calls fail: the fail_at-th (1: the next), or from there on; or every call of one symbol. */
+    long fail_at;
+    int fail_from_there_on;
+    const char *fail_symbol;
+    int fail_code;
+    long fail_malloc_at;
+
+    /* What happened. */
+    long calls, mallocs;
+    const char *failed; /* symbol of the last call that was made to fail */
+    int launches, fills, modules, memories, streams_live, mallocs_live;
+    int pushes, pops, retains, releases, synchronizes;
+    long loads; /* module loads that were tried */
+    fake_launched launch[FAKE_RECORDS];
+    fake_filled fill[FAKE_RECORDS];
+    fake_module module[FAKE_RECORDS];
+    fake_memory memory[FAKE_RECORDS];
+    struct CUctx_st context[FAKE_CONTEXTS];
+    char violation[256]; /* the first thing that a real driver would have refused */
+};
+extern struct fake_driver fake;
+
+void fake_reset(void);
+/* What a gpuloss_create_desc takes. */
+void *fake_symbol(void *user, const char *name);
+gpuloss_create_desc fake_desc(void);
+/* The calling thread's current context, its stack emptied. */
+void fake_set_current(struct CUctx_st *context);
+struct CUctx_st *fake_current(void);
+/* Depth of the calling thread's stack of contexts. */
+int fake_depth(void);
+/* Modules, allocations, streams, primary contexts and host memory that are still held. */
+int fake_leaks(void);
+int fake_live_modules(void);
+/* The library's host memory. */
+void *fake_malloc(size_t bytes);
+void fake_free(void *pointer);
+
+#endif

@@ -1,0 +1,37 @@
+# The host tests: the library on a stand-in driver, no GPU. `make run_host` builds and runs them all.
+BUILD ?= build
+HOST := tests/host
+HOST_FLAGS = -std=gnu11 -Wall -Wextra -pedantic -Wno-unused-function $(CFLAGS)
+HOST_LIBS := -lcmocka -ldl -lpthread
+HOST_HEADERS := $(HOST)/fake_driver.h $(HOST)/check.h gpuloss.h
+HOST_COMMON := $(HOST)/fake_driver.c $(HOST)/check.c $(HOST)/gpuloss_impl.c
+HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/test_lifecycle.c $(HOST)/test_failures.c \
+	$(HOST)/test_environment.c $(HOST)/test_loading.c $(HOST)/test_scratch.c $(HOST)/test_launch.c \
+	$(HOST)/test_parameters.c $(HOST)/test_unpack.c $(HOST)/test_threads.c
+HOST_THREADS := $(HOST_COMMON) $(HOST)/test_threads.c $(HOST)/test_threads_main.c
+
+HOST_PROGRAMS := $(BUILD)/test_host $(BUILD)/test_host_sanitized $(BUILD)/test_threads $(BUILD)/test_block
+
+$(BUILD)/test_host: $(HOST_SOURCES) $(HOST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(HOST_FLAGS) $(LDFLAGS) -o $@ $(HOST_SOURCES) $(HOST_LIBS)
+
+$(BUILD)/test_host_sanitized: $(HOST_SOURCES) $(HOST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(HOST_FLAGS) -g -fsanitize=address,undefined -fno-sanitize-recover=all $(LDFLAGS) -o $@ \
+		$(HOST_SOURCES) $(HOST_LIBS)
+
+$(BUILD)/test_threads: $(HOST_THREADS) $(HOST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(HOST_FLAGS) -g -fsanitize=thread $(LDFLAGS) -o $@ $(HOST_THREADS) $(HOST_LIBS)
+
+$(BUILD)/test_block: $(HOST)/test_block.c gpuloss.h
+	@mkdir -p $(@D)
+	$(CC) $(HOST_FLAGS) $(LDFLAGS) -o $@ $< $(HOST_LIBS)
+
+.PHONY: run_host
+run_host: $(HOST_PROGRAMS)
+	$(BUILD)/test_host
+	$(BUILD)/test_host_sanitized
+	$(BUILD)/test_threads
+	$(BUILD)/test_block ptx

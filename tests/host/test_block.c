@@ -1,0 +1,135 @@
+/* test_block FOLDER: the kernels embedded in this program, the texts in FOLDER and FOLDER/MANIFEST are the same ones.
+ */
+#define _POSIX_C_SOURCE 200809L
+#define GPULOSS_STATIC
+#include "../../gpuloss.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+static const char *folder = "ptx";
+
+typedef struct row {
+    char sha256[65], module[64];
+    long registers, spills, shared, bytes, packed;
+} row;
+
+static const char *module_name(int module) {
+    return gpulossi_image_of(module)->entry + strlen("gpuloss_");
+}
+
+static FILE *open_in_folder(const char *name, const char *suffix) {
+    char path[512];
+    FILE *file;
+    snprintf(path, sizeof path, "%s/%s%s", folder, name, suffix);
+    file = fopen(path, "rb");
+    if (file == NULL)
+        fail_msg("%s is missing", path);
+    return file;
+}
+
+/* Rows of MANIFEST of this module; the last one is left in *found. */
+static int manifest_rows(const char *name, row *found) {
+    FILE *file = open_in_folder("MANIFEST", "");
+    char line[512];
+    int count = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        row r;
+        if (line[0] == '#')
+            continue;
+        if (sscanf(line, "%64s %63s %ld %ld %ld %ld %ld", r.sha256, r.module, &r.registers, &r.spills, &r.shared,
+                   &r.bytes, &r.packed) != 7)
+            fail_msg("MANIFEST has a row that is none: %s", line);
+        if (name == NULL || strcmp(r.module, name) == 0) {
+            *found = r;
+            count++;
+        }
+    }
+    fclose(file);
+    return count;
+}
+
+static void every_module_has_its_text(void **state) {
+    int module;
+    (void)state;
+    for (module = 0; module < GPULOSSI_MODULE_COUNT; module++) {
+        const gpulossi_image *image = gpulossi_image_of(module);
+        unsigned char *text = (unsigned char *)malloc(image->bytes), *read = (unsigned char *)malloc(image->bytes + 1);
+        FILE *file = open_in_folder(module_name(module), ".ptx");
+        char entry[128];
+        size_t count = fread(read, 1, image->bytes + 1, file);
+        fclose(file);
+        assert_non_null(image->words);
+        assert_true(gpulossi_unpack(text, image->bytes, (const unsigned char *)image->words, image->packed_bytes));
+        if (count != image->bytes - 1 || memcmp(text, read, count) != 0)
+            fail_msg("%s/%s.ptx is not what gpuloss.h holds: run `make ptx`", folder, module_name(module));
+        assert_int_equal(text[count], 0);
+        assert_null(memchr(text, 0, count));
+        assert_int_equal(strncmp((char *)text, ".version 6.0\n.target sm_70\n", 27), 0);
+        snprintf(entry, sizeof entry, ".entry %s(", image->entry);
+        assert_non_null(strstr((char *)text, entry));
+        /* One kernel a module. */
+        assert_null(strstr(strstr((char *)text, ".entry ") + 1, ".entry "));
+        free(text);
+        free(read);
+    }
+}
+
+static void every_module_has_its_row(void **state) {
+    int module;
+    (void)state;
+    for (module = 0; module < GPULOSSI_MODULE_COUNT; module++) {
+        const gpulossi_image *image = gpulossi_image_of(module);
+        row r;
+        if (manifest_rows(module_name(module), &r) != 1)
+            fail_msg("MANIFEST has not one row of %s", module_name(module));
+        assert_int_equal(r.bytes, image->bytes - 1);
+        assert_int_equal(r.packed, image->packed_bytes);
+        assert_in_range(r.registers, 8, 255);
+        assert_in_range(r.shared, 0, 48 * 1024);
+        if (r.spills != 0)
+            fail_msg("%s spills %ld bytes", r.module, r.spills);
+    }
+}
+
+static void the_sums_are_right(void **state) {
+    int module;
+    (void)state;
+    for (module = 0; module < GPULOSSI_MODULE_COUNT; module++) {
+        char command[640], sum[65] = "";
+        FILE *pipe;
+        row r;
+        assert_int_equal(manifest_rows(module_name(module), &r), 1);
+        snprintf(command, sizeof command, "sha256sum '%s/%s.ptx'", folder, module_name(module));
+        pipe = popen(command, "r");
+        assert_non_null(pipe);
+        assert_int_equal(fscanf(pipe, "%64s", sum), 1);
+        pclose(pipe);
+        assert_string_equal(sum, r.sha256);
+    }
+}
+
+static void there_is_nothing_more(void **state) {
+    DIR *directory = opendir(folder);
+    struct dirent *entry;
+    row r;
+    int files = 0;
+    (void)state;
+    assert_int_equal(manifest_rows(NULL, &r), GPULOSSI_MODULE_COUNT);
+    assert_non_null(directory);
+    while ((entry = readdir(directory)) != NULL)
+        files += entry->d_name[0] != '.';
+    closedir(directory);
+    assert_int_equal(files, GPULOSSI_MODULE_COUNT + 1);
+}
+
+int main(int count, char **arguments) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_module_has_its_text),
+                                       cmocka_unit_test(every_module_has_its_row), cmocka_unit_test(the_sums_are_right),
+                                       cmocka_unit_test(there_is_nothing_more)};
+    if (count > 1)
+        folder = arguments[1];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,292 @@
+/* How the work is spread: what every launch must keep to, over many shapes. */
+#include "check.h"
+
+static const int64_t sizes[] = {1,    2,    3,    5,    7,    8,     31,    33,    64,     127,   256,
+                                1000, 1023, 1024, 4096, 4097, 10000, 32768, 50257, 128256, 262144};
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GPULOSS_BF16};
+
+/* scratch_bytes: what the query for a workspace says. */
+static void is_sound(gpuloss_context *context, const fake_launched *l, size_t scratch_bytes) {
+    const gpulossi_rows *rows = &l->parameters.rows;
+    gpuloss_info info;
+    expect_ok(gpuloss_get_info(context, &info));
+    assert_int_equal(l->shared_bytes, 0);
+    assert_int_equal(l->block % 32, 0);
+    assert_in_range(l->block, 32, 1024);
+    assert_in_range(l->grid, 1, info.multiprocessors * (l->block > 256 ? fake.blocks_large : fake.blocks_small));
+    assert_true(rows->group >= 1);
+    assert_int_equal(rows->group & (rows->group - 1), 0);
+    assert_true(rows->group <= l->block);
+    if (rows->group > 32)
+        assert_true(l->block / rows->group <= GPULOSSI_GROUPS);
+    assert_true(rows->scratch == 0 ? scratch_bytes == 0 : scratch_bytes >= sizeof(gpulossi_scratch));
+    /* No block of the grid is without a row, unless there is no row at all. */
+    if (rows->rows > 0)
+        assert_true((uint64_t)l->grid * (l->block / rows->group) < (uint64_t)rows->rows + l->block / rows->group);
+}
+
+static void cross_entropy_shapes(void **state) {
+    static const int multiprocessors[] = {1, 20, 132, 255};
+    size_t m, t;
+    int r, c;
+    (void)state;
+    for (m = 0; m < sizeof multiprocessors / sizeof multiprocessors[0]; m++) {
+        gpuloss_context *context;
+        fake_reset();
+        fake_set_current(&fake.context[2]);
+        fake.multiprocessors = multiprocessors[m];
+        context = new_context();
+        for (t = 0; t < 4; t++)
+            for (r = 0; r < (int)SIZES; r++)
+                for (c = 0; c < (int)SIZES; c++) {
+                    gpuloss_cross_entropy_desc d = some_cross_entropy();
+                    const fake_launched *l;
+                    size_t bytes;
+                    d.dtype = dtypes[t];
+                    d.rows = sizes[r];
+                    d.classes = sizes[c];
+                    /* Far enough apart for the biggest. */
+                    d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+                    fake.launches = 0;
+                    expect_ok(gpuloss_cross_entropy_workspace(context, &d, &bytes));
+                    expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+                    assert_int_equal(fake.launches, 2);
+                    assert_string_equal(fake.launch[0].entry, "gpuloss_cross_entropy_count_targets");
+                    assert_int_equal(fake.launch[0].block, GPULOSSI_COUNT_THREADS);
+                    assert_in_range(fake.launch[0].grid, 1, multiprocessors[m]);
+                    l = last_launch();
+                    is_sound(context, l, bytes);
+                    assert_int_equal(l->parameters.rows.rows, d.rows);
+                    assert_int_equal(l->parameters.rows.classes, d.classes);
+                    assert_int_equal(l->parameters.rows.last_classes, d.classes);
+                    assert_non_null(strstr(l->entry, "_entropy_"));
+                    if (strstr(l->entry, "streamed")) {
+                        assert_int_equal(l->parameters.rows.group, l->block);
+                        assert_int_equal(l->block, GPULOSSI_STREAMED_THREADS);
+                    }
+                }
+        gpuloss_destroy(context);
+    }
+}
+
+/* Rows cut anew hold every element once: all of one length and one after the other, the last one shorter or not. */
+static void covers_everything(const fake_launched *l, int64_t elements) {
+    const gpulossi_kl_div *p = &l->parameters.kl_div;
+    assert_in_range(p->rows.last_classes, 1, p->rows.classes);
+    assert_int_equal((p->rows.rows - 1) * p->rows.classes + p->rows.last_classes, elements);
+    assert_int_equal(p->input_stride, p->rows.classes);
+    assert_int_equal(p->target_stride, p->rows.classes);
+    assert_int_equal(p->elements_stride, p->rows.classes);
+    assert_int_equal(p->rows.grad_stride, p->rows.classes);
+}
+
+static void kl_div_shapes(void **state) {
+    gpuloss_context *context = new_context();
+    size_t t;
+    int r, c, rows_wanted;
+    (void)state;
+    for (t = 0; t < 4; t++)
+        for (r = 0; r < (int)SIZES; r++)
+            for (c = 0; c < (int)SIZES; c++)
+                for (rows_wanted = 0; rows_wanted < 2; rows_wanted++) {
+                    gpuloss_kl_div_desc d = some_kl_div();
+                    const fake_launched *l;
+                    size_t bytes;
+                    d.dtype = dtypes[t];
+                    d.rows = sizes[r];
+                    d.classes = sizes[c];
+                    d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
+                    d.loss_rows = rows_wanted ? AT(6) : NULL;
+                    fake.launches = 0;
+                    expect_ok(gpuloss_kl_div_workspace(context, &d, &bytes));
+                    expect_ok(gpuloss_kl_div(context, &d, NULL));
+                    assert_int_equal(fake.launches, 1);
+                    l = last_launch();
+                    is_sound(context, l, bytes);
+                    assert_int_equal(l->block, GPULOSSI_PAIRED_THREADS);
+                    if (rows_wanted) {
+                        assert_int_equal(l->parameters.rows.rows, d.rows);
+                        assert_int_equal(l->parameters.rows.classes, d.classes);
+                        assert_int_equal(l->parameters.rows.last_classes, d.classes);
+                    } else
+                        covers_everything(l, d.rows * d.classes);
+                }
+    gpuloss_destroy(context);
+}
+
+/* Vectors of 16 bytes that a row touches, at most, over the ways in which the rows can lie. */
+static int64_t vectors_touched(uintptr_t base, int64_t stride, int64_t classes, int64_t element) {
+    int64_t most = 0, row;
+    for (row = 0; row < 16; row++) {
+        uintptr_t first = base + (uintptr_t)(row * stride * element), last = first + (uintptr_t)(classes * element) - 1;
+        int64_t touched = (int64_t)(last / 16 - first / 16) + 1;
+        most = touched > most ? touched : most;
+    }
+    return most;
+}
+
+/* A held row fits the registers of its threads, wherever it begins. */
+static void held_rows_fit(void **state) {
+    gpuloss_context *context = new_context();
+    size_t t;
+    (void)state;
+    for (t = 0; t < 4; t++) {
+        int64_t element = dtypes[t] == GPULOSS_F64 ? 8 : dtypes[t] == GPULOSS_F32 ? 4 : 2, width = 16 / element;
+        int64_t vectors, off, lead, padding;
+        for (vectors = 1; vectors <= 4096; vectors *= 2)
+            for (off = -width - 1; off <= width + 1; off++)
+                for (lead = 0; lead < width; lead++)
+                    for (padding = 0; padding < 3; padding++) {
+                        gpuloss_cross_entropy_desc d = some_cross_entropy();
+                        const fake_launched *l;
+                        d.dtype = dtypes[t];
+                        d.logits = (const char *)d.logits + lead * element;
+                        d.classes = vectors * width + off;
+                        if (d.classes < 1)
+                            continue;
+                        d.logits_stride = d.classes + padding;
+                        fake.launches = 0;
+                        expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+                        l = last_launch();
+                        is_sound(context, l, sizeof(gpulossi_scratch));
+                        if (strstr(l->entry, "held"))
+                            assert_true(vectors_touched((uintptr_t)d.logits, d.logits_stride, d.classes, element) <=
+                                        (int64_t)l->parameters.rows.group * GPULOSSI_VECTORS_HELD);
+                    }
+    }
+    gpuloss_destroy(context);
+}
+
+/* Packed arrays without anything a row are cut into other rows; with each of these the rows count. */
+static void kl_div_keeps_rows_that_count(void **state) {
+    gpuloss_context *context = new_context();
+    gpuloss_kl_div_desc base = some_kl_div(), d;
+    (void)state;
+    base.loss_elements = AT(9);
+#define ROWS_AFTER(change, kept)                                                                                       \
+    d = base;                                                                                                          \
+    change;                                                                                                            \
+    expect_ok(gpuloss_kl_div(context, &d, NULL));                                                                      \
+    if (kept) {                                                                                                        \
+        assert_int_equal(last_launch()->parameters.rows.rows, 1000);                                                   \
+        assert_int_equal(last_launch()->parameters.rows.classes, 1000);                                                \
+    } else                                                                                                             \
+        covers_everything(last_launch(), 1000000);                                                                     \
+    assert_int_equal(last_launch()->parameters.rows.rows == 1000, kept)
+    ROWS_AFTER((void)0, 0);
+    ROWS_AFTER(d.input_stride = 1000, 0);
+    ROWS_AFTER(d.input_stride = 1001, 1);
+    ROWS_AFTER(d.target_stride = 1001, 1);
+    ROWS_AFTER(d.grad_input_stride = 1001, 1);
+    ROWS_AFTER(d.loss_elements_stride = 1001, 1);
+    ROWS_AFTER((d.grad_input = NULL, d.grad_input_stride = 1001), 0);
+    ROWS_AFTER((d.loss_elements = NULL, d.loss_elements_stride = 1001), 0);
+    ROWS_AFTER(d.loss_rows = AT(6), 1);
+    ROWS_AFTER(d.grad_loss_rows = AT(7), 1);
+    ROWS_AFTER(d.grad_loss = AT(7), 0);
+    gpuloss_destroy(context);
+}
+
+/* The rows that are not ignored have to be known before a gradient is divided by them. */
+static void counts_exactly_when_needed(void **state) {
+    gpuloss_context *context = new_context();
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    int before;
+    (void)state;
+#define COUNTS_AFTER(change, expected)                                                                                 \
+    d = base;                                                                                                          \
+    change;                                                                                                            \
+    before = fake.launches;                                                                                            \
+    expect_ok(gpuloss_cross_entropy(context, &d, NULL));                                                               \
+    assert_int_equal(fake.launches - before, (expected) ? 2 : 1);                                                      \
+    assert_int_equal(strstr(fake.launch[before].entry, "count_targets") != NULL, expected);                            \
+    assert_int_equal((last_launch()->parameters.rows.flags & GPULOSSI_COUNTED) != 0, expected);                        \
+    assert_int_equal(                                                                                                  \
+        memcmp(&fake.launch[before].parameters, &last_launch()->parameters, sizeof last_launch()->parameters), 0)
+    COUNTS_AFTER((void)0, 1);
+    COUNTS_AFTER(d.loss = NULL, 1);
+    COUNTS_AFTER(d.lse_in = AT(6), 1);
+    COUNTS_AFTER(d.grad_logits = NULL, 0);
+    COUNTS_AFTER((d.flags = 0, d.ignore_index = 0), 0);
+    COUNTS_AFTER(d.reduction = GPULOSS_SUM, 0);
+    COUNTS_AFTER(d.reduction = GPULOSS_BATCHMEAN, 0);
+    COUNTS_AFTER((d.reduction = GPULOSS_NONE, d.loss = NULL), 0);
+    COUNTS_AFTER(d.classes = 1 << 20, 1);
+    gpuloss_destroy(context);
+}
+
+/* No rows: a scalar that was asked for is still written, nothing else is launched. */
+static void empty_input(void **state) {
+    gpuloss_context *context = new_context();
+    gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    gpuloss_kl_div_desc kl = some_kl_div();
+    long calls = fake.calls;
+    void *loss = ce.loss;
+    (void)state;
+    ce.rows = kl.rows = 0;
+    ce.logits = ce.targets = NULL;
+    kl.input = kl.target = NULL;
+    ce.loss = kl.loss = NULL;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    assert_int_equal(fake.calls, calls);
+    ce.loss = kl.loss = loss;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    assert_int_equal(fake.launches, 1);
+    is_sound(context, last_launch(), sizeof(gpulossi_scratch));
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    assert_int_equal(fake.launches, 2);
+    is_sound(context, last_launch(), sizeof(gpulossi_scratch));
+    assert_int_equal(last_launch()->parameters.rows.rows, 0);
+    ce.loss = NULL;
+    ce.bad_targets = (int64_t *)AT(5);
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    assert_int_equal(fake.launches, 3);
+    gpuloss_destroy(context);
+}
+
+static void on_the_stream_given(void **state) {
+    gpuloss_context *context = new_context();
+    gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    (void)state;
+    expect_ok(gpuloss_cross_entropy(context, &ce, stream_number(5)));
+    assert_ptr_equal(fake.launch[0].stream, stream_number(5));
+    assert_ptr_equal(fake.launch[1].stream, stream_number(5));
+    gpuloss_destroy(context);
+}
+
+/* A grid holds what runs at once, and no more. */
+static void occupancy_limits_the_grid(void **state) {
+    gpuloss_context *context;
+    gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    gpuloss_kl_div_desc kl = some_kl_div();
+    (void)state;
+    fake.blocks_small = 3;
+    fake.blocks_large = 2;
+    context = new_context();
+    ce.rows = kl.rows = 1 << 20;
+    ce.classes = 6000;
+    ce.grad_logits = NULL;
+    kl.grad_input = NULL;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    assert_int_equal(last_launch()->block, 512);
+    assert_int_equal(last_launch()->grid, 2 * 132);
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    assert_int_equal(last_launch()->grid, 3 * 132);
+    gpuloss_destroy(context);
+}
+
+int launch_tests(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(cross_entropy_shapes),
+        TEST(kl_div_shapes),
+        TEST(held_rows_fit),
+        TEST(kl_div_keeps_rows_that_count),
+        TEST(counts_exactly_when_needed),
+        TEST(empty_input),
+        TEST(on_the_stream_given),
+        TEST(occupancy_limits_the_grid),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,84 @@
+/* Many threads on one context, at its first use. */
+#include "check.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+enum { THREADS = 8, CALLS = 4 };
+
+typedef struct worker {
+    gpuloss_context *context;
+    pthread_barrier_t *together;
+    int number;
+    int wrong;
+} worker;
+
+static void *work(void *argument) {
+    worker *w = (worker *)argument;
+    gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    gpuloss_kl_div_desc kl = some_kl_div();
+    char got[32];
+    int i;
+    fake_set_current(w->number % 2 ? &fake.context[2] : NULL);
+    pthread_barrier_wait(w->together);
+    w->wrong += gpuloss_last_error()[0] != 0;
+    for (i = 0; i < CALLS; i++) {
+        w->wrong += gpuloss_cross_entropy(w->context, &ce, stream_number(w->number)) != GPULOSS_OK;
+        w->wrong += gpuloss_kl_div(w->context, &kl, stream_number(w->number)) != GPULOSS_OK;
+        kl.rows = -1000 - w->number;
+        w->wrong += gpuloss_kl_div(w->context, &kl, NULL) != GPULOSS_ERROR_INVALID_ARGUMENT;
+        kl.rows = 1000;
+        snprintf(got, sizeof got, "(got %d)", -1000 - w->number);
+        w->wrong += strstr(gpuloss_last_error(), got) == NULL;
+    }
+    w->wrong += gpuloss_release_stream(w->context, stream_number(w->number)) != GPULOSS_OK;
+    w->wrong += fake_current() != (w->number % 2 ? &fake.context[2] : NULL);
+    return NULL;
+}
+
+static void first_use(void **state) {
+    pthread_t threads[THREADS];
+    worker workers[THREADS];
+    pthread_barrier_t together;
+    gpuloss_context *context = new_context();
+    gpuloss_info info;
+    int i;
+    (void)state;
+    assert_int_equal(pthread_barrier_init(&together, NULL, THREADS), 0);
+    for (i = 0; i < THREADS; i++) {
+        workers[i].context = context;
+        workers[i].together = &together;
+        workers[i].number = i;
+        workers[i].wrong = 0;
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(workers[i].wrong, 0);
+    }
+    pthread_barrier_destroy(&together);
+    assert_int_equal(fake.launches, THREADS * CALLS * 3);
+    /* However many threads loaded a kernel at once, one copy of it is kept. */
+    assert_int_equal(fake_live_modules(), 3);
+    assert_true(fake.loads >= 3 && fake.loads <= 3 * THREADS);
+    expect_ok(gpuloss_get_info(context, &info));
+    assert_int_equal(info.kernels_loaded, 3);
+    gpuloss_destroy(context);
+}
+
+/* The same again and again: who comes first differs. */
+static void first_use_repeated(void **state) {
+    int i;
+    for (i = 0; i < 50; i++) {
+        fake_reset();
+        fake_set_current(&fake.context[2]);
+        first_use(state);
+        assert_int_equal(fake_leaks(), 0);
+        assert_string_equal(fake.violation, "");
+    }
+}
+
+int thread_tests(void) {
+    const struct CMUnitTest tests[] = {TEST(first_use), TEST(first_use_repeated)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

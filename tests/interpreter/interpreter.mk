@@ -1,0 +1,44 @@
+# The PTX interpreter and its tests; included by the root Makefile. Paths are relative to the repository's root.
+BUILD ?= build
+INTERPRETER_DIR := tests/interpreter
+INTERPRETER_LIB := $(BUILD)/interpreter/libcuda.so.1
+INTERPRETER_SOURCES := $(sort $(wildcard $(INTERPRETER_DIR)/*.c))
+INTERPRETER_OBJECTS := $(INTERPRETER_SOURCES:$(INTERPRETER_DIR)/%.c=$(BUILD)/interpreter/%.o)
+INTERPRETER_HEADERS := $(wildcard $(INTERPRETER_DIR)/*.h) $(INTERPRETER_DIR)/instructions.def
+# No contraction: a product and a sum are one rounding only where the PTX says fma.
+INTERPRETER_CFLAGS := -std=c11 -D_GNU_SOURCE -O3 -g -fPIC -fvisibility=hidden -ffp-contract=off -Wall -Wextra -Wshadow \
+	-Wconversion $(INTERPRETER_EXTRA)
+
+$(BUILD)/interpreter/%.o: $(INTERPRETER_DIR)/%.c $(INTERPRETER_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(INTERPRETER_CFLAGS) -c $< -o $@
+
+$(INTERPRETER_LIB): $(INTERPRETER_OBJECTS) $(INTERPRETER_DIR)/exports.map
+	$(CC) $(CFLAGS) $(INTERPRETER_EXTRA) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,defs \
+		-Wl,--version-script=$(INTERPRETER_DIR)/exports.map $(INTERPRETER_OBJECTS) -o $@ -lm -lpthread
+
+INTERPRETER_TESTS := $(INTERPRETER_DIR)/tests
+INTERPRETER_RECORD := $(INTERPRETER_TESTS)/results_sm_90.txt
+INTERPRETER_PROGRAMS := $(BUILD)/interpreter/run_instructions $(BUILD)/interpreter/run_bad $(BUILD)/interpreter/run_driver
+# The libcuda that gpu-instructions loads.
+GPU_DRIVER ?= libcuda.so.1
+
+$(BUILD)/interpreter/run_%: $(INTERPRETER_TESTS)/run_%.c $(INTERPRETER_TESTS)/gpu.c $(INTERPRETER_TESTS)/gpu.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Wshadow $(INTERPRETER_EXTRA) $(filter %.c,$^) -o $@ \
+		-lcmocka -ldl -lm
+
+.PHONY: interpreter test-interpreter gpu-instructions
+interpreter: $(INTERPRETER_LIB)
+
+# The results recorded on an H200, then with the order of blocks and warps shuffled, then the kernels to refuse.
+test-interpreter: $(INTERPRETER_LIB) $(INTERPRETER_PROGRAMS)
+	$(BUILD)/interpreter/run_instructions $(INTERPRETER_LIB) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)
+	PTXSIM_SEED=1 $(BUILD)/interpreter/run_instructions $(INTERPRETER_LIB) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)
+	$(BUILD)/interpreter/run_bad $(INTERPRETER_LIB) $(INTERPRETER_DIR)/bad 2>$(BUILD)/interpreter/faults.txt || \
+		{ cat $(BUILD)/interpreter/faults.txt; exit 1; }
+	$(BUILD)/interpreter/run_driver $(INTERPRETER_LIB)
+
+# The same files on a real GPU: every result must be the recorded one.
+gpu-instructions: $(BUILD)/interpreter/run_instructions
+	$(BUILD)/interpreter/run_instructions $(GPU_DRIVER) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)

@@ -1,0 +1,38 @@
+/* The few driver functions that the tests call, from whichever libcuda.so.1 they are given. */
+#ifndef INTERPRETER_TESTS_GPU_H
+#define INTERPRETER_TESTS_GPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct gpu {
+    int (*init)(unsigned);
+    int (*retain)(void **, int);
+    int (*release)(int);
+    int (*set_current)(void *);
+    int (*synchronize)(void);
+    int (*attribute)(int *, int, int);
+    int (*load)(void **, const void *, unsigned, int *, void **);
+    int (*unload)(void *);
+    int (*function)(void **, void *, const char *);
+    int (*set)(void *, int, int);
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+                  void **);
+    int (*alloc)(uint64_t *, size_t);
+    int (*release_memory)(uint64_t);
+    int (*upload)(uint64_t, const void *, size_t);
+    int (*download)(void *, uint64_t, size_t);
+    int (*fill)(uint64_t, unsigned, size_t);
+    const char *(*last_fault)(void); /* null on a real driver */
+    unsigned long long (*instructions)(void);
+    void *context;
+    int capability;
+};
+
+/* These end the program with a message when something is not there. */
+void gpu_open(struct gpu *gpu, const char *library);
+/* directory may be null. */
+char *read_text(const char *directory, const char *name);
+void gpu_reset(struct gpu *gpu);
+
+#endif

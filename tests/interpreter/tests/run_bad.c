@@ -1,0 +1,105 @@
+/* Every kernel in bad/ must be refused: by the error, and with the words, that its first lines name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "gpu.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILES = 128, ELEMENTS = 64 };
+
+static struct gpu gpu;
+static const char *folder;
+static char *files[FILES];
+
+/* Launches on arrays of as many elements as the block has threads: the input initialised, the output not. */
+static int launch(void *module, const char *file, unsigned blocks, unsigned threads, unsigned shared) {
+    uint32_t words[ELEMENTS] = {0}, n = threads;
+    uint64_t in, out;
+    void *function, *params[] = {&in, &out, &n};
+    assert_true(threads <= ELEMENTS);
+    assert_int_equal(gpu.alloc(&in, threads * 4), 0);
+    assert_int_equal(gpu.alloc(&out, threads * 4), 0);
+    assert_int_equal(gpu.upload(in, words, threads * 4), 0);
+    assert_int_equal(gpu.function(&function, module, "kernel"), 0);
+    if (strcmp(file, "use_after_free.ptx") == 0)
+        assert_int_equal(gpu.release_memory(in), 0);
+    assert_int_equal(gpu.launch(function, blocks, 1, 1, threads, 1, 1, shared, NULL, params, NULL), 0);
+    int error = gpu.synchronize();
+    /* The error stays until the context has gone. */
+    assert_int_equal(gpu.synchronize(), error);
+    assert_int_equal(gpu.download(words, out, threads * 4), error);
+    return error;
+}
+
+static void refused(void **state) {
+    const char *file = *state;
+    char *text = read_text(folder, file), log[1024] = "", says[256];
+    int options[] = {5, 6}, error;
+    void *values[] = {log, (void *)(uintptr_t)sizeof log}, *module;
+    unsigned want, blocks, threads, shared;
+    const char *at = strstr(text, "//! error ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "//! error %u blocks %u threads %u shared %u", &want, &blocks, &threads, &shared), 4);
+    at = strstr(text, "//! says ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "//! says %255[^\n]", says), 1);
+    error = gpu.load(&module, text, 2, options, values);
+    const char *message = log;
+    if (!error) {
+        error = launch(module, file, blocks, threads, shared);
+        message = gpu.last_fault();
+        gpu_reset(&gpu);
+    }
+    if (error != (int)want || !strstr(message, says))
+        fprintf(stderr, "%s: error %d, wanted %u; message: %s; wanted: %s\n", file, error, want, message, says);
+    assert_int_equal(error, want);
+    assert_non_null(strstr(message, says));
+    assert_non_null(strstr(message, "line "));
+    free(text);
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int main(int argc, char **argv) {
+    struct CMUnitTest tests[FILES];
+    size_t n = 0;
+    if (argc < 3) {
+        fprintf(stderr, "usage: %s LIBRARY FOLDER\n", argv[0]);
+        return 2;
+    }
+    folder = argv[2];
+    setenv("PTXSIM_STEPS", "100000", 1);
+    gpu_open(&gpu, argv[1]);
+    DIR *directory = opendir(folder);
+    if (!directory || !gpu.last_fault) {
+        fprintf(stderr, "%s\n", directory ? "these kernels are for the interpreter only" : folder);
+        return 2;
+    }
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL && n < FILES;) {
+        size_t length = strlen(entry->d_name);
+        if (length > 4 && strcmp(entry->d_name + length - 4, ".ptx") == 0)
+            files[n++] = strdup(entry->d_name);
+    }
+    closedir(directory);
+    qsort(files, n, sizeof *files, by_name);
+    memset(tests, 0, sizeof tests);
+    for (size_t i = 0; i < n; i++) {
+        tests[i].name = files[i];
+        tests[i].test_func = refused;
+        tests[i].initial_state = files[i];
+    }
+    int failed = _cmocka_run_group_tests("bad kernels", tests, n, NULL, NULL);
+    for (size_t i = 0; i < n; i++)
+        free(files[i]);
+    gpu.release(0);
+    return failed;
+}

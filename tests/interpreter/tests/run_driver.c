@@ -1,0 +1,245 @@
+/* The interpreter as a driver: device models and their limits, errors of entry points, clusters, threads, coverage. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "gpu.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *library;
+
+#define HEADER ".version 6.0\n.target sm_50\n.address_size 64\n"
+
+static const char plain[] =
+    HEADER ".extern .shared .align 16 .b8 room[];\n"
+           ".global .align 4 .u32 counter = 7;\n"
+           ".visible .entry add_one(.param .u64 data, .param .u32 n) .maxntid 512, 1, 1 {\n"
+           "    .reg .pred %p;\n    .reg .b32 %r<4>;\n    .reg .b64 %rd<4>;\n"
+           "    ld.param.u64 %rd1, [data];\n    ld.param.u32 %r3, [n];\n    mov.u32 %r1, %tid.x;\n"
+           "    setp.ge.u32 %p, %r1, %r3;\n    @%p exit;\n"
+           "    mul.wide.u32 %rd2, %r1, 4;\n    add.u64 %rd1, %rd1, %rd2;\n    ld.global.u32 %r2, [%rd1];\n"
+           "    add.u32 %r2, %r2, 1;\n    st.global.u32 [%rd1], %r2;\n    ret;\n}\n"
+           ".visible .entry empty() {\n    ret;\n}\n";
+
+static struct gpu gpu;
+static void *module, *add_one, *empty;
+
+/* Each device model needs a process of its own: the model is read once. The child's exit status is its count of errors.
+ */
+static int in_child(int (*body)(void), const char *device) {
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("PTXSIM_DEVICE", device, 1);
+        gpu_open(&gpu, library);
+        int errors = gpu.load(&module, plain, 0, NULL, NULL) != 0;
+        errors += gpu.function(&add_one, module, "add_one") != 0;
+        errors += gpu.function(&empty, module, "empty") != 0;
+        errors += body();
+        gpu.release(0);
+        exit(errors);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+}
+
+#define EXPECT(condition) (errors += (condition) ? 0 : (fprintf(stderr, "line %d: %s\n", __LINE__, #condition), 1))
+
+static int launch_empty(unsigned grid, unsigned block, unsigned shared) {
+    return gpu.launch(empty, grid, 1, 1, block, 1, 1, shared, NULL, NULL, NULL);
+}
+
+static unsigned optin;
+
+static int limits(void) {
+    int errors = 0, value = 0;
+    EXPECT(gpu.attribute(&value, 97, 0) == 0 && (unsigned)value == optin);
+    EXPECT(launch_empty(1, 1024, 49152) == 0);
+    EXPECT(launch_empty(1, 1025, 0) == 1);
+    EXPECT(launch_empty(0, 32, 0) == 1);
+    EXPECT(launch_empty(1, 32, 49153) == 1);
+    EXPECT(gpu.set(empty, 8, (int)optin) == 0);
+    EXPECT(launch_empty(1, 32, optin) == 0);
+    EXPECT(launch_empty(1, 32, optin + 1) == 1);
+    EXPECT(gpu.set(empty, 8, (int)optin + 1) == 1);
+    EXPECT(gpu.synchronize() == 0);
+    return errors;
+}
+
+static void device_limits(void **state) {
+    static const struct {
+        const char *device;
+        unsigned optin;
+    } devices[] = {{"sm_50", 49152},  {"sm_60", 49152},  {"sm_70", 98304},
+                   {"sm_80", 166912}, {"sm_90", 232448}, {"sm_120", 101376}};
+    (void)state;
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        optin = devices[i].optin;
+        assert_int_equal(in_child(limits, devices[i].device), 0);
+    }
+}
+
+struct attribute {
+    int id, unused;
+    unsigned cluster[16];
+};
+
+struct config {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    struct attribute *attributes;
+    unsigned count;
+};
+
+static int cluster_launch(unsigned size, unsigned grid) {
+    struct attribute attribute = {4, 0, {size, 1, 1}};
+    struct config config = {{grid, 1, 1}, {32, 1, 1}, 0, NULL, &attribute, 1};
+    int (*launch)(const struct config *, void *, void **, void **);
+    void *handle = dlopen(library, RTLD_NOW), *address = dlsym(handle, "cuLaunchKernelEx");
+    memcpy(&launch, &address, sizeof address);
+    return launch(&config, empty, NULL, NULL);
+}
+
+static int with_clusters(void) {
+    int errors = 0;
+    EXPECT(cluster_launch(8, 16) == 0);
+    EXPECT(cluster_launch(8, 15) == 1);
+    EXPECT(cluster_launch(16, 16) == 912);
+    EXPECT(gpu.set(empty, 14, 1) == 0);
+    EXPECT(cluster_launch(16, 16) == 0);
+    EXPECT(cluster_launch(32, 32) == 912);
+    return errors;
+}
+
+static int without_clusters(void) {
+    int errors = 0;
+    EXPECT(cluster_launch(1, 16) == 0);
+    EXPECT(cluster_launch(2, 16) == 801);
+    return errors;
+}
+
+static void cluster_sizes(void **state) {
+    (void)state;
+    assert_int_equal(in_child(with_clusters, "sm_90"), 0);
+    assert_int_equal(in_child(without_clusters, "sm_80"), 0);
+}
+
+static int misuse(void) {
+    int errors = 0;
+    uint64_t data = 0, words[4] = {0};
+    uint32_t n = 4;
+    void *function, *params[] = {&data, &n}, *other;
+    EXPECT(gpu.function(&function, module, "absent") == 500);
+    EXPECT(gpu.function(&function, NULL, "empty") == 400);
+    EXPECT(gpu.alloc(&data, 0) == 1);
+    EXPECT(gpu.alloc(&data, (size_t)1 << 40) == 2);
+    EXPECT(gpu.alloc(&data, 16) == 0);
+    EXPECT(gpu.upload(data, words, 17) == 1);
+    EXPECT(gpu.upload(data + 8, words, 8) == 0);
+    EXPECT(gpu.download(words, data, 16) == 0);
+    EXPECT(gpu.fill(data, 1, 16) == 0);
+    EXPECT(gpu.launch(add_one, 1, 1, 1, 32, 1, 1, 0, (void *)words, params, NULL) == 400);
+    EXPECT(gpu.launch(add_one, 1, 1, 1, 513, 1, 1, 0, NULL, params, NULL) == 1);
+    EXPECT(gpu.launch(add_one, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL) == 0);
+    EXPECT(gpu.download(words, data, 16) == 0 && words[0] == 0x0101010201010102ull);
+    EXPECT(gpu.release_memory(data + 4) == 1);
+    EXPECT(gpu.release_memory(data) == 0);
+    EXPECT(gpu.release_memory(data) == 1);
+    EXPECT(gpu.load(&other, "\177ELF", 0, NULL, NULL) == 209);
+    EXPECT(gpu.load(&other, "no PTX", 0, NULL, NULL) == 218);
+    EXPECT(gpu.set_current(NULL) == 0);
+    EXPECT(gpu.alloc(&data, 16) == 201);
+    EXPECT(gpu.load(&other, plain, 0, NULL, NULL) == 201);
+    EXPECT(gpu.set_current(gpu.context) == 0);
+    EXPECT(gpu.unload(module) == 0);
+    EXPECT(gpu.unload(module) == 400);
+    EXPECT(gpu.launch(add_one, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL) == 400);
+    return errors;
+}
+
+static void entry_points(void **state) {
+    (void)state;
+    assert_int_equal(in_child(misuse, "sm_90"), 0);
+}
+
+enum { WORKERS = 4, ROUNDS = 50 };
+
+static void *work(void *unused) {
+    uint64_t data;
+    uint32_t words[32] = {0}, n = 32;
+    void *params[] = {&data, &n};
+    intptr_t errors = 0;
+    (void)unused;
+    EXPECT(gpu.set_current(gpu.context) == 0);
+    EXPECT(gpu.alloc(&data, sizeof words) == 0);
+    EXPECT(gpu.upload(data, words, sizeof words) == 0);
+    for (int i = 0; i < ROUNDS; i++)
+        EXPECT(gpu.launch(add_one, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL) == 0);
+    EXPECT(gpu.download(words, data, sizeof words) == 0);
+    EXPECT(words[0] == ROUNDS && words[31] == ROUNDS);
+    return (void *)errors;
+}
+
+static int threads(void) {
+    pthread_t workers[WORKERS];
+    int errors = 0;
+    for (int i = 0; i < WORKERS; i++)
+        EXPECT(pthread_create(&workers[i], NULL, work, NULL) == 0);
+    for (int i = 0; i < WORKERS; i++) {
+        void *result;
+        EXPECT(pthread_join(workers[i], &result) == 0 && result == NULL);
+    }
+    return errors;
+}
+
+static void many_threads(void **state) {
+    (void)state;
+    assert_int_equal(in_child(threads, "sm_90"), 0);
+}
+
+static void coverage(void **state) {
+    char path[] = "/tmp/ptxsim_coverage_XXXXXX", line[256];
+    int executed = 0, missed = 0, file = mkstemp(path);
+    (void)state;
+    assert_true(file >= 0);
+    setenv("PTXSIM_COVERAGE", path, 1);
+    assert_int_equal(in_child(threads, "sm_90"), 0);
+    unsetenv("PTXSIM_COVERAGE");
+    FILE *stream = fdopen(file, "r");
+    assert_non_null(stream);
+    while (fgets(line, sizeof line, stream)) {
+        char kernel[64];
+        unsigned number;
+        int hit;
+        assert_int_equal(sscanf(line, "%63s %u %d", kernel, &number, &hit), 3);
+        executed += hit;
+        missed += !hit;
+    }
+    fclose(stream);
+    unlink(path);
+    /* All of add_one; the other kernel's only line is not run, and the end of a body counts as run. */
+    assert_int_equal(missed, 1);
+    assert_int_equal(executed, 13);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(device_limits), cmocka_unit_test(cluster_sizes), cmocka_unit_test(entry_points),
+        cmocka_unit_test(many_threads),  cmocka_unit_test(coverage),
+    };
+    if (argc < 2) {
+        fprintf(stderr, "usage: %s LIBRARY\n", argv[0]);
+        return 2;
+    }
+    library = argv[1];
+    return cmocka_run_group_tests_name("driver", tests, NULL, NULL);
+}
