@@ -7,8 +7,6 @@
 enum Target { kClass, kIgnored, kBad };
 
 DEVICE int64_t read_target(const gpulossi_cross_entropy &p, int64_t row) {
-    if (row >= p.rows.rows)
-        return 0;
     return p.rows.flags & GPULOSSI_I32_TARGETS ? ((const int32_t *)p.targets)[row] : ((const int64_t *)p.targets)[row];
 }
 
@@ -80,14 +78,26 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ bool reduces() const { return p.lse_in == 0; }
     __device__ __forceinline__ bool sums_apart() const { return false; }
 
-    __device__ __forceinline__ Row begin(const Cut<E> &cut, int64_t row) const {
+    __device__ __forceinline__ Row begin(const Cut<E> &cut, int64_t row, bool whole) const {
         Row r;
         r.row = row;
-        r.y = read_target(p, row);
-        r.target = row < p.rows.rows ? kind_of(p, r.y) : kIgnored;
-        r.vector = r.target == kClass ? cut.vector_of(r.y) : -1;
-        r.place = cut.place_of(r.y);
+        r.y = 0;
+        r.target = kIgnored;
+        r.vector = -1;
+        r.place = 0;
+        if (row < p.rows.rows && whole) {
+            r.y = read_target(p, row);
+            r.target = kind_of(p, r.y);
+            if (r.target == kClass) {
+                r.vector = cut.vector_of(r.y);
+                r.place = cut.place_of(r.y);
+            }
+        }
         return r;
+    }
+
+    __device__ __forceinline__ N pick(const Row &r) const {
+        return r.target == kClass ? E::widen(array(0, r.row)[r.y]) : N(0);
     }
 
     template <int K>
@@ -101,11 +111,6 @@ template <class E> struct CrossEntropy {
                         *to = x[k][0].get(i);
     }
 
-    __device__ __forceinline__ void fetch(const Row &r, int rank, N *to) const {
-        if (rank == 0 && r.target == kClass)
-            *to = E::widen(array(0, r.row)[r.y]);
-    }
-
     __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *x_y) const {
         Unfinished u = {r.row, r.top, s.sum, r.target == kClass ? *x_y : N(0), r.target};
         return u;
@@ -114,26 +119,22 @@ template <class E> struct CrossEntropy {
     template <int K>
     __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int, Vector<E> (&x)[K][1]) const {
         /* Some vectors at a time, to bound how many numbers are unpacked at once. */
-        enum { many = W == 8 ? 1 : 16 / W < K ? 16 / W : K };
+        enum { many = 8 / W < K ? 8 / W : K };
 #pragma unroll
         for (int first = 0; first < K; first += many) {
+            N part[many * W];
             N top = s.top;
 #pragma unroll
-            for (int k = first; k < first + many; k++)
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    top = larger(top, x[k][0].get(i));
+            for (int i = 0; i < many * W; i++)
+                part[i] = x[first + i / W][0].get(i % W);
+            top = larger(top, in_halves<Maximum>(part));
             s.raise(top);
             /* A NaN among masked classes must still enter the sum. */
             N from = top == -Limits<N>::infinity() ? N(0) : top;
 #pragma unroll
-            for (int k = first; k < first + many; k++) {
-                N sum = 0;
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    sum += exp_below(x[k][0].get(i), from);
-                s.sum += sum;
-            }
+            for (int i = 0; i < many * W; i++)
+                part[i] = exp_below(x[first + i / W][0].get(i % W), from);
+            s.sum += in_halves<Sum>(part);
         }
     }
 

@@ -23,58 +23,68 @@ DEVICE uint32_t count_up(uint32_t *counter, uint32_t times) {
 /* The rows of a launch, shared out among teams: a team is a warp, whose groups take a row each at a time, or a group that is
  * larger than a warp. A team takes `run` turns in a row before it asks for more. */
 class Queue {
-    uint32_t *taken;
-    uint32_t *place;  /* two places in shared memory, used in turn */
-    uint32_t tiles;   /* that can be taken */
-    uint32_t current; /* tile of the team */
-    uint32_t fetched; /* the one after it, in the team's first thread */
+    gpulossi_scratch *scratch;
+    struct Shared {
+        uint32_t tiles; /* that can be taken: `run` turns of a team each */
+        uint32_t teams; /* in the grid */
+        uint32_t next[2][GPULOSSI_BLOCK / kLanes]; /* by team, used in turn */
+    } *shared; /* what the block shares, and what is seldom looked at */
+    uint32_t current, fetched; /* tile of the team, and the one after it (in the team's first thread) */
+    uint32_t rows_a_turn, row_in_turn, warps;
     int run, left, turn;
-    bool first; /* thread of the team */
     bool alone; /* a team that is a warp */
+    bool first; /* thread of the team */
 
-    __device__ __forceinline__ void fetch(uint32_t teams) {
+    __device__ __forceinline__ void fetch() {
         if (first)
-            fetched = tiles > teams ? teams + count_up(taken, tiles) : tiles;
+            fetched = shared->tiles > shared->teams ? shared->teams + count_up(&scratch->taken, shared->tiles)
+                                                    : shared->tiles;
     }
-    __device__ __forceinline__ uint32_t teams() const {
-        return gridDim.x * (blockDim.x / (alone ? (uint32_t)kLanes : (uint32_t)team_size));
+    __device__ __forceinline__ uint32_t &next() const {
+        return shared->next[turn][threadIdx.x / (kLanes * warps)];
     }
-    int team_size;
 
   public:
     __device__ __forceinline__ Queue(gpulossi_scratch *scratch, const Group &group, int64_t rows, int run)
-        : taken(&scratch->taken), run(run), left(run), turn(0), alone(group.size <= kLanes),
-          team_size(alone ? kLanes : group.size) {
-        __shared__ uint32_t places[2][GPULOSSI_BLOCK / kLanes];
-        uint32_t team = threadIdx.x / (uint32_t)team_size;
-        int64_t rows_a_tile = (int64_t)run * (team_size / group.size);
-        place = &places[0][team];
-        first = threadIdx.x % (uint32_t)team_size == 0;
-        tiles = (uint32_t)((rows + rows_a_tile - 1) / rows_a_tile);
-        current = blockIdx.x * (blockDim.x / (uint32_t)team_size) + team;
-        fetch(teams());
+        : scratch(scratch), run(run), left(run), turn(0), alone(group.size <= kLanes) {
+        __shared__ Shared of_block;
+        uint32_t size = alone ? kLanes : (uint32_t)group.size;
+        int64_t rows_a_tile;
+        shared = &of_block;
+        warps = size / kLanes;
+        first = threadIdx.x % size == 0;
+        rows_a_turn = size / (uint32_t)group.size;
+        row_in_turn = threadIdx.x % size / (uint32_t)group.size;
+        rows_a_tile = (int64_t)run * rows_a_turn;
+        if (threadIdx.x == 0) {
+            shared->tiles = (uint32_t)((rows + rows_a_tile - 1) / rows_a_tile);
+            shared->teams = gridDim.x * (blockDim.x / size);
+        }
+        __syncthreads();
+        current = blockIdx.x * (blockDim.x / size) + threadIdx.x / size;
+        fetch();
     }
-    __device__ __forceinline__ bool more() const { return current < tiles; }
+    __device__ __forceinline__ bool more() const { return current < shared->tiles; }
 
     /* The row of this thread's group; it may lie past the last one. */
-    __device__ __forceinline__ int64_t row(const Group &group) const {
-        int in_team = (int)(threadIdx.x % (uint32_t)team_size) / group.size;
-        return ((int64_t)current * run + (run - left)) * (team_size / group.size) + in_team;
+    __device__ __forceinline__ int64_t row() const {
+        return (int64_t)((uint64_t)current * (rows_a_turn * (uint32_t)run)) +
+               (uint32_t)(run - left) * rows_a_turn + row_in_turn;
     }
 
     /* announce() tells the team what comes next; after a barrier of the team, advance() goes there. */
     __device__ __forceinline__ void announce() {
         if (first && !alone)
-            place[turn * (GPULOSSI_BLOCK / kLanes)] = fetched;
+            next() = fetched;
     }
     __device__ __forceinline__ void advance() {
         if (--left > 0)
             return;
         left = run;
-        current = alone ? __shfl_sync(0xffffffffu, fetched, 0) : place[turn * (GPULOSSI_BLOCK / kLanes)];
+        current = alone ? __shfl_sync(0xffffffffu, fetched, 0) : next();
         turn ^= 1;
-        if (current < tiles)
-            fetch(teams());
+        if (more())
+            fetch();
     }
 };
 

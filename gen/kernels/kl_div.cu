@@ -9,7 +9,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     typedef typename E::Number Number;
     typedef Number N;
     typedef gpulossi_kl_div Params;
-    enum { kArrays = 2, kOnePass = true, W = Width<E>::value };
+    enum { kArrays = 2, kOnePass = true, kFewRegisters = kLogInput, W = Width<E>::value };
 
     struct State {
         double sum;
@@ -51,7 +51,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     __device__ __forceinline__ bool reduces() const { return true; }
     __device__ __forceinline__ bool sums_apart() const { return p.rows.loss_rows == 0; }
 
-    __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row) const {
+    __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;
         double scale = grad_scale;
         if (p.rows.grad_loss_rows && row < p.rows.rows)
@@ -102,41 +102,6 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return -(kLogInput ? t : Format<N>::divide(t, q)) * r.scale;
     }
 
-    /* Fills y with the terms or the gradients of n pairs. The short ways are tried first, in a straight line; when they
-     * are not right for all pairs, the long ways follow. */
-    template <bool kGradient, int n>
-    __device__ __forceinline__ void each(const Row &r, bool ordinary, const N (&q)[n], const N (&t)[n], N (&y)[n]) const {
-        N sum = 0;
-#pragma unroll
-        for (int i = 0; i < n; i++) {
-            y[i] = kGradient ? gradient_of(r, q[i], t[i]) : term(q[i], t[i]);
-            if (kGradient && !kLogInput)
-                sum += y[i];
-        }
-        /* A quotient that overflows comes out as NaN. */
-        if (!ordinary || sum != sum) {
-            N q_left[n], t_left[n];
-#pragma unroll
-            for (int i = 0; i < n; i++)
-                q_left[i] = q[i], t_left[i] = t[i];
-#pragma unroll 1
-            for (int i = 0; i < n; i++) {
-                N next = kGradient ? any_gradient_of(r, q_left[0], t_left[0]) : any_term(q_left[0], t_left[0]);
-                shift(q_left, q_left[0]);
-                shift(t_left, t_left[0]);
-                shift(y, next);
-            }
-        }
-    }
-
-    /* Moves all down by one place; `last` comes in at the end. */
-    template <int n> DEVICE void shift(N (&x)[n], N last) {
-#pragma unroll
-        for (int i = 0; i + 1 < n; i++)
-            x[i] = x[i + 1];
-        x[n - 1] = last;
-    }
-
     template <class O, int K>
     DEVICE void store_each(const Cut<E> &cut, typename O::Bits *row, int at, int step, const N (&y)[K * W]) {
 #pragma unroll
@@ -145,23 +110,52 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
                 store<E, O>(cut, row, at + k * step, y + k * W);
     }
 
+    /* The terms or the gradients of K pairs of vectors, element by element from memory: for what is not ordinary. Returns
+     * the sum of the terms. */
+    template <bool kGradient>
+    __device__ __forceinline__ N any_of(const Row &r, const Cut<E> &cut, int at, int step, int vectors) const {
+        typedef typename Out<E>::Type O;
+        N sum = 0;
+#pragma unroll 1
+        for (int i = 0; i < vectors * W; i++) {
+            int64_t c = cut.first(at + i / W * step) + i % W;
+            if (!cut.inside(c))
+                continue;
+            N q = E::widen(array(0, r.row)[c]) + (kLogInput ? N(0) : eps), t = E::widen(array(1, r.row)[c]);
+            if (kGradient) {
+                grad(r.row)[c] = E::narrow(any_gradient_of(r, q, t));
+            } else {
+                N term = any_term(q, t);
+                sum += term;
+                if (p.elements)
+                    elements(r.row)[c] = O::narrow(term);
+            }
+        }
+        return sum;
+    }
+
+    __device__ __forceinline__ typename Out<E>::Type::Bits *elements(int64_t row) const {
+        return (typename Out<E>::Type::Bits *)p.elements + row * p.elements_stride;
+    }
+
+    /* The short ways are taken first, in a straight line; where they are not right for all of the pairs, any_of() follows. */
     template <int K>
     __device__ __forceinline__ void enter(const Row &r, State &s, const Cut<E> &cut, int at, int step,
                                           Vector<E> (&x)[K][2]) const {
-        typedef typename Out<E>::Type O;
-        N q[K * W], t[K * W], y[K * W];
+        enum { n = K * W };
+        N q[n], t[n], y[n];
         typename Format<N>::Bits worst = 0;
 #pragma unroll
-        for (int i = 0; i < K * W; i++) {
+        for (int i = 0; i < n; i++) {
             q[i] = x[i / W][0].get(i % W);
             t[i] = x[i / W][1].get(i % W);
         }
         if (!kLogInput && eps != 0)
 #pragma unroll
-            for (int i = 0; i < K * W; i++)
+            for (int i = 0; i < n; i++)
                 q[i] += eps;
 #pragma unroll
-        for (int i = 0; i < K * W; i++) {
+        for (int i = 0; i < n; i++) {
             if (!kLogInput)
                 worst = max(worst, distance(q[i]));
             if (!kLogInput && !kLogTarget)
@@ -169,26 +163,29 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         }
         bool ordinary = worst < Format<N>::range() && !(p.rows.flags & GPULOSSI_KEEP_ZERO_NAN);
         if (p.rows.loss || p.rows.loss_rows || p.elements) {
-            each<false>(r, ordinary, q, t, y);
-            N sum = 0;
 #pragma unroll
-            for (int i = 0; i < K * W; i++)
-                sum += y[i];
-            s.sum += (double)sum;
-            if (p.elements)
-                store_each<O, K>(cut, (typename O::Bits *)p.elements + r.row * p.elements_stride, at, step, y);
+            for (int i = 0; i < n; i++)
+                y[i] = term(q[i], t[i]);
+            s.sum += (double)(ordinary ? in_halves<Sum>(y) : any_of<false>(r, cut, at, step, K));
+            if (p.elements && ordinary)
+                store_each<typename Out<E>::Type, K>(cut, elements(r.row), at, step, y);
         }
         if (p.rows.grad) {
-            each<true>(r, ordinary, q, t, y);
-            store_each<E, K>(cut, grad(r.row), at, step, y);
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                y[i] = gradient_of(r, q[i], t[i]);
+            /* A quotient that overflows comes out as NaN. */
+            N sum = kLogInput ? N(0) : in_halves<Sum>(y);
+            if (ordinary && sum == sum)
+                store_each<E, K>(cut, grad(r.row), at, step, y);
+            else
+                any_of<true>(r, cut, at, step, K);
         }
     }
 
     __device__ __forceinline__ void close(Row &, const State &) const {}
 
-    template <int K>
-    __device__ __forceinline__ void pick(const Row &, int, int, const Vector<E> (&)[K][2], N *) const {}
-    __device__ __forceinline__ void fetch(const Row &, int, N *) const {}
+    __device__ __forceinline__ N pick(const Row &) const { return 0; }
 
     struct Unfinished {
         int64_t row;
@@ -220,7 +217,15 @@ template <class E> struct lp { typedef KlDiv<E, true, false> Loss; };
 template <class E> struct pl { typedef KlDiv<E, false, true> Loss; };
 template <class E> struct ll { typedef KlDiv<E, true, true> Loss; };
 
-extern "C" __global__ void __launch_bounds__(GPULOSSI_BLOCK, sizeof(MODULE_DTYPE::Bits) == 8 ? 2 : 3)
+typedef MODULE_KERNEL<MODULE_DTYPE>::Loss Loss;
+
+/* As many blocks as the registers of each kind allow without spilling. */
+enum {
+    kBlocks = sizeof(MODULE_DTYPE::Bits) == 8 ? 2 : Loss::kFewRegisters ? 4 : 3,
+    kVectors = Width<MODULE_DTYPE>::value < 8 ? GPULOSSI_PAIRS_STREAMED : 1
+};
+
+extern "C" __global__ void __launch_bounds__(GPULOSSI_BLOCK, kBlocks)
     MODULE_ENTRY(const __grid_constant__ gpulossi_kl_div p) {
-    Schedule<MODULE_KERNEL<MODULE_DTYPE>::Loss>::streamed<(Width<MODULE_DTYPE>::value < 8 ? GPULOSSI_PAIRS_STREAMED : 1)>(p);
+    Schedule<Loss>::streamed<kVectors>(p);
 }

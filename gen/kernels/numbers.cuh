@@ -45,8 +45,8 @@ template <> struct Format<float> {
     DEVICE Bits bits(float x) { return __float_as_uint(x); }
     DEVICE float from(Bits b) { return __uint_as_float(b); }
     DEVICE float rescued(float x) { return x * 0x1p24f; }
-    DEVICE Bits least() { return 0x00800000u; } /* the range in which reciprocals are safe: 2^-126 .. 2^126 */
-    DEVICE Bits range() { return 0x7e000000u; }
+    DEVICE Bits least() { return 0x00800000u; } /* numbers of 2^-126 .. 2^125: sums of two have a reciprocal */
+    DEVICE Bits range() { return 0x7d800000u; }
     DEVICE float ln2_of_mantissa() { return 0.693147181f * 0x1p-23f; }
     DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
     /* a / b in that range: the reciprocal's error is taken out by one step. */
@@ -56,20 +56,14 @@ template <> struct Format<float> {
         f = a * r;
         return fmaf(fmaf(-f, b, a), r, f);
     }
-    /* log(1 + f) for f in [-1/3, 1/2]: f + f^2 Q(f), Q the minimax polynomial of relative error 2^-26. */
-    DEVICE float log1p_small(float f) {
-        float q = -6.743920960e-02f;
-        q = fmaf(q, f, 1.179209430e-01f);
-        q = fmaf(q, f, -1.104558278e-01f);
-        q = fmaf(q, f, 1.080291044e-01f);
-        q = fmaf(q, f, -1.235862565e-01f);
-        q = fmaf(q, f, 1.430141845e-01f);
-        q = fmaf(q, f, -1.667403766e-01f);
-        q = fmaf(q, f, 1.999962923e-01f);
-        q = fmaf(q, f, -2.499986164e-01f);
-        q = fmaf(q, f, 3.333333649e-01f);
-        q = fmaf(q, f, -5.000000053e-01f);
-        return fmaf(f * f, q, f);
+    /* log(a / b) for a / b in [2/3, 3/2]: with s = (a - b) / (a + b), 2 atanh(s) = 2 s + 2 s^3 P(s^2), where P is the
+     * minimax polynomial whose error stays below 2^-28 of the result. */
+    DEVICE float log_near(float a, float b) {
+        float s = quotient(a - b, a + b);
+        float z = s * s;
+        float p = fmaf(fmaf(z, 1.518262443e-01f, 1.997880391e-01f), z, 3.333347476e-01f);
+        float twice = s + s;
+        return fmaf(twice * z, p, twice);
     }
 };
 template <> struct Format<double> {
@@ -80,11 +74,11 @@ template <> struct Format<double> {
     DEVICE double from(Bits b) { return __longlong_as_double((long long)b); }
     DEVICE double rescued(double x) { return x * 0x1p54; }
     DEVICE Bits least() { return 0x0010000000000000ull; }
-    DEVICE Bits range() { return 0x7fc0000000000000ull; }
+    DEVICE Bits range() { return 0x7fb0000000000000ull; }
     DEVICE double ln2_of_mantissa() { return 0.69314718055994531 * 0x1p-52; }
     DEVICE double divide(double a, double b) { return __ddiv_rn(a, b); }
     DEVICE double quotient(double a, double b) { return __ddiv_rn(a, b); }
-    DEVICE double log1p_small(double f) { return log1p(f); }
+    DEVICE double log_near(double a, double b) { return log1p((a - b) / b); }
 };
 
 /* How far a number is from the range in which log_ratio works: less than Format::range() inside. */
@@ -98,8 +92,7 @@ template <class N> DEVICE N log_ratio(N a, N b) {
     typedef typename F::Integer Integer;
     Integer half = (Integer)1 << (F::mantissa - 1);
     Integer power = ((Integer)(F::bits(a) - F::bits(b)) + half) & -2 * half;
-    N f = F::quotient(F::from(F::bits(a) - power) - b, b);
-    return fma((N)power, F::ln2_of_mantissa(), F::log1p_small(f));
+    return fma((N)power, F::ln2_of_mantissa(), F::log_near(F::from(F::bits(a) - power), b));
 }
 
 /* log(a / b) for a > 0 and anything else. */
@@ -116,9 +109,9 @@ template <class N> DEVICE N log_any_ratio(N a, N b) {
     else if (F::bits(b) < F::least())
         b = F::rescued(b), shift += N(F::rescue) * ln2;
     if (a > 1 && b > 1)
-        a *= N(0.25), b *= N(0.25);
-    else if (b > 1)
-        b *= N(0.25), shift -= 2 * ln2;
+        a *= N(0x1p-8), b *= N(0x1p-8);
+    else if (b > 1 && distance(b) >= F::range())
+        b *= N(0x1p-8), shift -= 8 * ln2;
     return log_ratio(a, b) + shift;
 }
 

@@ -13,6 +13,17 @@ struct Maximum {
     template <class N> DEVICE N of(N a, N b) { return larger(a, b); }
 };
 
+/* Over n numbers of a thread from x[first] on, half by half: a short chain, and a sum whose error grows with log n only. */
+template <class Op, int first, int n> struct Halves {
+    template <class N, int all> DEVICE N over(const N (&x)[all]) {
+        return Op::of(Halves<Op, first, n / 2>::over(x), Halves<Op, first + n / 2, n - n / 2>::over(x));
+    }
+};
+template <class Op, int first> struct Halves<Op, first, 1> {
+    template <class N, int all> DEVICE N over(const N (&x)[all]) { return x[first]; }
+};
+template <class Op, class N, int n> DEVICE N in_halves(const N (&x)[n]) { return Halves<Op, 0, n>::over(x); }
+
 /* All lanes of a warp, and `width` neighbouring ones (a power of two): both give the value over them in all of them. All
  * lanes of the warp call. */
 struct WholeWarp {

@@ -8,9 +8,10 @@
  *   Row                       what a row needs besides its elements
  *   array(a, row), absent(a)  start of a row of array a; a value that adds nothing to the state
  *   grad(row)                 start of a row of the gradient
- *   begin(cut, row)           the Row, before anything is reduced; the row may lie past the last one
- *   pick(row, at, step, x, to)    writes to shared memory what finish() needs of one of the elements, if it is in x
- *   fetch(row, rank, to)      the same, from memory, where no elements pass by
+ *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. A thread that does
+ *                             not lead its group needs no whole Row when there is no gradient
+ *   pick(row)                 what finish() needs of a single element, which the gradient may overwrite afterwards
+ *   pick(row, at, step, x, to)  the same into shared memory, if the element is among K vectors of the row
  *   reduces()                 whether the state is needed
  *   sums_apart()              whether finish() may be called by every thread of a row with its own part of the state
  *   enter(row, state, cut, at, step, x)  K vectors of the row, number at + k * step with contents x[k], enter the state
@@ -55,10 +56,11 @@ template <class Loss> struct Schedule {
             for (int a = 0; a < A; a++) {
                 start[a] = loss.array(a, row);
                 vectors[a] = (const uint4 *)(start[a] - cut.head);
-                fit[a] = cut.fits(start[a]);
+                fit[a] = a == 0 || cut.fits(start[a]); /* it was cut to fit the first */
                 all_fit = all_fit && fit[a];
             }
-            keep(all_fit);
+            if (A > 1)
+                keep(all_fit);
         }
     };
 
@@ -117,7 +119,7 @@ template <class Loss> struct Schedule {
     }
 
     /* The last step of every kernel: what the grid's threads have summed becomes the loss. */
-    DEVICE void end(const Loss &loss, Total &total) {
+    DEVICE void end(const Loss &loss, Total total) {
         gpulossi_scratch *scratch = (gpulossi_scratch *)loss.p.rows.scratch;
         if (!loss.concludes() || !total.last(scratch))
             return;
@@ -135,14 +137,16 @@ template <class Loss> struct Schedule {
 
         __device__ __forceinline__ explicit Rows(const typename Loss::Params &p)
             : p(p), group(p.rows.group), even(0, p.rows.classes),
-              queue((gpulossi_scratch *)p.rows.scratch, group, p.rows.rows, run(group, p.rows.rows)) {}
+              queue((gpulossi_scratch *)p.rows.scratch, group, p.rows.rows, run(group, p.rows.rows)) {
+            keep(even.vectors);
+        }
 
         /* Short rows are taken several times in a row, where there are enough of them. */
         DEVICE int run(const Group &group, int64_t rows) {
             return group.size <= kLanes && rows > 16ll * gridDim.x * group.count ? 4 : 1;
         }
 
-        __device__ __forceinline__ int64_t row() const { return queue.row(group); }
+        __device__ __forceinline__ int64_t row() const { return queue.row(); }
         __device__ __forceinline__ bool live(int64_t row) const { return row < p.rows.rows; }
 
         /* Lanes of a warp go on together: those past the last row go along with an empty one. */
@@ -183,7 +187,7 @@ template <class Loss> struct Schedule {
             Vector<E> x[K][A];
             if (more)
                 load<K, kRead_once>(loss, cut, arrays, group.rank, group.size, x);
-            typename Loss::Row r = loss.begin(cut, row);
+            typename Loss::Row r = loss.begin(cut, row, true);
             if (unfinished)
                 loss.finish(kept[threadIdx.x], totals[threadIdx.x]);
             if (!more)
@@ -212,31 +216,29 @@ template <class Loss> struct Schedule {
 
     /* A row is read in steps of K vectors a thread, and a second time for the gradient where it needs the state. */
     template <int K> DEVICE void streamed(const typename Loss::Params &p) {
-        __shared__ N picked[2][GPULOSSI_BLOCK];
+        __shared__ Total totals[GPULOSSI_BLOCK]; /* seldom touched, so they take no registers */
         Loss loss(p);
         Rows rows(p);
         Group &group = rows.group;
-        Total total = Total::zero();
-        int step = K * group.size, turn = 0;
+        totals[threadIdx.x] = Total::zero();
+        int step = K * group.size;
 #pragma unroll 1
         while (rows.queue.more()) {
             int64_t row = rows.row();
-            bool live = rows.live(row);
+            bool live = rows.live(row), leads = group.rank == 0;
             Cut<E> cut = rows.short_cut(loss, row);
             Arrays arrays(loss, cut, row);
-            typename Loss::Row r = loss.begin(cut, row);
+            typename Loss::Row r = loss.begin(cut, row, leads || p.rows.grad);
             typename Loss::State state = Loss::State::empty();
             Vector<E> x[K][A];
+            N picked = leads ? loss.pick(r) : N(0);
             int at;
-            if (!loss.reduces())
-                loss.fetch(r, group.rank, &picked[turn][group.number]);
             rows.queue.announce();
             if (!loss.reduces() || loss.sums_apart())
                 group.settle();
 #pragma unroll 1
             for (at = group.rank; loss.reduces() && at < cut.vectors; at += step) {
                 load<K, Loss::kOnePass ? kRead_once : kRead_again>(loss, cut, arrays, at, group.size, x);
-                loss.pick(r, at, group.size, x, &picked[turn][group.number]);
                 loss.enter(r, state, cut, at, group.size, x);
             }
             if (loss.reduces() && !loss.sums_apart())
@@ -244,9 +246,8 @@ template <class Loss> struct Schedule {
             rows.queue.advance();
             if (live)
                 loss.close(r, state);
-            if (live && (loss.sums_apart() || group.rank == 0))
-                loss.finish(loss.unfinished(r, state, &picked[turn][group.number]), total);
-            turn ^= 1;
+            if (live && (loss.sums_apart() || leads))
+                loss.finish(loss.unfinished(r, state, &picked), totals[threadIdx.x]);
             if (!Loss::kOnePass && p.rows.grad && cut.vectors > group.rank)
                 /* From the end: what was read last is still in the cache. */
 #pragma unroll 1
@@ -255,7 +256,7 @@ template <class Loss> struct Schedule {
                     write_gradient(loss, cut, r, at, group.size, x);
                 }
         }
-        end(loss, total);
+        end(loss, totals[threadIdx.x]);
     }
 };
 
