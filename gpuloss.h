@@ -26,23 +26,20 @@
  * gradient alone a backward pass, both are one fused pass.
  *
  * CONVENTIONS, for every function unless it says otherwise
- *   pointers     device memory of the context's GPU, aligned to one element; GPULOSS_PTR(x) makes one from a CUdeviceptr
- *   strides      in elements, from one row to the next; 0 means packed (stride = classes); classes are contiguous
- *   sizes        in bytes when the name ends in _bytes, else in elements
- *   zero         in a desc field means "neutral" or "not given"; where a guess could change the result (dtype,
- *                index type, reduction, what an input holds) zero is an error that names the field
- *   stream       the CUDA stream (CUstream, cudaStream_t) that the work is put on; NULL is the default stream. Calls
- *                return before the GPU has finished, never synchronise, and allocate nothing after the first use of
- *                a kernel and of a stream
- *   threads      a context may be used by any number of threads at once, except that gpuloss_destroy and
- *                gpuloss_release_stream must not run at the same time as work on what they release
- *   context      the context's CUcontext is made current for the duration of a call and the caller's put back
- *   errors       a status other than GPULOSS_OK; gpuloss_last_error() tells the calling thread what happened, with
- *                the field and the value that was got. When a call fails, nothing was launched.
- *   floats       loss, loss_rows, loss_elements, lse and upstream gradients are double when dtype is GPULOSS_F64,
- *                else float: results are never rounded to a 16-bit type
- *   same bits    no floating-point atomics, every sum in a fixed order: the same call on the same GPU gives the
- *                same bits every time
+ *   pointers     device memory of the context's GPU, aligned to one element; GPULOSS_PTR(x) makes one from a
+ * CUdeviceptr strides      in elements, from one row to the next; 0 means packed (stride = classes); classes are
+ * contiguous sizes        in bytes when the name ends in _bytes, else in elements zero         in a desc field means
+ * "neutral" or "not given"; where a guess could change the result (dtype, index type, reduction, what an input holds)
+ * zero is an error that names the field stream       the CUDA stream (CUstream, cudaStream_t) that the work is put on;
+ * NULL is the default stream. Calls return before the GPU has finished, and neither wait nor allocate, except at the
+ * first use of a kernel (it is compiled) and of a stream (it may need scratch) threads      a context may be used by
+ * any number of threads at once, except that gpuloss_destroy and gpuloss_release_stream must not run at the same time
+ * as work on what they release context      the context's CUcontext is made current for the duration of a call and the
+ * caller's put back errors       a status other than GPULOSS_OK; gpuloss_last_error() tells the calling thread what
+ * happened, with the field and the value that was got. When a call fails, nothing was launched. floats       loss,
+ * loss_rows, loss_elements, lse and upstream gradients are double when dtype is GPULOSS_F64, else float: results are
+ * never rounded to a 16-bit type same bits    the sum of a row is formed in a fixed order, and the sum over rows
+ * exactly, rounded once: the same call gives the same bits every time
  *
  * CONFIGURATION, defined before the include
  *   GPULOSS_IMPLEMENTATION    this translation unit carries the implementation and the PTX
@@ -97,24 +94,24 @@ struct CUstream_st;
 typedef enum gpuloss_status {
     GPULOSS_OK = 0,
     /* 1xx usage: the call is wrong, the same call will fail again */
-    GPULOSS_ERROR_INVALID_ARGUMENT = 100,  /* a field is null, unset, negative, out of range, or clashes with another */
-    GPULOSS_ERROR_MISALIGNED = 101,        /* a pointer is not aligned to its element */
+    GPULOSS_ERROR_INVALID_ARGUMENT = 100, /* a field is null, unset, negative, out of range, or clashes with another */
+    GPULOSS_ERROR_MISALIGNED = 101,       /* a pointer is not aligned to its element */
     GPULOSS_ERROR_WORKSPACE_TOO_SMALL = 102,
-    GPULOSS_ERROR_NOT_BUILT = 103,         /* left out of this program by a GPULOSS_NO_ switch */
-    GPULOSS_ERROR_NOT_PRELOADED = 104,     /* first use of a kernel or stream while the stream is being captured */
+    GPULOSS_ERROR_NOT_BUILT = 103,     /* left out of this program by a GPULOSS_NO_ switch */
+    GPULOSS_ERROR_NOT_PRELOADED = 104, /* first use of a kernel or stream while the stream is being captured */
     /* 2xx environment: this machine cannot run it as it is set up */
-    GPULOSS_ERROR_NO_DRIVER = 200,         /* the driver library, or a function of it, is not there */
+    GPULOSS_ERROR_NO_DRIVER = 200, /* the driver library, or a function of it, is not there */
     GPULOSS_ERROR_DRIVER_TOO_OLD = 201,
     GPULOSS_ERROR_NO_DEVICE = 202,
-    GPULOSS_ERROR_GPU_TOO_OLD = 203,       /* below compute capability 5.0 */
-    GPULOSS_ERROR_NO_JIT = 204,            /* the driver's PTX compiler library is missing (slim containers) */
-    GPULOSS_ERROR_JIT_DISABLED = 205,      /* the environment forbids compiling PTX */
+    GPULOSS_ERROR_GPU_TOO_OLD = 203,  /* below compute capability 5.0 */
+    GPULOSS_ERROR_NO_JIT = 204,       /* the driver's PTX compiler library is missing (slim containers) */
+    GPULOSS_ERROR_JIT_DISABLED = 205, /* the environment forbids compiling PTX */
     /* 3xx resource: may work later, or with less */
     GPULOSS_ERROR_OUT_OF_HOST_MEMORY = 300,
     GPULOSS_ERROR_OUT_OF_DEVICE_MEMORY = 301,
     /* 4xx driver: the driver refused; the message has its code and name */
     GPULOSS_ERROR_DRIVER = 400,
-    GPULOSS_ERROR_COMPILE = 401            /* the driver could not compile the embedded PTX; the message has its log */
+    GPULOSS_ERROR_COMPILE = 401 /* the driver could not compile the embedded PTX; the message has its log */
 } gpuloss_status;
 
 typedef enum gpuloss_status_group {
@@ -187,12 +184,12 @@ GPULOSS_API gpuloss_status gpuloss_release_stream(gpuloss_context *context, stru
 
 typedef struct gpuloss_info {
     char device_name[256];
-    int device;                /* ordinal */
-    int compute_capability;    /* 10 * major + minor: 90 for a Hopper GPU */
+    int device;             /* ordinal */
+    int compute_capability; /* 10 * major + minor: 90 for a Hopper GPU */
     int multiprocessors;
-    int driver_version;        /* CUDA version of the driver, 1000 * major + 10 * minor */
+    int driver_version; /* CUDA version of the driver, 1000 * major + 10 * minor */
     int kernels_loaded;
-    size_t scratch_bytes;      /* device memory that the context holds besides code */
+    size_t scratch_bytes; /* device memory that the context holds besides code */
 } gpuloss_info;
 
 /* Fills *info. Thread-safe. */
@@ -202,10 +199,10 @@ GPULOSS_API gpuloss_status gpuloss_get_info(gpuloss_context *context, gpuloss_in
 
 typedef enum gpuloss_reduction {
     GPULOSS_REDUCTION_UNSET = 0,
-    GPULOSS_NONE = 1,      /* nothing is summed: no scalar loss */
+    GPULOSS_NONE = 1, /* nothing is summed: no scalar loss */
     GPULOSS_SUM = 2,
-    GPULOSS_MEAN = 3,      /* cross_entropy: over the rows that are not ignored; kl_div: over all elements */
-    GPULOSS_BATCHMEAN = 4  /* the sum divided by rows; for kl_div the mathematical definition */
+    GPULOSS_MEAN = 3,     /* cross_entropy: over the rows that are not ignored; kl_div: over all elements */
+    GPULOSS_BATCHMEAN = 4 /* the sum divided by rows; for kl_div the mathematical definition */
 } gpuloss_reduction;
 
 typedef enum gpuloss_index_type { GPULOSS_INDEX_UNSET = 0, GPULOSS_I64 = 1, GPULOSS_I32 = 2 } gpuloss_index_type;
@@ -229,32 +226,33 @@ typedef enum gpuloss_flags {
  * Corner cases: an ignored row has loss 0 and gradient 0 whatever its logits hold. A target outside [0, classes)
  * that is not ignored reads and writes nothing out of bounds: the row's loss is NaN, its gradient 0, and it is counted
  * in bad_targets. All rows ignored, or no rows: mean is NaN, sum is 0. -inf logits are masked classes; +inf or NaN
- * in a row, or a row of all -inf, gives NaN. Finite logits never overflow. */
+ * in a row, or a row of all -inf, makes its loss and gradient NaN (the lse of a row of all -inf is -inf). lse is that
+ * of the logits, ignored row or not. Finite logits never overflow. Exponentials below 2^-126 count as 0. */
 typedef struct gpuloss_cross_entropy_desc {
-    const void *logits;          /* [rows, classes] of dtype; required */
+    const void *logits; /* [rows, classes] of dtype; required */
     int64_t logits_stride;
-    const void *targets;         /* [rows] of target_type, packed; required */
-    int64_t rows;                /* >= 0 */
-    int64_t classes;             /* >= 1; a row takes at most 16 GiB */
-    gpuloss_dtype dtype;         /* of logits and grad_logits; required */
+    const void *targets;            /* [rows] of target_type, packed; required */
+    int64_t rows;                   /* >= 0 */
+    int64_t classes;                /* >= 1; a row takes at most 16 GiB */
+    gpuloss_dtype dtype;            /* of logits and grad_logits; required */
     gpuloss_index_type target_type; /* required */
-    gpuloss_reduction reduction; /* required; NONE goes with loss_rows, the others with loss, all with grad_logits */
-    unsigned flags;              /* GPULOSS_USE_IGNORE_INDEX, GPULOSS_USE_GRAD_SCALE */
-    int64_t ignore_index;        /* any value, inside or outside [0, classes) */
+    gpuloss_reduction reduction;    /* required; NONE goes with loss_rows, the others with loss, all with grad_logits */
+    unsigned flags;                 /* GPULOSS_USE_IGNORE_INDEX, GPULOSS_USE_GRAD_SCALE */
+    int64_t ignore_index;           /* any value, inside or outside [0, classes) */
 
     /* Outputs, each NULL when not wanted; at least one is needed. */
-    void *loss;                  /* one number; not with reduction NONE */
-    void *loss_rows;             /* [rows]: loss_i, before the reduction */
-    void *lse;                   /* [rows]: save it, and the backward pass needs no reduction; not with lse_in */
-    void *grad_logits;           /* [rows, classes] of dtype; may equal logits (same stride): then it overwrites them */
+    void *loss;        /* one number; not with reduction NONE */
+    void *loss_rows;   /* [rows]: loss_i, before the reduction */
+    void *lse;         /* [rows]: save it, and the backward pass needs no reduction; not with lse_in */
+    void *grad_logits; /* [rows, classes] of dtype; may equal logits (same stride): then it overwrites them */
     int64_t grad_logits_stride;
-    int64_t *bad_targets;        /* one number: how many rows had a target out of range */
+    int64_t *bad_targets; /* one number: how many rows had a target out of range */
 
     /* For the gradient; what is not given is 1. */
-    double grad_scale;           /* a host number; needs its flag */
-    const void *grad_loss;       /* device, one number: upstream gradient of loss */
-    const void *grad_loss_rows;  /* device, [rows]: upstream gradient of loss_rows, or a weight a row */
-    const void *lse_in;          /* device, [rows]: lse of an earlier call on the same logits */
+    double grad_scale;          /* a host number; needs its flag */
+    const void *grad_loss;      /* device, one number: upstream gradient of loss */
+    const void *grad_loss_rows; /* device, [rows]: upstream gradient of loss_rows, or a weight a row */
+    const void *lse_in;         /* device, [rows]: lse of an earlier call on the same logits */
 
     /* Device memory for reductions instead of the context's own: see gpuloss_cross_entropy_workspace. */
     void *workspace;
@@ -262,7 +260,7 @@ typedef struct gpuloss_cross_entropy_desc {
 } gpuloss_cross_entropy_desc;
 
 /* PyTorch's defaults: mean, ignore_index = -100. */
-#define GPULOSS_CROSS_ENTROPY_DEFAULTS                                                                                  \
+#define GPULOSS_CROSS_ENTROPY_DEFAULTS                                                                                 \
     {                                                                                                                  \
         NULL, 0, NULL, 0, 0, GPULOSS_DTYPE_UNSET, GPULOSS_INDEX_UNSET, GPULOSS_MEAN, GPULOSS_USE_IGNORE_INDEX, -100,   \
             NULL, NULL, NULL, NULL, 0, NULL, 0.0, NULL, NULL, NULL, NULL, 0                                            \
@@ -292,45 +290,47 @@ typedef enum gpuloss_kind {
  *   dx   = -t s_i                                   for an input x = log q
  *   s_i  = grad_scale * grad_loss * grad_loss_rows[i] / D
  *
- * (torch.nn.functional.kl_div(log(q), t), log_target when the target holds log-probabilities; D = 1 for reduction none).
- * Note that `mean`, as in PyTorch, is not the mathematical divergence: batchmean is. Where both sides are
+ * (torch.nn.functional.kl_div(log(q), t), log_target when the target holds log-probabilities; D = 1 for reduction
+ * none). Note that `mean`, as in PyTorch, is not the mathematical divergence: batchmean is. Where both sides are
  * probabilities the term comes from one logarithm of the ratio, so that nearly equal distributions keep their digits.
  *
  * Corner cases: t = 0 (or log t = -inf) contributes exactly 0 to loss and gradient, whatever q is, unless
- * GPULOSS_PYTORCH_ZEROS asks for PyTorch's NaN. t > 0 with q = 0: +inf. Negative or NaN t: NaN. Nothing is normalised. */
+ * GPULOSS_PYTORCH_ZEROS asks for PyTorch's NaN. t > 0 with q = 0: +inf. Negative or NaN t: NaN (the gradient of a
+ * negative t follows the formula). Nothing is normalised. */
 typedef struct gpuloss_kl_div_desc {
-    const void *input;           /* [rows, classes] of dtype; required */
+    const void *input; /* [rows, classes] of dtype; required */
     int64_t input_stride;
-    const void *target;          /* [rows, classes] of dtype; required */
+    const void *target; /* [rows, classes] of dtype; required */
     int64_t target_stride;
-    int64_t rows;                /* >= 0 */
-    int64_t classes;             /* >= 1; a row takes at most 16 GiB */
-    gpuloss_dtype dtype;         /* of input, target and grad_input; required */
-    gpuloss_kind input_kind;     /* required */
-    gpuloss_kind target_kind;    /* required */
-    gpuloss_reduction reduction; /* required; NONE goes with loss_rows and loss_elements, the others with loss as well */
-    unsigned flags;              /* GPULOSS_USE_GRAD_SCALE, GPULOSS_PYTORCH_ZEROS */
-    double eps;                  /* in [0, 1], added to probabilities before the logarithm; needs a side of probabilities */
+    int64_t rows;             /* >= 0 */
+    int64_t classes;          /* >= 1; a row takes at most 16 GiB */
+    gpuloss_dtype dtype;      /* of input, target and grad_input; required */
+    gpuloss_kind input_kind;  /* required */
+    gpuloss_kind target_kind; /* required */
+    gpuloss_reduction
+        reduction;  /* required; NONE goes with loss_rows and loss_elements, the others with loss as well */
+    unsigned flags; /* GPULOSS_USE_GRAD_SCALE, GPULOSS_PYTORCH_ZEROS */
+    double eps;     /* in [0, 1], added to probabilities before the logarithm; needs a side of probabilities */
 
     /* Outputs, each NULL when not wanted; at least one is needed. */
-    void *loss;                  /* one number; not with reduction NONE */
-    void *loss_rows;             /* [rows]: sum of a row's terms, before the reduction */
-    void *loss_elements;         /* [rows, classes] of float (double for GPULOSS_F64): the terms */
+    void *loss;          /* one number; not with reduction NONE */
+    void *loss_rows;     /* [rows]: sum of a row's terms, before the reduction */
+    void *loss_elements; /* [rows, classes] of float (double for GPULOSS_F64): the terms */
     int64_t loss_elements_stride;
-    void *grad_input;            /* [rows, classes] of dtype; may equal input (same stride): then it overwrites it */
+    void *grad_input; /* [rows, classes] of dtype; may equal input (same stride): then it overwrites it */
     int64_t grad_input_stride;
 
     /* For the gradient; what is not given is 1. */
-    double grad_scale;           /* a host number; needs its flag */
-    const void *grad_loss;       /* device, one number */
-    const void *grad_loss_rows;  /* device, [rows] */
+    double grad_scale;          /* a host number; needs its flag */
+    const void *grad_loss;      /* device, one number */
+    const void *grad_loss_rows; /* device, [rows] */
 
-    void *workspace;             /* as for cross_entropy; see gpuloss_kl_div_workspace */
+    void *workspace; /* as for cross_entropy; see gpuloss_kl_div_workspace */
     size_t workspace_bytes;
 } gpuloss_kl_div_desc;
 
 /* Batchmean, the rest unset. */
-#define GPULOSS_KL_DIV_DEFAULTS                                                                                         \
+#define GPULOSS_KL_DIV_DEFAULTS                                                                                        \
     {                                                                                                                  \
         NULL, 0, NULL, 0, 0, 0, GPULOSS_DTYPE_UNSET, GPULOSS_KIND_UNSET, GPULOSS_KIND_UNSET, GPULOSS_BATCHMEAN, 0,     \
             0.0, NULL, NULL, NULL, 0, NULL, 0, 0.0, NULL, NULL, NULL, 0                                                \
@@ -372,21 +372,22 @@ GPULOSS_API gpuloss_status gpuloss_stream_destroy(gpuloss_context *context, stru
 #define GPULOSSI_SHARED
 #endif
 
-/* -------------------------------------------------------------- shared by the implementation and gen/kernels (private) */
+/* -------------------------------------------------------------- shared by the implementation and gen/kernels (private)
+ */
 
 #if defined(GPULOSSI_SHARED) && !defined(GPULOSSI_SHARED_DONE)
 #define GPULOSSI_SHARED_DONE
 
 /* Every kernel that is embedded, one row each: X(loss, kernel, dtype). gen/ compiles one module a row from
  * gen/kernels/<loss>.cu with that kernel and dtype; the block at the end of this file holds them under these names. */
-#define GPULOSSI_MODULES_OF(X, dtype)                                                                                   \
+#define GPULOSSI_MODULES_OF(X, dtype)                                                                                  \
     X(cross_entropy, held, dtype)                                                                                      \
     X(cross_entropy, streamed, dtype)                                                                                  \
     X(kl_div, pp, dtype)                                                                                               \
     X(kl_div, lp, dtype)                                                                                               \
     X(kl_div, pl, dtype)                                                                                               \
     X(kl_div, ll, dtype)
-#define GPULOSSI_MODULES(X)                                                                                             \
+#define GPULOSSI_MODULES(X)                                                                                            \
     GPULOSSI_MODULES_OF(X, f32)                                                                                        \
     GPULOSSI_MODULES_OF(X, f64)                                                                                        \
     GPULOSSI_MODULES_OF(X, f16)                                                                                        \
@@ -405,8 +406,8 @@ enum {
     GPULOSSI_GROUPS = 4             /* of more than a warp, at most, in a block */
 };
 
-/* Kernel parameters, passed by value. Addresses are integers and fields sit at their natural alignment, so that host and
- * device compilers agree on the layout. */
+/* Kernel parameters, passed by value. Addresses are integers and fields sit at their natural alignment, so that host
+ * and device compilers agree on the layout. */
 
 /* What the blocks of a launch share. Zero before and after every launch. */
 enum {
@@ -417,17 +418,17 @@ enum {
 };
 typedef struct gpulossi_scratch {
     uint32_t blocks_done;
-    uint32_t taken;       /* tiles of work, by blocks that asked for more */
-    uint64_t counted;     /* rows that are not ignored; the count kernel leaves it to the launch that follows */
+    uint32_t taken;   /* tiles of work, by blocks that asked for more */
+    uint64_t counted; /* rows that are not ignored; the count kernel leaves it to the launch that follows */
     uint64_t bad_targets;
     int64_t digits[GPULOSSI_DIGITS];
 } gpulossi_scratch;
 
 enum {
     GPULOSSI_I32_TARGETS = 1,
-    GPULOSSI_IGNORES = 2,       /* ignore_index counts */
-    GPULOSSI_DATA_DIVISOR = 4,  /* the loss is divided by the rows that are not ignored */
-    GPULOSSI_COUNTED = 8,       /* they are counted already: the gradient is divided by them */
+    GPULOSSI_IGNORES = 2,        /* ignore_index counts */
+    GPULOSSI_DATA_DIVISOR = 4,   /* the loss is divided by the rows that are not ignored */
+    GPULOSSI_COUNTED = 8,        /* they are counted already: the gradient is divided by them */
     GPULOSSI_KEEP_ZERO_NAN = 16, /* 0 * inf is NaN */
     GPULOSSI_EVEN = 32           /* every row of the leading array starts on 16 bytes */
 };
@@ -437,7 +438,7 @@ typedef struct gpulossi_rows {
     int64_t rows;
     int64_t classes;
     int64_t last_classes; /* of the last row */
-    uint64_t grad; /* [rows, classes]; 0: none, as for every address */
+    uint64_t grad;        /* [rows, classes]; 0: none, as for every address */
     int64_t grad_stride;
     uint64_t loss;
     uint64_t loss_rows;
@@ -447,7 +448,7 @@ typedef struct gpulossi_rows {
     double grad_scale; /* the host's factor, over the divisor where that is known */
     double divisor;    /* of the loss where that is known */
     uint32_t flags;
-    uint32_t group;    /* threads that share a row: a power of two */
+    uint32_t group; /* threads that share a row: a power of two */
 } gpulossi_rows;
 
 typedef struct gpulossi_cross_entropy {
@@ -484,6 +485,9 @@ typedef struct gpulossi_kl_div {
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(GPULOSS_MALLOC) != defined(GPULOSS_FREE)
+#error "gpuloss.h: define both GPULOSS_MALLOC and GPULOSS_FREE, or neither"
+#endif
 #ifndef GPULOSS_MALLOC
 #define GPULOSS_MALLOC(size) malloc(size)
 #define GPULOSS_FREE(pointer) free(pointer)
@@ -520,8 +524,12 @@ static int gpulossi_swap(uintptr_t *at, uintptr_t from, uintptr_t to) {
     return _InterlockedCompareExchangePointer((void *volatile *)at, (void *)to, (void *)from) == (void *)from;
 }
 #else
-static uintptr_t gpulossi_load(uintptr_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
-static void gpulossi_store(uintptr_t *at, uintptr_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+static uintptr_t gpulossi_load(uintptr_t *at) {
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+static void gpulossi_store(uintptr_t *at, uintptr_t value) {
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+}
 static int gpulossi_swap(uintptr_t *at, uintptr_t from, uintptr_t to) {
     return __atomic_compare_exchange_n(at, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
@@ -550,7 +558,7 @@ enum {
 
 /* Every driver function that is used, one row each: X(need, field, symbol, arguments). The `_v2` symbols are those with
  * 64-bit addresses. The error texts come first, so that the others can explain themselves. */
-#define GPULOSSI_DRIVER(X)                                                                                              \
+#define GPULOSSI_DRIVER(X)                                                                                             \
     X(1, error_name, "cuGetErrorName", (gpulossi_result, const char **))                                               \
     X(1, error_string, "cuGetErrorString", (gpulossi_result, const char **))                                           \
     X(1, init, "cuInit", (unsigned))                                                                                   \
@@ -683,6 +691,7 @@ static gpuloss_status gpulossi_driver_fail(const gpulossi_driver *driver, const 
         break;
     case GPULOSSI_CU_NO_BINARY_FOR_GPU:
         status = GPULOSS_ERROR_GPU_TOO_OLD;
+        advice = "; the kernels need compute capability 5.0";
         break;
     case GPULOSSI_CU_JIT_COMPILER_NOT_FOUND:
         status = GPULOSS_ERROR_NO_JIT;
@@ -691,6 +700,7 @@ static gpuloss_status gpulossi_driver_fail(const gpulossi_driver *driver, const 
         break;
     case GPULOSSI_CU_UNSUPPORTED_PTX_VERSION:
         status = GPULOSS_ERROR_DRIVER_TOO_OLD;
+        advice = "; the kernels are PTX 6.0, which needs CUDA 9.0 (driver 384): install a newer NVIDIA driver";
         break;
     case GPULOSSI_CU_JIT_COMPILATION_DISABLED:
         status = GPULOSS_ERROR_JIT_DISABLED;
@@ -712,7 +722,7 @@ GPULOSS_API gpuloss_status_group gpuloss_group_of(gpuloss_status status) {
 }
 
 GPULOSS_API const char *gpuloss_status_name(gpuloss_status status) {
-#define GPULOSSI_NAME(name)                                                                                             \
+#define GPULOSSI_NAME(name)                                                                                            \
     case name:                                                                                                         \
         return #name;
     switch (status) {
@@ -737,7 +747,9 @@ GPULOSS_API const char *gpuloss_status_name(gpuloss_status status) {
     return "unknown gpuloss_status";
 }
 
-GPULOSS_API const char *gpuloss_last_error(void) { return gpulossi_message(); }
+GPULOSS_API const char *gpuloss_last_error(void) {
+    return gpulossi_message();
+}
 
 /* ---- finding the driver ---- */
 
@@ -763,7 +775,9 @@ static void *gpulossi_open(const char *path) {
         library = dlopen("/usr/lib/wsl/lib/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     return library;
 }
-static void *gpulossi_library_symbol(void *library, const char *name) { return dlsym(library, name); }
+static void *gpulossi_library_symbol(void *library, const char *name) {
+    return dlsym(library, name);
+}
 #endif
 
 /* Fills the table of driver functions. The library stays loaded for the life of the process, as the driver wants it. */
@@ -779,13 +793,14 @@ static gpuloss_status gpulossi_find_driver(gpulossi_driver *driver, const gpulos
                                  "install the NVIDIA driver, or in a container pass the GPU through",
                                  desc->driver_path ? desc->driver_path : "libcuda.so.1 or nvcuda.dll");
     }
-#define GPULOSSI_FIND(need, field, name, arguments)                                                                     \
+#define GPULOSSI_FIND(need, field, name, arguments)                                                                    \
     driver->field = (gpulossi_result(GPULOSSI_CALL *) arguments)(uintptr_t)symbol(from, name);                         \
     if ((need) && driver->field == NULL)                                                                               \
-        return gpulossi_fail(GPULOSS_ERROR_DRIVER_TOO_OLD,                                                             \
-                             "gpuloss_create: driver: it lacks a function (got no %s): CUDA 9.0 (driver 384) or newer "  \
-                             "is needed",                                                                              \
-                             name);
+        return gpulossi_fail(                                                                                          \
+            GPULOSS_ERROR_DRIVER_TOO_OLD,                                                                              \
+            "gpuloss_create: driver: it lacks a function (got no %s): CUDA 9.0 (driver 384) or newer "                 \
+            "is needed",                                                                                               \
+            name);
     GPULOSSI_DRIVER(GPULOSSI_FIND)
 #undef GPULOSSI_FIND
     return GPULOSS_OK;
@@ -891,8 +906,8 @@ static gpuloss_status gpulossi_scratch_of(gpuloss_context *context, const char *
 
 /* ---- kernels ---- */
 
-/* Decodes an LZ4 block (github.com/lz4/lz4, doc/lz4_Block_format.md) of exactly packed_bytes into exactly bytes. Returns
- * 0 when it does not fit those sizes; never reads or writes outside of them. */
+/* Decodes an LZ4 block (github.com/lz4/lz4, doc/lz4_Block_format.md) of exactly packed_bytes into exactly bytes.
+ * Returns 0 when it does not fit those sizes; never reads or writes outside of them. */
 static int gpulossi_unpack(unsigned char *text, size_t bytes, const unsigned char *packed, size_t packed_bytes) {
     size_t in = 0, out = 0;
     while (in < packed_bytes) {
@@ -1060,15 +1075,15 @@ static gpuloss_status gpulossi_read_device(gpuloss_context *context) {
     if (code == 0)
         code = driver->device_attribute(&minor, GPULOSSI_CU_ATTRIBUTE_MINOR, context->device);
     if (code == 0)
-        code = driver->device_attribute(&context->multiprocessors, GPULOSSI_CU_ATTRIBUTE_MULTIPROCESSORS,
-                                        context->device);
+        code =
+            driver->device_attribute(&context->multiprocessors, GPULOSSI_CU_ATTRIBUTE_MULTIPROCESSORS, context->device);
     if (code != 0)
         return gpulossi_driver_fail(driver, "gpuloss_create", "asking for the GPU's attributes", code);
     context->compute_capability = 10 * major + minor;
     if (context->compute_capability < GPULOSSI_OLDEST_GPU)
         return gpulossi_fail(GPULOSS_ERROR_GPU_TOO_OLD,
-                             "gpuloss_create: device: the GPU is too old (got compute capability %d.%d, need 5.0)", major,
-                             minor);
+                             "gpuloss_create: device: the GPU is too old (got compute capability %d.%d, need 5.0)",
+                             major, minor);
     return GPULOSS_OK;
 }
 
@@ -1166,7 +1181,9 @@ static int gpulossi_dtype_bytes(gpuloss_dtype dtype) {
 }
 
 /* Of a loss, an lse or an upstream gradient. */
-static int gpulossi_result_bytes(gpuloss_dtype dtype) { return dtype == GPULOSS_F64 ? 8 : 4; }
+static int gpulossi_result_bytes(gpuloss_dtype dtype) {
+    return dtype == GPULOSS_F64 ? 8 : 4;
+}
 
 static gpuloss_status gpulossi_bad(const char *function, const char *field, const char *what, int64_t got) {
     return gpulossi_fail(GPULOSS_ERROR_INVALID_ARGUMENT, "%s: %s: %s (got %lld)", function, field, what,
@@ -1216,11 +1233,10 @@ static gpuloss_status gpulossi_check_overlap(const char *function, const char *f
     out_end = out + (uintptr_t)(((rows - 1) * output_stride + classes) * output_bytes);
     in_end = in + (uintptr_t)(((rows - 1) * input_stride + classes) * input_bytes);
     if (out < in_end && in < out_end)
-        return gpulossi_fail(GPULOSS_ERROR_INVALID_ARGUMENT,
-                             "%s: %s: overlaps %s%s (got 0x%llx, stride %lld, over 0x%llx, stride %lld)", function, field,
-                             other, may_be_same ? " without being the same array with the same stride" : "",
-                             (unsigned long long)out, (long long)output_stride, (unsigned long long)in,
-                             (long long)input_stride);
+        return gpulossi_fail(
+            GPULOSS_ERROR_INVALID_ARGUMENT, "%s: %s: overlaps %s%s (got 0x%llx, stride %lld, over 0x%llx, stride %lld)",
+            function, field, other, may_be_same ? " without being the same array with the same stride" : "",
+            (unsigned long long)out, (long long)output_stride, (unsigned long long)in, (long long)input_stride);
     return GPULOSS_OK;
 }
 
@@ -1229,7 +1245,7 @@ static gpuloss_status gpulossi_check_overlap(const char *function, const char *f
 typedef struct gpulossi_plan {
     const char *function;
     int module;
-    int counts; /* whether the count kernel runs first */
+    int counts;          /* whether the count kernel runs first */
     uint64_t tiles;      /* of work, that blocks take one by one */
     gpulossi_rows *rows; /* within the parameters */
     void *parameters;
@@ -1261,8 +1277,8 @@ static gpuloss_status gpulossi_check_common(const char *function, const gpulossi
         return gpulossi_bad(function, "classes", "must be at least 1", c->classes);
     if (c->loss != NULL && c->reduction == GPULOSS_NONE)
         return gpulossi_fail(GPULOSS_ERROR_INVALID_ARGUMENT,
-                             "%s: loss: nothing is summed with reduction GPULOSS_NONE, use loss_rows (got %p)", function,
-                             c->loss);
+                             "%s: loss: nothing is summed with reduction GPULOSS_NONE, use loss_rows (got %p)",
+                             function, c->loss);
     if (c->grad_scale != 0.0 && (c->flags & GPULOSS_USE_GRAD_SCALE) == 0)
         return gpulossi_fail(GPULOSS_ERROR_INVALID_ARGUMENT,
                              "%s: grad_scale: is read only with the flag GPULOSS_USE_GRAD_SCALE (got %g)", function,
@@ -1315,7 +1331,8 @@ static int64_t gpulossi_vectors_of(uint64_t base, int64_t stride, int64_t classe
 }
 
 /* No more blocks than run at once, since each goes from tile to tile. */
-static unsigned gpulossi_grid(const gpuloss_context *context, const gpulossi_plan *plan, const gpulossi_kernel *kernel) {
+static unsigned gpulossi_grid(const gpuloss_context *context, const gpulossi_plan *plan,
+                              const gpulossi_kernel *kernel) {
     uint64_t most = (uint64_t)kernel->resident * (uint64_t)context->multiprocessors;
     return (unsigned)(plan->tiles < 1 ? 1 : plan->tiles > most ? most : plan->tiles);
 }
@@ -1342,8 +1359,8 @@ static gpuloss_status gpulossi_prepare(gpuloss_context *context, const gpulossi_
                              plan->function, (unsigned long)sizeof(gpulossi_scratch), (unsigned long)workspace_bytes);
     status = gpulossi_kernel_of(context, plan->function, plan->module, stream, kernel);
     if (status == GPULOSS_OK && plan->counts)
-        status = gpulossi_kernel_of(context, plan->function, GPULOSSI_MODULE_cross_entropy_count_targets, stream,
-                                    counter);
+        status =
+            gpulossi_kernel_of(context, plan->function, GPULOSSI_MODULE_cross_entropy_count_targets, stream, counter);
     if (status != GPULOSS_OK)
         return status;
     if (workspace == NULL)
@@ -1383,14 +1400,14 @@ static gpuloss_status gpulossi_check_handles(const char *function, const gpuloss
 
 /* ---- cross-entropy ---- */
 
-/* How rows are spread, by their length: up to so many vectors, a row is held by so many threads; longer ones are streamed
- * by a block. A thread holds GPULOSSI_VECTORS_HELD vectors. */
+/* How rows are spread, by their length: up to so many vectors, a row is held by so many threads; longer ones are
+ * streamed by a block. A thread holds GPULOSSI_VECTORS_HELD vectors. */
 typedef struct gpulossi_schedule {
     int64_t vectors;
     unsigned group;
 } gpulossi_schedule;
 
-static const gpulossi_schedule gpulossi_held_schedules[] = {{8, 1},     {16, 2},    {32, 4},     {64, 8},    {128, 16},
+static const gpulossi_schedule gpulossi_held_schedules[] = {{8, 1},    {16, 2},   {32, 4},     {64, 8},    {128, 16},
                                                             {256, 32}, {512, 64}, {1024, 128}, {2048, 256}};
 
 /* A block takes one row for each of its groups at a time. */
@@ -1457,8 +1474,8 @@ static gpuloss_status gpulossi_check_cross_entropy(const char *function, const g
                              function, d->lse);
     status = gpulossi_check_required(function, "logits", d->logits, bytes, d->rows);
     if (status == GPULOSS_OK)
-        status = gpulossi_check_required(function, "targets", d->targets, d->target_type == GPULOSS_I64 ? 8 : 4,
-                                         d->rows);
+        status =
+            gpulossi_check_required(function, "targets", d->targets, d->target_type == GPULOSS_I64 ? 8 : 4, d->rows);
     if (status == GPULOSS_OK)
         status = gpulossi_check_aligned(function, "grad_logits", d->grad_logits, bytes);
     if (status == GPULOSS_OK)
@@ -1540,8 +1557,8 @@ GPULOSS_API gpuloss_status gpuloss_cross_entropy_workspace(gpuloss_context *cont
 
 /* ---- Kullback-Leibler divergence ---- */
 
-/* Without anything that belongs to a row, packed arrays are cut anew, into rows that suit the GPU. Otherwise a row goes to
- * as many threads as give each about four pairs of vectors. */
+/* Without anything that belongs to a row, packed arrays are cut anew, into rows that suit the GPU. Otherwise a row goes
+ * to as many threads as give each about four pairs of vectors. */
 static void gpulossi_schedule_kl_div(gpulossi_plan *plan, const gpuloss_kl_div_desc *d, gpulossi_kl_div *p) {
     gpulossi_rows *rows = plan->rows;
     int64_t classes = d->classes;
@@ -1565,11 +1582,10 @@ static void gpulossi_schedule_kl_div(gpulossi_plan *plan, const gpuloss_kl_div_d
     plan->tiles = gpulossi_tiles(plan);
     if (gpulossi_is_even(p->input, p->input_stride, bytes))
         rows->flags |= GPULOSSI_EVEN;
-    plan->module = d->input_kind == GPULOSS_PROBABILITIES
-                       ? (d->target_kind == GPULOSS_PROBABILITIES ? GPULOSSI_MODULE_kl_div_pp_f32
-                                                                  : GPULOSSI_MODULE_kl_div_pl_f32)
-                       : (d->target_kind == GPULOSS_PROBABILITIES ? GPULOSSI_MODULE_kl_div_lp_f32
-                                                                  : GPULOSSI_MODULE_kl_div_ll_f32);
+    plan->module =
+        d->input_kind == GPULOSS_PROBABILITIES
+            ? (d->target_kind == GPULOSS_PROBABILITIES ? GPULOSSI_MODULE_kl_div_pp_f32 : GPULOSSI_MODULE_kl_div_pl_f32)
+            : (d->target_kind == GPULOSS_PROBABILITIES ? GPULOSSI_MODULE_kl_div_lp_f32 : GPULOSSI_MODULE_kl_div_ll_f32);
     plan->module +=
         ((int)d->dtype - (int)GPULOSS_F32) * (GPULOSSI_MODULE_kl_div_pp_f64 - GPULOSSI_MODULE_kl_div_pp_f32);
 }
@@ -1608,11 +1624,11 @@ static gpuloss_status gpulossi_check_kl_div(const char *function, const gpuloss_
     if (!gpulossi_is_kind(d->target_kind))
         return gpulossi_bad(function, "target_kind", kinds, (int)d->target_kind);
     if (!(d->eps >= 0.0 && d->eps <= 1.0))
-        return gpulossi_fail(GPULOSS_ERROR_INVALID_ARGUMENT, "%s: eps: must lie in [0, 1] (got %g)", function,
-                             d->eps);
+        return gpulossi_fail(GPULOSS_ERROR_INVALID_ARGUMENT, "%s: eps: must lie in [0, 1] (got %g)", function, d->eps);
     if (d->eps > 0.0 && d->input_kind == GPULOSS_LOG_PROBABILITIES && d->target_kind == GPULOSS_LOG_PROBABILITIES)
         return gpulossi_fail(GPULOSS_ERROR_INVALID_ARGUMENT,
-                             "%s: eps: has no meaning when both sides are log-probabilities (got %g)", function, d->eps);
+                             "%s: eps: has no meaning when both sides are log-probabilities (got %g)", function,
+                             d->eps);
     if (d->loss == NULL && d->loss_rows == NULL && d->loss_elements == NULL && d->grad_input == NULL)
         return gpulossi_fail(GPULOSS_ERROR_INVALID_ARGUMENT,
                              "%s: loss, loss_rows, loss_elements, grad_input: one output is needed (got all NULL)",
@@ -1649,9 +1665,9 @@ static gpuloss_status gpulossi_check_kl_div(const char *function, const gpuloss_
         status = gpulossi_check_overlap(function, "loss_elements", "target", d->loss_elements, p->elements_stride,
                                         result_bytes, d->target, p->target_stride, bytes, d->rows, d->classes, 0);
     if (status == GPULOSS_OK)
-        status = gpulossi_check_overlap(function, "loss_elements", "grad_input", d->loss_elements, p->elements_stride,
-                                        result_bytes, d->grad_input, p->rows.grad_stride, bytes, d->rows, d->classes,
-                                        0);
+        status =
+            gpulossi_check_overlap(function, "loss_elements", "grad_input", d->loss_elements, p->elements_stride,
+                                   result_bytes, d->grad_input, p->rows.grad_stride, bytes, d->rows, d->classes, 0);
     return status;
 }
 
@@ -1786,7 +1802,7 @@ GPULOSS_API gpuloss_status gpuloss_get_info(gpuloss_context *context, gpuloss_in
 /* ---- helpers ---- */
 
 /* Runs one driver call with the context current: its status becomes the function's. */
-#define GPULOSSI_WITH_CONTEXT(function, what, call)                                                                     \
+#define GPULOSSI_WITH_CONTEXT(function, what, call)                                                                    \
     do {                                                                                                               \
         gpulossi_scope scope;                                                                                          \
         gpulossi_result code;                                                                                          \
@@ -1867,8 +1883,7 @@ GPULOSS_API gpuloss_status gpuloss_download(gpuloss_context *context, void *host
                           gpulossi_download(context, host, (uint64_t)(uintptr_t)device, bytes, stream));
 }
 
-static gpuloss_status gpulossi_synchronize(gpuloss_context *context, const char *function,
-                                           struct CUstream_st *stream) {
+static gpuloss_status gpulossi_synchronize(gpuloss_context *context, const char *function, struct CUstream_st *stream) {
     GPULOSSI_WITH_CONTEXT(function, "waiting for the stream", context->driver.stream_synchronize(stream));
 }
 

@@ -1,16 +1,22 @@
-/* Lowers nvcc's PTX to the base image: every driver from CUDA 9.0 on and every GPU from compute capability 5.0 on take it.
+/* Lowers nvcc's PTX to the base image: every driver from CUDA 9.0 on and every GPU from compute capability 5.0 on take
+ * it.
  *
- * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0, and
- * `.version` and `.target` do not change what an assembler makes of it. The loader writes sm_50 for GPUs before Volta. */
+ * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0,
+ * and
+ * `.version` and `.target` do not change what an assembler makes of it. The loader writes sm_50 for GPUs before Volta.
+ */
 #include "gen.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-static int is_name(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$'; }
+static int is_name(char c) {
+    return isalnum((unsigned char)c) || c == '_' || c == '$';
+}
 
-/* The short name of a symbol: labels keep their number, the parameter is p, a shared variable its place of first use. */
+/* The short name of a symbol: labels keep their number, the parameter is p, a shared variable its place of first use.
+ */
 typedef struct names {
     char known[64][160];
     int count;

@@ -191,14 +191,14 @@ template <class E> struct CrossEntropy {
 template <class E> struct held {
     enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
-        Schedule<CrossEntropy<E> >::template held<GPULOSSI_VECTORS_HELD>(p);
+        Schedule<CrossEntropy<E>>::template held<GPULOSSI_VECTORS_HELD>(p);
     }
 };
 
 template <class E> struct streamed {
     enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
-        Schedule<CrossEntropy<E> >::template streamed<GPULOSSI_VECTORS_STREAMED>(p);
+        Schedule<CrossEntropy<E>>::template streamed<GPULOSSI_VECTORS_STREAMED>(p);
     }
 };
 

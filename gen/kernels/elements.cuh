@@ -54,7 +54,9 @@ struct bf16 {
 template <class E> struct Out { typedef f32 Type; };
 template <> struct Out<f64> { typedef f64 Type; };
 
-template <class E> struct Width { enum { value = GPULOSSI_VECTOR_BYTES / sizeof(typename E::Bits) }; };
+template <class E> struct Width {
+    enum { value = GPULOSSI_VECTOR_BYTES / sizeof(typename E::Bits) };
+};
 
 /* 16 bytes of elements in registers. */
 template <class E> struct Vector {
@@ -88,14 +90,20 @@ template <class E> struct Vector {
     __device__ __forceinline__ Bits bits(int i, uint64_t *) const {
         return (uint64_t)word[2 * i] | (uint64_t)word[2 * i + 1] << 32;
     }
-    __device__ __forceinline__ Bits bits(int i, uint32_t *) const { return word[i]; }
-    __device__ __forceinline__ Bits bits(int i, uint16_t *) const { return (Bits)(word[i / 2] >> (16 * (i % 2))); }
+    __device__ __forceinline__ Bits bits(int i, uint32_t *) const {
+        return word[i];
+    }
+    __device__ __forceinline__ Bits bits(int i, uint16_t *) const {
+        return (Bits)(word[i / 2] >> (16 * (i % 2)));
+    }
 
     __device__ __forceinline__ void set(int i, uint64_t b) {
         word[2 * i] = (uint32_t)b;
         word[2 * i + 1] = (uint32_t)(b >> 32);
     }
-    __device__ __forceinline__ void set(int i, uint32_t b) { word[i] = b; }
+    __device__ __forceinline__ void set(int i, uint32_t b) {
+        word[i] = b;
+    }
     __device__ __forceinline__ void set(int i, uint16_t b) {
         if (i % 2)
             word[i / 2] |= (uint32_t)b << 16;
@@ -103,21 +111,29 @@ template <class E> struct Vector {
             word[i / 2] = b;
     }
 
-    __device__ __forceinline__ uint32_t up(int i, uint64_t *) const { return i < 2 ? 0 : word[i - 2]; }
-    __device__ __forceinline__ uint32_t up(int i, uint32_t *) const { return i < 1 ? 0 : word[i - 1]; }
+    __device__ __forceinline__ uint32_t up(int i, uint64_t *) const {
+        return i < 2 ? 0 : word[i - 2];
+    }
+    __device__ __forceinline__ uint32_t up(int i, uint32_t *) const {
+        return i < 1 ? 0 : word[i - 1];
+    }
     __device__ __forceinline__ uint32_t up(int i, uint16_t *) const {
         return word[i] << 16 | (i < 1 ? 0 : word[i - 1] >> 16);
     }
-    __device__ __forceinline__ uint32_t down(int i, uint64_t *) const { return i > 1 ? 0 : word[i + 2]; }
-    __device__ __forceinline__ uint32_t down(int i, uint32_t *) const { return i > 2 ? 0 : word[i + 1]; }
+    __device__ __forceinline__ uint32_t down(int i, uint64_t *) const {
+        return i > 1 ? 0 : word[i + 2];
+    }
+    __device__ __forceinline__ uint32_t down(int i, uint32_t *) const {
+        return i > 2 ? 0 : word[i + 1];
+    }
     __device__ __forceinline__ uint32_t down(int i, uint16_t *) const {
         return word[i] >> 16 | (i > 2 ? 0 : word[i + 1] << 16);
     }
 };
 
 /* Where each vector of a row lies. Vector v covers the elements [v * width - head, (v + 1) * width - head) of the row;
- * head is chosen so that whole vectors of the row's leading array are 16-byte aligned, and all arrays of the row are cut
- * at the same elements. An array with another alignment is then accessed by elements, as are the ends of a row. */
+ * head is chosen so that whole vectors of the row's leading array are 16-byte aligned, and all arrays of the row are
+ * cut at the same elements. An array with another alignment is then accessed by elements, as are the ends of a row. */
 template <class E> struct Cut {
     typedef typename E::Bits Bits;
     int64_t classes;

@@ -1,16 +1,16 @@
 /* What the blocks of a launch do together: share out the work, and sum over all of it.
  *
  * Work is taken from a queue, tile by tile in rising order, so that the blocks always work close together in memory;
- * fixed shares drift apart, and DRAM then loses about a twentieth of its speed when it is written. Which block gets which
- * tile is therefore up to chance, and a floating-point sum over blocks would be too. So the sum over tiles is exact: each
- * tile's part (computed in a fixed order) is added as an integer, and only the total is rounded, once. */
+ * fixed shares drift apart, and DRAM then loses about a twentieth of its speed when it is written. Which block gets
+ * which tile is therefore up to chance, and a floating-point sum over blocks would be too. So the sum over tiles is
+ * exact: each tile's part (computed in a fixed order) is added as an integer, and only the total is rounded, once. */
 #ifndef GPULOSSI_GRID_CUH
 #define GPULOSSI_GRID_CUH
 
 #include "reduce.cuh"
 
-/* Counts up and wraps to zero after `times` calls, so that it is zero again when a launch is over. (Adding a constant would
- * be taken for something that a whole warp does, and be waited for at once.) */
+/* Counts up and wraps to zero after `times` calls, so that it is zero again when a launch is over. (Adding a constant
+ * would be taken for something that a whole warp does, and be waited for at once.) */
 DEVICE uint32_t count_up(uint32_t *counter, uint32_t times) {
     uint32_t before;
     asm volatile("atom.global.inc.u32 %0, [%1], %2;"
@@ -20,15 +20,15 @@ DEVICE uint32_t count_up(uint32_t *counter, uint32_t times) {
     return before;
 }
 
-/* The rows of a launch, shared out among teams: a team is a warp, whose groups take a row each at a time, or a group that is
- * larger than a warp. A team takes `run` turns in a row before it asks for more. */
+/* The rows of a launch, shared out among teams: a team is a warp, whose groups take a row each at a time, or a group
+ * that is larger than a warp. A team takes `run` turns in a row before it asks for more. */
 class Queue {
     gpulossi_scratch *scratch;
     struct Shared {
-        uint32_t tiles; /* that can be taken: `run` turns of a team each */
-        uint32_t teams; /* in the grid */
+        uint32_t tiles;                            /* that can be taken: `run` turns of a team each */
+        uint32_t teams;                            /* in the grid */
         uint32_t next[2][GPULOSSI_BLOCK / kLanes]; /* by team, used in turn */
-    } *shared; /* what the block shares, and what is seldom looked at */
+    } * shared;                                    /* what the block shares, and what is seldom looked at */
     uint32_t current, fetched; /* tile of the team, and the one after it (in the team's first thread) */
     uint32_t rows_a_turn, row_in_turn, warps;
     int run, left, turn;
@@ -40,9 +40,7 @@ class Queue {
             fetched = shared->tiles > shared->teams ? shared->teams + count_up(&scratch->taken, shared->tiles)
                                                     : shared->tiles;
     }
-    __device__ __forceinline__ uint32_t &next() const {
-        return shared->next[turn][threadIdx.x / (kLanes * warps)];
-    }
+    __device__ __forceinline__ uint32_t &next() const { return shared->next[turn][threadIdx.x / (kLanes * warps)]; }
 
   public:
     __device__ __forceinline__ Queue(gpulossi_scratch *scratch, const Group &group, int64_t rows, int run)
@@ -68,8 +66,8 @@ class Queue {
 
     /* The row of this thread's group; it may lie past the last one. */
     __device__ __forceinline__ int64_t row() const {
-        return (int64_t)((uint64_t)current * (rows_a_turn * (uint32_t)run)) +
-               (uint32_t)(run - left) * rows_a_turn + row_in_turn;
+        return (int64_t)((uint64_t)current * (rows_a_turn * (uint32_t)run)) + (uint32_t)(run - left) * rows_a_turn +
+               row_in_turn;
     }
 
     /* announce() tells the team what comes next; after a barrier of the team, advance() goes there. */
@@ -89,8 +87,8 @@ class Queue {
 };
 
 /* An exact sum. A thread holds a 128-bit integer in units of 2^-82, which takes every float from 2^-58 and every double
- * from 2^-29 to 2^40; what does not fit goes to the digits in memory at once. Digit i counts units of 2^(32 i - 1074), so
- * the digits take every double; each is a 64-bit integer that many additions of 32 bits do not overflow. */
+ * from 2^-29 to 2^40; what does not fit goes to the digits in memory at once. Digit i counts units of 2^(32 i - 1074),
+ * so the digits take every double; each is a 64-bit integer that many additions of 32 bits do not overflow. */
 struct Exact {
     uint64_t low;
     int64_t high;
@@ -129,7 +127,10 @@ struct Exact {
         int exponent = (int)(bits >> 52);
         int64_t sign = x < 0 ? -1 : 1;
         if (exponent == 0x7ff) {
-            add_digit(scratch, x != x ? GPULOSSI_DIGIT_NAN : x > 0 ? GPULOSSI_DIGIT_INFINITY : GPULOSSI_DIGIT_MINUS_INFINITY,
+            add_digit(scratch,
+                      x != x  ? GPULOSSI_DIGIT_NAN
+                      : x > 0 ? GPULOSSI_DIGIT_INFINITY
+                              : GPULOSSI_DIGIT_MINUS_INFINITY,
                       1);
             return;
         }
@@ -165,7 +166,8 @@ struct Exact {
         add_digit(scratch, unit_digit + 3, high >> 32);
     }
 
-    /* The digits as a double, rounded once, in lane 0; they are zero afterwards. The first warp of the last block calls. */
+    /* The digits as a double, rounded once, in lane 0; they are zero afterwards. The first warp of the last block
+     * calls. */
     DEVICE double take(gpulossi_scratch *scratch) {
         __shared__ int64_t digits[GPULOSSI_DIGITS];
         uint32_t lane = threadIdx.x % kLanes;
@@ -237,7 +239,9 @@ struct Exact {
         return sign * rounded * power_of_two(power / 2) * power_of_two(power - power / 2);
     }
 
-    DEVICE double power_of_two(int n) { return __longlong_as_double((long long)(n + 1023) << 52); }
+    DEVICE double power_of_two(int n) {
+        return __longlong_as_double((long long)(n + 1023) << 52);
+    }
 };
 
 /* What a launch sums over all rows. */
@@ -250,8 +254,8 @@ struct Total {
         return t;
     }
 
-    /* Adds up all blocks. True in the first warp of the block that finishes last, which is to take the results. All threads
-     * of the block call. */
+    /* Adds up all blocks. True in the first warp of the block that finishes last, which is to take the results. All
+     * threads of the block call. */
     __device__ __forceinline__ bool last(gpulossi_scratch *scratch) {
         __shared__ Total of_warp[kWarps];
         uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, warps = blockDim.x / kLanes;

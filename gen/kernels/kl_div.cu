@@ -110,8 +110,8 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
                 store<E, O>(cut, row, at + k * step, y + k * W);
     }
 
-    /* The terms or the gradients of K pairs of vectors, element by element from memory: for what is not ordinary. Returns
-     * the sum of the terms. */
+    /* The terms or the gradients of K pairs of vectors, element by element from memory: for what is not ordinary.
+     * Returns the sum of the terms. */
     template <bool kGradient>
     __device__ __forceinline__ N any_of(const Row &r, const Cut<E> &cut, int at, int step, int vectors) const {
         typedef typename Out<E>::Type O;
@@ -138,7 +138,8 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return (typename Out<E>::Type::Bits *)p.elements + row * p.elements_stride;
     }
 
-    /* The short ways are taken first, in a straight line; where they are not right for all of the pairs, any_of() follows. */
+    /* The short ways are taken first, in a straight line; where they are not right for all of the pairs, any_of()
+     * follows. */
     template <int K>
     __device__ __forceinline__ void enter(const Row &r, State &s, const Cut<E> &cut, int at, int step,
                                           Vector<E> (&x)[K][2]) const {
@@ -185,7 +186,9 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 
     __device__ __forceinline__ void close(Row &, const State &) const {}
 
-    __device__ __forceinline__ N pick(const Row &) const { return 0; }
+    __device__ __forceinline__ N pick(const Row &) const {
+        return 0;
+    }
 
     struct Unfinished {
         int64_t row;
@@ -204,14 +207,17 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 
     __device__ __forceinline__ void gradient(const Row &, int, const Vector<E> (&)[2], N (&)[W]) const {}
 
-    __device__ __forceinline__ bool concludes() const { return p.rows.loss != 0; }
+    __device__ __forceinline__ bool concludes() const {
+        return p.rows.loss != 0;
+    }
     __device__ __forceinline__ void conclude(double sum) const {
         if (p.rows.loss)
             *(N *)p.rows.loss = (N)(sum / p.rows.divisor);
     }
 };
 
-/* The kernels, by the names that the module table gives them: p for probabilities, l for logarithms, the input first. */
+/* The kernels, by the names that the module table gives them: p for probabilities, l for logarithms, the input first.
+ */
 template <class E> struct pp { typedef KlDiv<E, false, false> Loss; };
 template <class E> struct lp { typedef KlDiv<E, true, false> Loss; };
 template <class E> struct pl { typedef KlDiv<E, false, true> Loss; };
@@ -221,7 +227,9 @@ typedef MODULE_KERNEL<MODULE_DTYPE>::Loss Loss;
 
 /* As many blocks as the registers of each kind allow without spilling. */
 enum {
-    kBlocks = sizeof(MODULE_DTYPE::Bits) == 8 ? 2 : Loss::kFewRegisters ? 4 : 3,
+    kBlocks = sizeof(MODULE_DTYPE::Bits) == 8 ? 2
+              : Loss::kFewRegisters           ? 4
+                                              : 3,
     kVectors = Width<MODULE_DTYPE>::value < 8 ? GPULOSSI_PAIRS_STREAMED : 1
 };
 

@@ -15,26 +15,44 @@ template <> struct Limits<double> {
     DEVICE double nan() { return CUDART_NAN; }
 };
 
-DEVICE float larger(float a, float b) { return fmaxf(a, b); }
-DEVICE double larger(double a, double b) { return fmax(a, b); }
+DEVICE float larger(float a, float b) {
+    return fmaxf(a, b);
+}
+DEVICE double larger(double a, double b) {
+    return fmax(a, b);
+}
 
-/* exp(x - top), for x <= top; below 2^-126 it is 0. The difference is formed first: x and top may be near the end of the
- * range. */
+/* exp(x - top), for x <= top; below 2^-126 it is 0. The difference is formed first: x and top may be near the end of
+ * the range. */
 DEVICE float exp_below(float x, float top) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"((x - top) * 1.442695041f));
     return y;
 }
-DEVICE double exp_below(double x, double top) { return exp(x - top); }
+DEVICE double exp_below(double x, double top) {
+    return exp(x - top);
+}
 
-DEVICE float natural_log(float x) { return logf(x); }
-DEVICE double natural_log(double x) { return log(x); }
+DEVICE float natural_log(float x) {
+    return logf(x);
+}
+DEVICE double natural_log(double x) {
+    return log(x);
+}
 
-DEVICE float reciprocal(float x) { return __frcp_rn(x); }
-DEVICE double reciprocal(double x) { return 1.0 / x; }
+DEVICE float reciprocal(float x) {
+    return __frcp_rn(x);
+}
+DEVICE double reciprocal(double x) {
+    return 1.0 / x;
+}
 
-DEVICE float exponential(float x) { return expf(x); }
-DEVICE double exponential(double x) { return exp(x); }
+DEVICE float exponential(float x) {
+    return expf(x);
+}
+DEVICE double exponential(double x) {
+    return exp(x);
+}
 
 /* What a logarithm of a ratio takes from the format of a number. */
 template <class N> struct Format;
@@ -82,7 +100,9 @@ template <> struct Format<double> {
 };
 
 /* How far a number is from the range in which log_ratio works: less than Format::range() inside. */
-template <class N> DEVICE typename Format<N>::Bits distance(N x) { return Format<N>::bits(x) - Format<N>::least(); }
+template <class N> DEVICE typename Format<N>::Bits distance(N x) {
+    return Format<N>::bits(x) - Format<N>::least();
+}
 
 /* log(a / b) for a and b in range. The power of two next to a / b is taken out of a, so that a - b is exact and the
  * logarithm of a ratio near 1 keeps all its digits, where log(a) - log(b) or the rounded a / b would lose them. Seen as

@@ -13,7 +13,8 @@ struct Maximum {
     template <class N> DEVICE N of(N a, N b) { return larger(a, b); }
 };
 
-/* Over n numbers of a thread from x[first] on, half by half: a short chain, and a sum whose error grows with log n only. */
+/* Over n numbers of a thread from x[first] on, half by half: a short chain, and a sum whose error grows with log n
+ * only. */
 template <class Op, int first, int n> struct Halves {
     template <class N, int all> DEVICE N over(const N (&x)[all]) {
         return Op::of(Halves<Op, first, n / 2>::over(x), Halves<Op, first + n / 2, n - n / 2>::over(x));
@@ -22,10 +23,12 @@ template <class Op, int first, int n> struct Halves {
 template <class Op, int first> struct Halves<Op, first, 1> {
     template <class N, int all> DEVICE N over(const N (&x)[all]) { return x[first]; }
 };
-template <class Op, class N, int n> DEVICE N in_halves(const N (&x)[n]) { return Halves<Op, 0, n>::over(x); }
+template <class Op, class N, int n> DEVICE N in_halves(const N (&x)[n]) {
+    return Halves<Op, 0, n>::over(x);
+}
 
-/* All lanes of a warp, and `width` neighbouring ones (a power of two): both give the value over them in all of them. All
- * lanes of the warp call. */
+/* All lanes of a warp, and `width` neighbouring ones (a power of two): both give the value over them in all of them.
+ * All lanes of the warp call. */
 struct WholeWarp {
     template <class Op, class N> __device__ __forceinline__ N over(N x) const {
 #pragma unroll
@@ -61,8 +64,8 @@ struct Group {
 
     /* Folds the states of the group's threads into one, the same in all of them. A state folds itself over some lanes;
      * between warps it goes through shared memory. Two buffers taken in turn need one barrier a fold: a warp writes a
-     * buffer again only after a barrier that all its readers have passed. All threads of the group call, and what any of
-     * them has read before may be overwritten by another afterwards. */
+     * buffer again only after a barrier that all its readers have passed. All threads of the group call, and what any
+     * of them has read before may be overwritten by another afterwards. */
     template <class State> __device__ __forceinline__ void fold(State &state) {
         if (size < kLanes) {
             SomeLanes lanes = {size};

@@ -8,11 +8,10 @@
  *   Row                       what a row needs besides its elements
  *   array(a, row), absent(a)  start of a row of array a; a value that adds nothing to the state
  *   grad(row)                 start of a row of the gradient
- *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. A thread that does
- *                             not lead its group needs no whole Row when there is no gradient
- *   pick(row)                 what finish() needs of a single element, which the gradient may overwrite afterwards
- *   pick(row, at, step, x, to)  the same into shared memory, if the element is among K vectors of the row
- *   reduces()                 whether the state is needed
+ *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. A thread that
+ * does not lead its group needs no whole Row when there is no gradient pick(row)                 what finish() needs of
+ * a single element, which the gradient may overwrite afterwards pick(row, at, step, x, to)  the same into shared
+ * memory, if the element is among K vectors of the row reduces()                 whether the state is needed
  *   sums_apart()              whether finish() may be called by every thread of a row with its own part of the state
  *   enter(row, state, cut, at, step, x)  K vectors of the row, number at + k * step with contents x[k], enter the state
  *   close(row, state)         completes the Row with what gradient() needs of the folded state
@@ -65,7 +64,9 @@ template <class Loss> struct Schedule {
     };
 
     /* Makes a number one that can't be worked out again, so that it is kept in a register. */
-    DEVICE void keep(int &x) { asm volatile("" : "+r"(x)); }
+    DEVICE void keep(int &x) {
+        asm volatile("" : "+r"(x));
+    }
 
     /* The vectors at, at + step, ... of a row, K of them. All loads are under way before the first is used; what can't
      * be loaded whole is mended afterwards, in a loop that turns the vectors round so that its code is there once. */
@@ -249,7 +250,7 @@ template <class Loss> struct Schedule {
             if (live && (loss.sums_apart() || leads))
                 loss.finish(loss.unfinished(r, state, &picked), totals[threadIdx.x]);
             if (!Loss::kOnePass && p.rows.grad && cut.vectors > group.rank)
-                /* From the end: what was read last is still in the cache. */
+            /* From the end: what was read last is still in the cache. */
 #pragma unroll 1
                 for (at = group.rank + (cut.vectors - 1 - group.rank) / step * step; at >= 0; at -= step) {
                     load<K, kRead_once>(loss, cut, arrays, at, group.size, x);

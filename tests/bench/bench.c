@@ -3,33 +3,25 @@
 #include "../../gpuloss.h"
 #include "bench.h"
 
-enum { WARM_UP = 3, RUNS = 30, MEGABYTE = 1 << 20 };
+enum { WARM_UP = 3, RUNS = 30, MEGABYTE = 1 << 20, CEILING_STEP = 4, CEILING_THREADS = 512 };
 
 const bench_cell bench_cells[] = {
-    {"kl_div_pp", "f32", 16384, 16384, BENCH_LOSS},
-    {"kl_div_pp", "f32", 16384, 16384, BENCH_BOTH},
-    {"kl_div_ll", "f32", 16384, 16384, BENCH_LOSS},
-    {"kl_div_ll", "f32", 16384, 16384, BENCH_BOTH},
-    {"kl_div_pp", "bf16", 16384, 32768, BENCH_LOSS},
-    {"kl_div_pp", "bf16", 16384, 32768, BENCH_BOTH},
-    {"cross_entropy", "f32", 32768, 4096, BENCH_LOSS},
-    {"cross_entropy", "f32", 32768, 4096, BENCH_BOTH},
-    {"cross_entropy", "f32", 32768, 4096, BENCH_BACKWARD},
-    {"cross_entropy", "f32", 131072, 1000, BENCH_LOSS},
-    {"cross_entropy", "f32", 131072, 1000, BENCH_BOTH},
-    {"cross_entropy", "f32", 4194304, 64, BENCH_LOSS},
-    {"cross_entropy", "f32", 4194304, 64, BENCH_BOTH},
-    {"cross_entropy", "bf16", 65536, 4096, BENCH_LOSS},
-    {"cross_entropy", "bf16", 65536, 4096, BENCH_BOTH},
-    {"cross_entropy", "bf16", 8192, 32000, BENCH_LOSS},
-    {"cross_entropy", "bf16", 8192, 32000, BENCH_BOTH},
-    {"cross_entropy", "bf16", 8192, 128256, BENCH_LOSS},
-    {"cross_entropy", "bf16", 8192, 128256, BENCH_BOTH},
-    {"cross_entropy", "f32", 8192, 128256, BENCH_LOSS},
+    {"kl_div_pp", "f32", 16384, 16384, BENCH_LOSS},        {"kl_div_pp", "f32", 16384, 16384, BENCH_BOTH},
+    {"kl_div_ll", "f32", 16384, 16384, BENCH_LOSS},        {"kl_div_ll", "f32", 16384, 16384, BENCH_BOTH},
+    {"kl_div_pp", "bf16", 16384, 32768, BENCH_LOSS},       {"kl_div_pp", "bf16", 16384, 32768, BENCH_BOTH},
+    {"cross_entropy", "f32", 32768, 4096, BENCH_LOSS},     {"cross_entropy", "f32", 32768, 4096, BENCH_BOTH},
+    {"cross_entropy", "f32", 32768, 4096, BENCH_BACKWARD}, {"cross_entropy", "f32", 131072, 1000, BENCH_LOSS},
+    {"cross_entropy", "f32", 131072, 1000, BENCH_BOTH},    {"cross_entropy", "f32", 4194304, 64, BENCH_LOSS},
+    {"cross_entropy", "f32", 4194304, 64, BENCH_BOTH},     {"cross_entropy", "bf16", 65536, 4096, BENCH_LOSS},
+    {"cross_entropy", "bf16", 65536, 4096, BENCH_BOTH},    {"cross_entropy", "bf16", 8192, 32000, BENCH_LOSS},
+    {"cross_entropy", "bf16", 8192, 32000, BENCH_BOTH},    {"cross_entropy", "bf16", 8192, 128256, BENCH_LOSS},
+    {"cross_entropy", "bf16", 8192, 128256, BENCH_BOTH},   {"cross_entropy", "f32", 8192, 128256, BENCH_LOSS},
     {"cross_entropy", "f32", 8192, 128256, BENCH_BOTH},
 };
 
-int bench_cell_count(void) { return (int)(sizeof bench_cells / sizeof bench_cells[0]); }
+int bench_cell_count(void) {
+    return (int)(sizeof bench_cells / sizeof bench_cells[0]);
+}
 
 /* What the library itself does not need of the driver. */
 typedef struct timing {
@@ -63,12 +55,18 @@ static int check_driver(const char *what, int code) {
 }
 
 static int dtype_of(const char *name) {
-    return strcmp(name, "f32") == 0 ? GPULOSS_F32 : strcmp(name, "f64") == 0 ? GPULOSS_F64
-           : strcmp(name, "f16") == 0 ? GPULOSS_F16 : GPULOSS_BF16;
+    return strcmp(name, "f32") == 0   ? GPULOSS_F32
+           : strcmp(name, "f64") == 0 ? GPULOSS_F64
+           : strcmp(name, "f16") == 0 ? GPULOSS_F16
+                                      : GPULOSS_BF16;
 }
 
-static int bytes_of(const bench_cell *c) { return gpulossi_dtype_bytes((gpuloss_dtype)dtype_of(c->dtype)); }
-static int is_kl(const bench_cell *c) { return strncmp(c->loss, "kl_div", 6) == 0; }
+static int bytes_of(const bench_cell *c) {
+    return gpulossi_dtype_bytes((gpuloss_dtype)dtype_of(c->dtype));
+}
+static int is_kl(const bench_cell *c) {
+    return strncmp(c->loss, "kl_div", 6) == 0;
+}
 
 double bench_bytes(int cell) {
     const bench_cell *c = &bench_cells[cell];
@@ -85,8 +83,8 @@ int bench_ceiling_of(int cell) {
 static int launch(const char *kernel, unsigned blocks, unsigned threads, void **arguments) {
     void *function;
     return check_driver(kernel, bench.context->driver.module_function(&function, bench.module, kernel)) ||
-           check_driver(kernel, bench.context->driver.launch(function, blocks, 1, 1, threads, 1, 1, 0, NULL, arguments,
-                                                             NULL));
+           check_driver(kernel,
+                        bench.context->driver.launch(function, blocks, 1, 1, threads, 1, 1, 0, NULL, arguments, NULL));
 }
 
 static int reserve(int which, size_t bytes) {
@@ -105,7 +103,9 @@ static int fill(int which, int64_t count, const bench_cell *c, int logarithm, fl
     return launch("fill_random", 4096, 256, arguments);
 }
 
-uint64_t bench_buffer(int which) { return (uint64_t)(uintptr_t)bench.buffers[which]; }
+uint64_t bench_buffer(int which) {
+    return (uint64_t)(uintptr_t)bench.buffers[which];
+}
 
 int bench_prepare(int cell) {
     const bench_cell *c = &bench_cells[cell];
@@ -154,6 +154,18 @@ static int call_kl_div(const bench_cell *c) {
     return check(gpuloss_kl_div(bench.context, &d, NULL));
 }
 
+int bench_kl(uint64_t input, uint64_t target, int64_t rows, int64_t classes, uint64_t loss) {
+    gpuloss_kl_div_desc d = GPULOSS_KL_DIV_DEFAULTS;
+    d.input = GPULOSS_PTR(input);
+    d.target = GPULOSS_PTR(target);
+    d.rows = rows;
+    d.classes = classes;
+    d.dtype = GPULOSS_F32;
+    d.input_kind = d.target_kind = GPULOSS_PROBABILITIES;
+    d.loss = GPULOSS_PTR(loss);
+    return check(gpuloss_kl_div(bench.context, &d, NULL));
+}
+
 static int call_cell(void) {
     const bench_cell *c = &bench_cells[bench.cell];
     return is_kl(c) ? call_kl_div(c) : call_cross_entropy(c);
@@ -173,9 +185,9 @@ static int measure(int (*call)(void), double *milliseconds) {
             check_driver("cuEventRecord", bench.timing.event_record(bench.events[1], NULL)) ||
             check_driver("cuEventSynchronize", bench.timing.event_synchronize(bench.events[1])))
             return 1;
-        if (i >= WARM_UP && check_driver("cuEventElapsedTime", bench.timing.event_elapsed(&times[i - WARM_UP],
-                                                                                         bench.events[0],
-                                                                                         bench.events[1])))
+        if (i >= WARM_UP &&
+            check_driver("cuEventElapsedTime",
+                         bench.timing.event_elapsed(&times[i - WARM_UP], bench.events[0], bench.events[1])))
             return 1;
     }
     qsort(times, RUNS, sizeof times[0], by_time);
@@ -211,19 +223,19 @@ static int call_ceiling(void) {
     void *three[] = {&bench.buffers[BENCH_INPUT], &bench.buffers[BENCH_GRADIENT], &vectors};
     void *four[] = {&bench.buffers[BENCH_INPUT], &bench.buffers[BENCH_TARGET], &bench.buffers[BENCH_GRADIENT],
                     &vectors};
-    return launch(names[ceiling_kind], ceiling_blocks, 512, ceiling_kind == BENCH_BLEND ? four : three);
+    return launch(names[ceiling_kind], ceiling_blocks, CEILING_THREADS, ceiling_kind == BENCH_BLEND ? four : three);
 }
 
 /* The best of several grids, so that nobody is measured against a badly launched stream. */
 int bench_ceiling(int which, double *gigabytes_a_second) {
     static const bench_cell source = {"ceiling", "f32", 1, 1, 0};
+    /* 0: as many blocks as there are steps, which the hardware hands out in order. */
     static const unsigned blocks_a_multiprocessor[] = {2, 4, 8, 16, 0};
     double moved = (double)ceiling_bytes * (which + 1);
     unsigned i;
     int buffer;
     for (buffer = 0; buffer < 3; buffer++)
-        if (reserve(buffer, (size_t)ceiling_bytes) ||
-            fill(buffer, ceiling_bytes / 4, &source, 0, 2.0f, -1.0f))
+        if (reserve(buffer, (size_t)ceiling_bytes) || fill(buffer, ceiling_bytes / 4, &source, 0, 2.0f, -1.0f))
             return 1;
     *gigabytes_a_second = 0;
     for (i = 0; i < sizeof blocks_a_multiprocessor / sizeof blocks_a_multiprocessor[0]; i++) {
@@ -231,10 +243,9 @@ int bench_ceiling(int which, double *gigabytes_a_second) {
         ceiling_kind = which;
         ceiling_blocks = blocks_a_multiprocessor[i] * (unsigned)bench.context->multiprocessors;
         if (ceiling_blocks == 0)
-            ceiling_blocks = (unsigned)(ceiling_bytes / (16 * 4 * 512));
+            ceiling_blocks = (unsigned)(ceiling_bytes / (16 * CEILING_STEP * CEILING_THREADS));
         if (measure(call_ceiling, &milliseconds))
             return 1;
-        if (getenv("BENCH_DETAIL")) printf("   ceiling %d blocks %u: %.0f\n", which, ceiling_blocks, moved / milliseconds / 1e6);
         if (moved / milliseconds / 1e6 > *gigabytes_a_second)
             *gigabytes_a_second = moved / milliseconds / 1e6;
     }
@@ -262,18 +273,19 @@ int bench_open(const char *ceilings_ptx) {
         return 1;
     /* The driver calls made here need a current context. */
     (void)bench.context->driver.context_current(&current);
-    if (current == NULL && check_driver("cuCtxPushCurrent",
-                                        bench.context->driver.context_push(bench.context->cuda_context)))
+    if (current == NULL &&
+        check_driver("cuCtxPushCurrent", bench.context->driver.context_push(bench.context->cuda_context)))
         return 1;
     library = gpulossi_open(NULL);
-#define FIND(field, name, arguments)                                                                                    \
+#define FIND(field, name, arguments)                                                                                   \
     bench.timing.field = (int(*) arguments)(uintptr_t)gpulossi_library_symbol(library, name)
     FIND(event_create, "cuEventCreate", (void **, unsigned));
     FIND(event_record, "cuEventRecord", (void *, struct CUstream_st *));
     FIND(event_synchronize, "cuEventSynchronize", (void *));
     FIND(event_elapsed, "cuEventElapsedTime", (float *, void *, void *));
 #undef FIND
-    return load_ceilings(ceilings_ptx) || check_driver("cuEventCreate", bench.timing.event_create(&bench.events[0], 0)) ||
+    return load_ceilings(ceilings_ptx) ||
+           check_driver("cuEventCreate", bench.timing.event_create(&bench.events[0], 0)) ||
            check_driver("cuEventCreate", bench.timing.event_create(&bench.events[1], 0)) ||
            check(gpuloss_alloc(bench.context, &bench.small, 64 * MEGABYTE));
 }

@@ -5,9 +5,10 @@ enum { kStep = 4 };
 
 /* Reads n vectors of 16 bytes. */
 extern "C" __global__ void __launch_bounds__(512) read_vectors(const uint4 *a, uint4 *sink, int64_t n) {
-    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    int64_t stride = blockDim.x;
     uint4 s = make_uint4(0, 0, 0, 0);
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += kStep * stride) {
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x * kStep + threadIdx.x; at < n;
+         at += (int64_t)gridDim.x * kStep * stride) {
         uint4 x[kStep];
 #pragma unroll
         for (int k = 0; k < kStep; k++)
@@ -24,7 +25,8 @@ extern "C" __global__ void __launch_bounds__(512) read_vectors(const uint4 *a, u
 /* Reads n vectors and writes as many. */
 extern "C" __global__ void __launch_bounds__(512) copy_vectors(const uint4 *a, uint4 *out, int64_t n) {
     int64_t stride = blockDim.x;
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x * kStep + threadIdx.x; at < n; at += (int64_t)gridDim.x * kStep * stride) {
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x * kStep + threadIdx.x; at < n;
+         at += (int64_t)gridDim.x * kStep * stride) {
         uint4 x[kStep];
 #pragma unroll
         for (int k = 0; k < kStep; k++)
@@ -40,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(512) copy_vectors(const uint4 *a, u
 /* Reads n vectors from each of two arrays and writes n. */
 extern "C" __global__ void __launch_bounds__(512) blend_vectors(const uint4 *a, const uint4 *b, uint4 *out, int64_t n) {
     int64_t stride = blockDim.x;
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x * kStep + threadIdx.x; at < n; at += (int64_t)gridDim.x * kStep * stride) {
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x * kStep + threadIdx.x; at < n;
+         at += (int64_t)gridDim.x * kStep * stride) {
         uint4 x[kStep], y[kStep];
 #pragma unroll
         for (int k = 0; k < kStep; k++)

@@ -16,7 +16,8 @@ int main(int argc, char **argv) {
             return 1;
         printf("ceiling %-20s %7.0f GB/s\n", ceiling_names[i], ceilings[i]);
     }
-    printf("%-14s %-5s %8s %8s  %-16s %9s %7s %6s\n", "loss", "dtype", "rows", "classes", "pass", "us", "GB/s", "ceil%");
+    printf("%-14s %-5s %8s %8s  %-16s %9s %7s %6s\n", "loss", "dtype", "rows", "classes", "pass", "us", "GB/s",
+           "ceil%");
     for (i = 0; i < bench_cell_count(); i++) {
         const bench_cell *c = &bench_cells[i];
         double rate;

@@ -42,6 +42,8 @@ bool ptxsim_device_init(void) {
     ptxsim_device.seed = setting("PTXSIM_SEED", 0);
     ptxsim_device.driver_version = (int)setting("PTXSIM_DRIVER_VERSION", 13000);
     ptxsim_device.coverage = getenv("PTXSIM_COVERAGE");
+    ptxsim_device.replace = getenv("PTXSIM_REPLACE");
+    ptxsim_device.speed = setting("PTXSIM_SPEED", 0) != 0;
     if (ptxsim_device.sms == 0)
         ptxsim_device.sms = 1;
     return model != NULL;

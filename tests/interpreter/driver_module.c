@@ -28,6 +28,32 @@ static bool function_ok(CUfunction function) {
     return f != NULL;
 }
 
+/* The text that the environment puts in the place of this module, so that a faulty kernel can be run by a program that
+ * knows nothing of it; null for none. */
+static char *replacement(const char *image) {
+    static const char entry[] = ".entry ";
+    const char *name = strstr(image, entry);
+    char path[4096];
+    if (!ptxsim_device.replace || !*ptxsim_device.replace || !name)
+        return NULL;
+    name += strlen(entry);
+    snprintf(path, sizeof path, "%s/%.*s.ptx", ptxsim_device.replace, (int)strcspn(name, "( \t\r\n"), name);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return NULL;
+    char *text = NULL;
+    uint32_t size = 0, room = 0;
+    for (int c = fgetc(file); c != EOF; c = fgetc(file)) {
+        text = ptxsim_grow(text, size, &room, 1);
+        text[size++] = (char)c;
+    }
+    fclose(file);
+    text = ptxsim_grow(text, size, &room, 1);
+    text[size] = 0;
+    fprintf(stderr, "ptxsim: %s is loaded instead\n", path);
+    return text;
+}
+
 static int load(CUmodule *out, const void *image, struct parse_error *error) {
     CUcontext context;
     int code = ptxsim_enter(&context);
@@ -40,7 +66,9 @@ static int load(CUmodule *out, const void *image, struct parse_error *error) {
     /* Machine code, alone or in a container, is for real devices only. */
     if (bytes[0] == 0x7f || bytes[0] == 0x50)
         return leave(E_NO_BINARY);
-    struct module *module = ptxsim_parse(image, error);
+    char *other = replacement(image);
+    struct module *module = ptxsim_parse(other ? other : image, error);
+    free(other);
     if (!module)
         return leave(error->code);
     CUmodule m = calloc(1, sizeof *m);
@@ -598,6 +626,8 @@ void ptxsim_coverage(const struct module *module) {
     for (const struct kernel *k = module->kernels; k; k = k->next)
         for (uint32_t i = 0; i < k->ncode; i++) {
             const char *text = "";
+            if (k->code[i].implicit)
+                continue;
             int length = ptxsim_line_text(module, k->code[i].line, &text);
             fprintf(file, "%s %u %d %.*s\n", k->name, k->code[i].line, k->code[i].hit, length, text);
         }
@@ -607,4 +637,8 @@ void ptxsim_coverage(const struct module *module) {
 __attribute__((destructor)) static void at_end(void) {
     for (CUmodule m = modules; m; m = m->next)
         ptxsim_coverage(m->module);
+    if (ptxsim_device.speed)
+        fprintf(stderr, "ptxsim: %.1f million thread instructions in %.2f s of kernels: %.0f million a second\n",
+                (double)ptxsim_total_instructions * 1e-6, ptxsim_total_seconds,
+                (double)ptxsim_total_instructions * 1e-6 / (ptxsim_total_seconds > 0 ? ptxsim_total_seconds : 1));
 }

@@ -554,7 +554,7 @@ static void body(struct parser *parser) {
     char end[] = "";
     uint32_t line = parser->line;
     ptxsim_decode(parser, "ret", end, "");
-    parser->kernel->code[parser->kernel->ncode - 1].hit = true;
+    parser->kernel->code[parser->kernel->ncode - 1].implicit = true;
     parser->kernel->code[parser->kernel->ncode - 1].line = line;
 }
 

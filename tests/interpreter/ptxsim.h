@@ -211,6 +211,7 @@ struct insn {
     bool frame;     /* param space of a function call: kept in the thread's frame */
     bool pure;
     bool hit;
+    bool implicit; /* the end of a body: no line of the text */
 };
 
 /* Values that a warp's registers hold from the start: special registers and shared addresses. */
@@ -408,6 +409,7 @@ void ptxsim_leave(struct warp *w, uint32_t mask);
 void ptxsim_advance(struct warp *w, uint32_t mask, uint32_t pc);
 extern char ptxsim_fault_text[2048];
 extern uint64_t ptxsim_total_instructions;
+extern double ptxsim_total_seconds;
 
 /* parse.c */
 struct parse_error {
@@ -433,7 +435,9 @@ struct device {
     uint64_t memory;      /* likewise */
     uint64_t steps, seed; /* likewise */
     int driver_version;   /* likewise */
-    const char *coverage; /* likewise */
+    const char *coverage; /* likewise: file for the lines that were executed */
+    const char *replace;  /* likewise: folder of kernels to run instead of those that are loaded */
+    bool speed;           /* likewise: print the instructions a second at the end */
 };
 extern struct device ptxsim_device;
 bool ptxsim_device_init(void);

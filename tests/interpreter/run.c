@@ -11,6 +11,7 @@ enum { QUANTUM = 512, FAIR_TURN = 20000 };
 
 char ptxsim_fault_text[2048];
 uint64_t ptxsim_total_instructions;
+double ptxsim_total_seconds;
 
 _Noreturn void ptxsim_fault(struct warp *w, const struct insn *i, int lane, int code, const char *format, ...) {
     struct launch *launch = w->launch;
@@ -413,6 +414,8 @@ void ptxsim_run(struct launch *launch) {
     launch->error = E_OK;
     launch->steps = launch->instructions = 0;
     launch->random = ptxsim_device.seed;
+    struct timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
     make_launch(launch, threads, warps);
     uint64_t total = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2] / launch->nctas;
     uint32_t *order = NULL;
@@ -426,5 +429,7 @@ void ptxsim_run(struct launch *launch) {
         run_blocks(launch, order, total);
     free_launch(launch, warps);
     free(order);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    ptxsim_total_seconds += (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9;
     ptxsim_total_instructions += launch->instructions;
 }

@@ -1,13 +1,20 @@
 /* The numerics tests, on whatever driver is found: a GPU's, or one named by GPULOSS_DRIVER.
  *
- *   test_numerics [--small]
+ *   test_numerics [--small] [--only PATTERN | --skip PATTERN]
  *
  * --small    shapes for an interpreter of the kernels instead of a GPU
+ * --only     the tests whose names match, with * for any letters; --skip: those that do not
  *
  * With no driver or GPU every test is skipped, which succeeds unless GPULOSS_REQUIRE_GPU=1. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 #include "harness.h"
 #include "suites.h"
@@ -15,12 +22,18 @@
 int main(int argc, char **argv) {
     const char *required = getenv("GPULOSS_REQUIRE_GPU");
     gpuloss_info info;
-    int failed = 0;
-    if (argc > 1)
-        harness_small = strcmp(argv[1], "--small") == 0;
-    if (argc > 2 || (argc == 2 && !harness_small)) {
-        fprintf(stderr, "usage: %s [--small]\n", argv[0]);
-        return 2;
+    int i, failed = 0;
+    for (i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--small") == 0)
+            harness_small = 1;
+        else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+            cmocka_set_test_filter(argv[++i]);
+        else if (strcmp(argv[i], "--skip") == 0 && i + 1 < argc)
+            cmocka_set_skip_filter(argv[++i]);
+        else {
+            fprintf(stderr, "usage: %s [--small] [--only PATTERN | --skip PATTERN]\n", argv[0]);
+            return 2;
+        }
     }
     if (!harness_open()) {
         fprintf(stderr, "no context: %s\n", harness_reason());

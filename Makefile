@@ -1,0 +1,87 @@
+# gpuloss: make help says what there is. Users of the library need none of this: they copy gpuloss.h.
+CC ?= cc
+BUILD := build
+PREFIX ?= /usr/local
+STRICT := -Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wundef -Wcast-qual -Wcast-align -Wwrite-strings \
+	-Wpointer-arith -Wstrict-aliasing=1 -Wformat=2 -Wvla -Winit-self -Wredundant-decls -Wswitch-enum -Wdouble-promotion \
+	-Wmissing-declarations -Wstrict-prototypes -Wmissing-prototypes -Werror
+CFLAGS ?= -O2
+
+.PHONY: help run test examples gpu-test gpu-report bench ptx install clean format
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make run         train a digit classifier with gpuloss (examples/02_digits.c)'
+	@echo 'make test        every test that needs no GPU, and those on the GPU if there is one'
+	@echo 'make examples    build the examples into $(BUILD)/'
+	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
+	@echo 'make bench       on a GPU: against the ceilings of its memory, and PyTorch where it is installed'
+	@echo 'make gpu-report  on a GPU: gpu-test and bench, written to tests/gpu-report.txt'
+	@echo 'make ptx         compile the kernels anew: ptx/, and the block in gpuloss.h (needs the CUDA toolkit)'
+	@echo 'make format      clang-format everything that is written by hand'
+	@echo 'make install     copy gpuloss.h to $$(PREFIX)/include (now $(PREFIX))'
+	@echo 'make clean       remove $(BUILD)/'
+
+# Set-up of a fresh Debian machine: a package is installed when the thing it brings is missing.
+have = @$(1) >/dev/null 2>&1 || { echo 'installing $(2)'; apt-get update -qq && apt-get install -y -qq $(2) >/dev/null; }
+
+.PHONY: need-cmocka need-lz4
+need-cmocka:
+	$(call have,echo '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <cmocka.h>' | $(CC) -E -x c -,libcmocka-dev)
+need-lz4:
+	$(call have,echo '#include <lz4.h>' | $(CC) -E -x c -,liblz4-dev)
+
+EXAMPLES := 01_smallest 02_digits 03_distill
+examples: $(EXAMPLES:%=$(BUILD)/%)
+$(BUILD)/0%: examples/0%.c examples/digits.h gpuloss.h
+	@mkdir -p $(@D)
+	$(CC) -std=c99 $(STRICT) $(CFLAGS) $< -o $@ -lm -ldl
+
+run: $(BUILD)/02_digits $(BUILD)/interpreter/libcuda.so.1
+	@sh examples/run.sh $(BUILD)
+
+include tests/numerics/numerics.mk
+include tests/interpreter/interpreter.mk
+include tests/host/host.mk
+$(BUILD)/numerics/%.o: CFLAGS += -std=c99 $(STRICT)
+
+test: need-cmocka examples $(BUILD)/test_numerics $(BUILD)/test_reference $(BUILD)/test_harness $(INTERPRETER_LIB)
+	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh
+
+gpu-test: $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
+	@BUILD=$(BUILD) bash tests/gpu.sh
+
+REPORT ?= tests/gpu-report.txt
+gpu-report: $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BUILD)/bench $(BUILD)/libbench.so
+	@BUILD=$(BUILD) bash tests/gpu.sh $(REPORT)
+
+BENCH := tests/bench/bench.c tests/bench/bench.h tests/bench/ceilings.ptx gpuloss.h
+$(BUILD)/bench: tests/bench/main.c $(BENCH)
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/main.c tests/bench/bench.c -o $@ -ldl
+$(BUILD)/libbench.so: $(BENCH)
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra -shared -fPIC tests/bench/bench.c -o $@ -ldl
+
+bench: $(BUILD)/bench $(BUILD)/libbench.so
+	@BUILD=$(BUILD) bash tests/bench/run.sh
+
+GEN := gen/gen.c gen/text.c gen/lower.c gen/gen.h gpuloss.h
+$(BUILD)/gen/gen: $(GEN)
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L $(CFLAGS) -Wall -Wextra $(filter %.c,$(GEN)) -o $@ -llz4
+
+ptx: need-lz4 $(BUILD)/gen/gen
+	$(BUILD)/gen/gen $(BUILD)/gen
+	nvcc -ptx -arch=compute_75 -std=c++17 -Werror all-warnings tests/bench/ceilings.cu -o $(BUILD)/gen/ceilings.ptx
+	sed -e 's/^\.version.*/.version 6.0/' -e 's/^\.target.*/.target sm_70/' -e '/^\/\//d;/^$$/d' $(BUILD)/gen/ceilings.ptx \
+		>tests/bench/ceilings.ptx
+
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+
+install:
+	install -D -m 644 gpuloss.h '$(DESTDIR)$(PREFIX)/include/gpuloss.h'
+
+clean:
+	rm -rf $(BUILD)

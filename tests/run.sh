@@ -1,0 +1,53 @@
+#!/bin/bash
+# All tests that a machine without a GPU can run, and the numerics on the GPU where there is one.
+set -u
+. tests/count.sh
+driver=$PWD/$BUILD/interpreter/libcuda.so.1
+
+on_interpreter() { env LD_LIBRARY_PATH="$PWD/$BUILD/interpreter" "$@"; }
+
+# Each device runs other images, schedules and limits; the seeds shuffle the order of blocks and warps.
+numerics_on() { PTXSIM_DEVICE=$1 PTXSIM_SEED=$2 GPULOSS_DRIVER=$driver GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small; }
+
+without_driver() {
+    local status=0
+    for example in 01_smallest 02_digits 03_distill; do
+        env LD_LIBRARY_PATH="$PWD/$BUILD/no-driver" "$BUILD/$example" && status=0 || status=$?
+        [ $status = 2 ] || { echo "$example: exit status $status instead of 2"; return 1; }
+    done 2>&1 | tee "$BUILD/log/missing.txt"
+    [ "$(grep -c 'NVIDIA driver library could not be loaded' "$BUILD/log/missing.txt")" = 3 ]
+}
+
+formatted() {
+    local file bad=0
+    for file in $(git ls-files '*.c' '*.h' '*.cu' '*.cuh'); do
+        clang-format --dry-run -Werror "$file" || bad=1
+    done
+    return $bad
+}
+
+suite 'compile' bash tests/compile/run.sh
+suite 'host' make -s -f tests/host/host.mk run_host BUILD="$BUILD" CC="$CC"
+suite 'negative cases' bash tests/bad/run.sh
+suite 'references' "$BUILD/test_reference"
+suite 'comparison helpers' "$BUILD/test_harness"
+suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"
+for device in sm_50 sm_70 sm_90; do
+    suite "numerics interpreted $device" numerics_on $device 0
+done
+suite 'numerics interpreted, shuffled' numerics_on sm_90 1
+suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
+suite '02 interpreted' on_interpreter "$BUILD/02_digits"
+suite '03 interpreted' on_interpreter "$BUILD/03_distill"
+if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvhost-gpu ]; then
+    suite 'numerics on the GPU' env GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small
+else
+    skip 'numerics on the GPU' 'this machine has no NVIDIA GPU (none of its device files)'
+    suite 'examples without a driver' without_driver
+fi
+if command -v clang-format >/dev/null; then
+    suite 'formatting' formatted
+else
+    skip 'formatting' 'clang-format is not installed'
+fi
+summary
