@@ -27,6 +27,7 @@ have = @$(1) >/dev/null 2>&1 || { echo 'installing $(2)'; apt-get update -qq && 
 
 .PHONY: need-cmocka need-lz4
 need-cmocka:
+	$(call have,command -v g++,g++)
 	$(call have,echo '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <cmocka.h>' | $(CC) -E -x c -,libcmocka-dev)
 need-lz4:
 	$(call have,echo '#include <lz4.h>' | $(CC) -E -x c -,liblz4-dev)
