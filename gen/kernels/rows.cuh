@@ -4,22 +4,23 @@
  *   Element, Number, Params   its element type, what it computes in, its kernel parameters
  *   kArrays                   how many arrays of [rows, classes] it reads
  *   kOnePass                  whether enter() also writes what belongs to an element, so that nothing is read again
- *   State                     of a row: empty() is that of no elements; fold(width) folds it over lanes
+ *   State                     of a row: empty() is that of no elements; fold(lanes) folds it over lanes
  *   Row                       what a row needs besides its elements
  *   array(a, row), absent(a)  start of a row of array a; a value that adds nothing to the state
  *   grad(row)                 start of a row of the gradient
- *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. A thread that
- * does not lead its group needs no whole Row when there is no gradient pick(row)                 what finish() needs of
- * a single element, which the gradient may overwrite afterwards pick(row, at, step, x, to)  the same into shared
- * memory, if the element is among K vectors of the row reduces()                 whether the state is needed
+ *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. A thread that does
+ *                             not lead its group needs no whole Row when there is no gradient
+ *   pick(row)                 what finish() needs of a single element, which the gradient may overwrite afterwards
+ *   pick(row, at, step, x, to)  the same into shared memory, if the element is among K vectors of the row
+ *   reduces()                 whether the state is needed
  *   sums_apart()              whether finish() may be called by every thread of a row with its own part of the state
  *   enter(row, state, cut, at, step, x)  K vectors of the row, number at + k * step with contents x[k], enter the state
  *   close(row, state)         completes the Row with what gradient() needs of the folded state
  *   unfinished(row, state, picked)  all that finish() needs
  *   finish(unfinished, total) writes the row's results and adds to the total; one thread calls
  *   gradient(row, v, x, g)    the gradients of vector v of the row, whose contents are x
- *   concludes()               whether there is anything to do when all rows are done:
- *   conclude(sum)             writes the results of all rows; one thread calls
+ *   concludes()               whether there is anything to do when all rows are done
+ *   conclude(sum)             does it; one thread calls
  */
 #ifndef GPULOSSI_ROWS_CUH
 #define GPULOSSI_ROWS_CUH
