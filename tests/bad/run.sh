@@ -6,24 +6,28 @@ cd "$(dirname "$0")/../.." || exit 2
 . tests/compile/strict.sh
 out=${BUILD:-build}/bad
 rm -rf "$out" && mkdir -p "$out" || exit 2
-rejected=0 wrong=0 skipped=0
+passed=0 failed=0 skipped=0
 
 # reject NAME WORD COMMAND...: the command fails, and says why.
 reject() {
     local name=$1 word=$2
     shift 2
     if "$@" >"$out/log" 2>&1; then
-        wrong=$((wrong + 1)) && echo "  ACCEPTED: $name"
+        failed=$((failed + 1)) && echo "  ACCEPTED: $name"
     elif grep -q -- "$word" "$out/log"; then
-        rejected=$((rejected + 1))
+        passed=$((passed + 1))
     else
-        wrong=$((wrong + 1)) && echo "  REJECTED FOR ANOTHER REASON: $name" && head -5 "$out/log"
+        failed=$((failed + 1)) && echo "  REJECTED FOR ANOTHER REASON: $name" && head -5 "$out/log"
     fi
 }
 accept() {
     local name=$1
     shift
-    "$@" >"$out/log" 2>&1 || { wrong=$((wrong + 1)) && echo "  NOT ACCEPTED: $name" && tail -12 "$out/log"; }
+    if "$@" >"$out/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1)) && echo "  NOT ACCEPTED: $name" && tail -12 "$out/log"
+    fi
 }
 
 # The embedded block, ptx/ and MANIFEST.
@@ -31,7 +35,7 @@ make -s -f tests/host/host.mk BUILD="${BUILD:-build}" "${BUILD:-build}/test_bloc
 check_block="${BUILD:-build}/test_block $out/ptx"
 one=kl_div_pp_f32
 # A fault that could not be planted, because what it changes reads otherwise by now, is not a fault that was found.
-not_planted() { wrong=$((wrong + 1)) && echo "  NOT PLANTED: $1" && false; }
+not_planted() { failed=$((failed + 1)) && echo "  NOT PLANTED: $1" && false; }
 damaged() {
     rm -rf "$out/ptx" && cp -r ptx "$out/ptx" && (cd "$out/ptx" && eval "$1")
     ! diff -rq ptx "$out/ptx" >"$out/log" || not_planted "$1"
@@ -80,22 +84,32 @@ planted "enum { leaked };" && reject "an enumerator of another name" "leaked" na
 planted "struct leaked { int x; };" && reject "a struct of another name" "leaked" names
 planted "static int leaked(void) { return 1; }" && reject "a function of another name" "leaked" names
 
-# The whole of tests/compile, shortened, on a faulty header.
-compile() { BUILD="$out" QUICK=1 tests/compile/run.sh "$out/gpuloss.h"; }
-planted "/* nothing */" && accept "a comment" compile
-planted "static short gpulossi_planted(int x) { return x; }" && reject "a warning" "FAILED: gcc -x c -std=c99" compile
-planted "int gpulossi_planted(void); int gpulossi_planted(void) { return 1; }" &&
-    reject "a global function that is not public" "FAILED: c: the public functions and nothing else" compile
-changed 's/^#if !defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F16)/#if 1/' &&
-    reject "kernels that can't be left out" "FAILED: GPULOSS_NO_F16" compile
+# The whole of tests/compile, shortened, on faulty headers. Their runs go side by side and are judged afterwards.
+run_compile() {
+    BUILD="$1" QUICK=1 tests/compile/run.sh "$1.h" >"$1.log" 2>&1
+    echo $? >"$1.status"
+}
+export -f run_compile
+compile_later() { mv "$out/gpuloss.h" "$out/compile_$1.h"; }
+planted "/* nothing */" && compile_later comment
+planted "static short gpulossi_planted(int x) { return x; }" && compile_later warning
+planted "int gpulossi_planted(void); int gpulossi_planted(void) { return 1; }" && compile_later global
+changed 's/^#if !defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F16)/#if 1/' && compile_later kept
+printf '%s\n' "$out"/compile_*.h | sed 's/\.h$//' | xargs -P "$(nproc)" -I{} bash -c 'run_compile "{}"'
+compile() { cat "$out/compile_$1.log" && return "$(cat "$out/compile_$1.status")"; }
+accept "a comment" compile comment
+reject "a warning" "FAILED: gcc -x c -std=c99" compile warning
+reject "a global function that is not public" "FAILED: c: the public functions and nothing else" compile global
+reject "kernels that can't be left out" "FAILED: GPULOSS_NO_F16" compile kept
+rm -rf "$out"/compile_*
 
 # The driver's prototypes, when there is a cuda.h to compare with.
 prototypes() {
     g++ -std=c++11 -DGPULOSS_STATIC -include "$out/gpuloss.h" -o "$out/prototypes" tests/compile/prototypes.cpp -ldl &&
         "$out/prototypes"
 }
-if echo '#include <cuda.h>
-int version = CUDA_VERSION;' | gcc -x c -fsyntax-only - 2>"$out/log"; then
+if cuda_headers; then
+    planted "/* nothing */" && accept "a comment" prototypes
     changed 's/"cuMemFree_v2", (uint64_t)/"cuMemFree_v2", (uint32_t)/' &&
         reject "an argument of another size" "cuMemFree_v2 is declared otherwise" prototypes
     changed 's/"cuModuleUnload", (void \*)/"cuModuleUnload", (void *, int)/' &&
@@ -107,40 +121,63 @@ int version = CUDA_VERSION;' | gcc -x c -fsyntax-only - 2>"$out/log"; then
     changed 's/GPULOSSI_CU_INVALID_PTX = 218/GPULOSSI_CU_INVALID_PTX = 219/' &&
         reject "a wrong error code" "CUDA_ERROR_INVALID_PTX" prototypes
 else
-    skipped=$((skipped + 5)) && echo "  skipped: prototypes, no CUDA toolkit found"
+    skipped=$((skipped + 6)) && echo "  skipped: prototypes, no CUDA toolkit found"
 fi
 
-# Faults in the library, for the host tests to find.
-# mutant FOLDER SED: builds and runs the host tests on gpuloss.h changed so; they fail when the fault is found.
+# What the host programs end with is what tests/host/run.sh says, also when one dies before it has said anything.
+host_programs() {
+    mkdir -p "$out/host"
+    for program in test_host test_host_sanitized test_threads test_block; do
+        printf '#!/bin/bash\necho "[  PASSED  ] 3 test(s)."\n' >"$out/host/$program"
+        chmod +x "$out/host/$program"
+    done
+    echo "$2" >>"$out/host/$1"
+}
+host_programs test_block "" && accept "programs that pass" tests/host/run.sh "$out/host"
+host_programs test_threads 'echo "[  FAILED  ] 2 test(s), listed below:"; exit 2' &&
+    reject "a program with failures" "host: 12 passed, 2 failed" tests/host/run.sh "$out/host"
+host_programs test_threads 'kill -SEGV $$' &&
+    reject "a program that dies" "host: 12 passed, 1 failed" tests/host/run.sh "$out/host"
+
+# Faults in the library, each for one group of the host tests to find.
+# mutant FOLDER GROUP SED: builds the host tests on gpuloss.h changed so, and runs that group, or all. What reads or writes
+# out of bounds takes a sanitizer to find; the others are built faster without.
 mutant() {
-    mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && cp -r ptx "$1/" && sed "$2" gpuloss.h >"$1/gpuloss.h" ||
+    local program=test_host
+    [ -n "$2" ] && [ "$2" != unpack ] || program=test_host_sanitized
+    mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && cp -r ptx "$1/" && sed "$3" gpuloss.h >"$1/gpuloss.h" ||
         return 1
     cd "$1" || return 1
-    { make -s -f tests/host/host.mk BUILD=. CFLAGS=-w ./test_host_sanitized && timeout 100 ./test_host_sanitized; } \
-        >log 2>&1
+    { make -s -f tests/host/host.mk BUILD=. CFLAGS=-w ./$program && timeout 100 ./$program ${2:+"$2"}; } >log 2>&1
     echo $? >status
 }
 export -f mutant
 grep -v '^#' tests/bad/mutations >"$out/mutations"
-{ echo "none|"; cat "$out/mutations"; } |
-    awk -v out="$out" '{ sub(/^[^|]*\|/, ""); printf "%s/mutant%d%c%s%c", out, NR - 1, 0, $0, 0 }' |
-    xargs -0 -n 2 -P "$(nproc)" bash -c 'mutant "$0" "$1"'
-[ "$(cat "$out/mutant0/status")" = 0 ] || { wrong=$((wrong + 1)) && echo "  NOT ACCEPTED: gpuloss.h as it is" &&
-    grep -E 'ERROR|FAILED|LINE' "$out/mutant0/log" | head -12; }
+{ echo "none||"; cat "$out/mutations"; } | awk -F '|' -v out="$out" '{
+    sed = $0
+    sub(/^[^|]*\|[^|]*\|/, "", sed)
+    printf "%s/mutant%d%c%s%c%s%c", out, NR - 1, 0, $2, 0, sed, 0
+}' | xargs -0 -n 3 -P "$(nproc)" bash -c 'mutant "$0" "$1" "$2"'
+if [ "$(cat "$out/mutant0/status")" = 0 ]; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1)) && echo "  NOT ACCEPTED: gpuloss.h as it is"
+    grep -E 'ERROR|FAILED|LINE' "$out/mutant0/log" | head -12
+fi
 n=0
-while IFS='|' read -r name _; do
+while IFS='|' read -r name group _; do
     n=$((n + 1))
     if cmp -s gpuloss.h "$out/mutant$n/gpuloss.h"; then
-        wrong=$((wrong + 1)) && echo "  NOT PLANTED: $name"
+        failed=$((failed + 1)) && echo "  NOT PLANTED: $name"
     elif ! grep -q 'Running' "$out/mutant$n/log"; then
-        wrong=$((wrong + 1)) && echo "  DOES NOT RUN: $name" && head -5 "$out/mutant$n/log"
+        failed=$((failed + 1)) && echo "  DOES NOT RUN: $name" && head -5 "$out/mutant$n/log"
     elif [ "$(cat "$out/mutant$n/status")" = 0 ]; then
-        wrong=$((wrong + 1)) && echo "  ACCEPTED: $name"
+        failed=$((failed + 1)) && echo "  ACCEPTED by $group: $name"
     else
-        rejected=$((rejected + 1))
+        passed=$((passed + 1))
     fi
 done <"$out/mutations"
 rm -rf "$out"/mutant*
 
-echo "bad: $rejected rejected as they should be, $wrong wrong, $skipped skipped"
-[ $wrong = 0 ]
+echo "bad: $passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]

@@ -87,12 +87,8 @@ done
 run_queue "warnings, by what is left out"
 
 orders="-DSTUBS_BEFORE -DSTUBS_AFTER"
-if echo '#include <cuda.h>
-int version = CUDA_VERSION;' | gcc -x c -fsyntax-only - 2>log; then
+if cuda_headers; then
     cuda=1 orders="$orders -DCUDA_BEFORE -DCUDA_AFTER"
-elif nvcc=$(command -v nvcc) && [ -f "$(dirname "$(realpath "$nvcc")")/../include/cuda.h" ]; then
-    cuda=1 orders="$orders -DCUDA_BEFORE -DCUDA_AFTER"
-    export CPATH="$(dirname "$(realpath "$nvcc")")/../include"
 else
     cuda=0 && skip "include orders with cuda.h: no CUDA toolkit found"
 fi

@@ -1,4 +1,4 @@
-# The warning set that every use of gpuloss.h must pass without a warning. Sourced by run.sh and by tests/bad/run.sh.
+# The warning set that every use of gpuloss.h must pass without a warning, and where cuda.h is. Sourced by run.sh and by tests/bad/run.sh.
 strict="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wundef -Wcast-qual -Wcast-align -Wwrite-strings
     -Wpointer-arith -Wstrict-aliasing=1 -Wformat=2 -Wvla -Winit-self -Wredundant-decls -Wswitch-enum -Wdouble-promotion
     -Wmissing-declarations -Werror"
@@ -12,4 +12,14 @@ flags_of() {
     *++*) echo "-x c++ -std=$1 $strict_cxx" ;;
     *) echo "-x c -std=$1 $strict_c" ;;
     esac
+}
+
+# cuda_headers: whether cuda.h is found, by itself or in the toolkit of the nvcc in PATH, which is then made known.
+cuda_headers() {
+    local nvcc
+    if gcc -x c -fsyntax-only -include cuda.h - </dev/null 2>/dev/null; then
+        return 0
+    fi
+    nvcc=$(command -v nvcc) && [ -f "$(dirname "$(realpath "$nvcc")")/../include/cuda.h" ] || return 1
+    export CPATH="$(dirname "$(realpath "$nvcc")")/../include"
 }

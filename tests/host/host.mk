@@ -31,7 +31,4 @@ $(BUILD)/test_block: $(HOST)/test_block.c gpuloss.h
 
 .PHONY: run_host
 run_host: $(HOST_PROGRAMS)
-	$(BUILD)/test_host
-	$(BUILD)/test_host_sanitized
-	$(BUILD)/test_threads
-	$(BUILD)/test_block ptx
+	@$(HOST)/run.sh $(BUILD)

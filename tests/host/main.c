@@ -1,7 +1,24 @@
+/* test_host [GROUP]: all host tests, or those of one group. */
 #include "check.h"
 
-int main(void) {
-    int failed = lifecycle_tests() + failure_tests() + environment_tests() + loading_tests() + scratch_tests() +
-                 launch_tests() + parameter_tests() + unpack_tests() + thread_tests();
-    return failed != 0;
+static const struct group {
+    const char *name;
+    int (*run)(void);
+} groups[] = {
+    {"lifecycle", lifecycle_tests},  {"failures", failure_tests}, {"environment", environment_tests},
+    {"loading", loading_tests},      {"scratch", scratch_tests},  {"launch", launch_tests},
+    {"parameters", parameter_tests}, {"unpack", unpack_tests},    {"threads", thread_tests},
+};
+
+int main(int count, char **arguments) {
+    int failed = 0, known = 0;
+    size_t i;
+    for (i = 0; i < sizeof groups / sizeof groups[0]; i++)
+        if (count < 2 || strcmp(arguments[1], groups[i].name) == 0) {
+            failed += groups[i].run();
+            known = 1;
+        }
+    if (!known)
+        print_error("there is no group of tests named %s\n", arguments[1]);
+    return failed != 0 || !known;
 }

@@ -10,20 +10,37 @@ static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GP
 static void is_sound(gpuloss_context *context, const fake_launched *l, size_t scratch_bytes) {
     const gpulossi_rows *rows = &l->parameters.rows;
     gpuloss_info info;
+    uint64_t together, at_once;
     expect_ok(gpuloss_get_info(context, &info));
     assert_int_equal(l->shared_bytes, 0);
-    assert_int_equal(l->block % 32, 0);
-    assert_in_range(l->block, 32, 1024);
+    assert_int_equal(l->block, GPULOSSI_BLOCK);
     assert_in_range(l->grid, 1, info.multiprocessors * (l->block > 256 ? fake.blocks_large : fake.blocks_small));
     assert_true(rows->group >= 1);
     assert_int_equal(rows->group & (rows->group - 1), 0);
     assert_true(rows->group <= l->block);
     if (rows->group > 32)
         assert_true(l->block / rows->group <= GPULOSSI_GROUPS);
-    assert_true(rows->scratch == 0 ? scratch_bytes == 0 : scratch_bytes >= sizeof(gpulossi_scratch));
-    /* No block of the grid is without a row, unless there is no row at all. */
+    assert_true(rows->scratch != 0);
+    assert_int_equal(scratch_bytes, sizeof(gpulossi_scratch));
+    /* No block of the grid is without a row, unless there is no row at all, and none that could run is missing. */
+    together = l->block / rows->group;
+    at_once = (uint64_t)info.multiprocessors * (uint64_t)(l->block > 256 ? fake.blocks_large : fake.blocks_small);
     if (rows->rows > 0)
-        assert_true((uint64_t)l->grid * (l->block / rows->group) < (uint64_t)rows->rows + l->block / rows->group);
+        assert_true(l->grid * together < (uint64_t)rows->rows + together);
+    assert_true(l->grid * together >= (uint64_t)rows->rows || l->grid == at_once);
+}
+
+/* Whether every row of an array begins on 16 bytes, looked at row by row. */
+static int is_even(const void *base, int64_t stride, int64_t element) {
+    int64_t row;
+    for (row = 0; row < 16; row++)
+        if (((uintptr_t)base + (uintptr_t)(row * stride * element)) % 16 != 0)
+            return 0;
+    return 1;
+}
+
+static int64_t bytes_of(gpuloss_dtype dtype) {
+    return dtype == GPULOSS_F64 ? 8 : dtype == GPULOSS_F32 ? 4 : 2;
 }
 
 static void cross_entropy_shapes(void **state) {
@@ -61,10 +78,10 @@ static void cross_entropy_shapes(void **state) {
                     assert_int_equal(l->parameters.rows.classes, d.classes);
                     assert_int_equal(l->parameters.rows.last_classes, d.classes);
                     assert_non_null(strstr(l->entry, "_entropy_"));
-                    if (strstr(l->entry, "streamed")) {
+                    if (strstr(l->entry, "streamed"))
                         assert_int_equal(l->parameters.rows.group, l->block);
-                        assert_int_equal(l->block, GPULOSSI_STREAMED_THREADS);
-                    }
+                    assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
+                                     is_even(d.logits, d.classes, bytes_of(d.dtype)));
                 }
         gpuloss_destroy(context);
     }
@@ -104,7 +121,8 @@ static void kl_div_shapes(void **state) {
                     assert_int_equal(fake.launches, 1);
                     l = last_launch();
                     is_sound(context, l, bytes);
-                    assert_int_equal(l->block, GPULOSSI_PAIRED_THREADS);
+                    assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
+                                     is_even(d.input, l->parameters.kl_div.input_stride, bytes_of(d.dtype)));
                     if (rows_wanted) {
                         assert_int_equal(l->parameters.rows.rows, d.rows);
                         assert_int_equal(l->parameters.rows.classes, d.classes);
@@ -132,7 +150,7 @@ static void held_rows_fit(void **state) {
     size_t t;
     (void)state;
     for (t = 0; t < 4; t++) {
-        int64_t element = dtypes[t] == GPULOSS_F64 ? 8 : dtypes[t] == GPULOSS_F32 ? 4 : 2, width = 16 / element;
+        int64_t element = bytes_of(dtypes[t]), width = 16 / element;
         int64_t vectors, off, lead, padding;
         for (vectors = 1; vectors <= 4096; vectors *= 2)
             for (off = -width - 1; off <= width + 1; off++)
@@ -150,6 +168,8 @@ static void held_rows_fit(void **state) {
                         expect_ok(gpuloss_cross_entropy(context, &d, NULL));
                         l = last_launch();
                         is_sound(context, l, sizeof(gpulossi_scratch));
+                        assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
+                                         is_even(d.logits, d.logits_stride, element));
                         if (strstr(l->entry, "held"))
                             assert_true(vectors_touched((uintptr_t)d.logits, d.logits_stride, d.classes, element) <=
                                         (int64_t)l->parameters.rows.group * GPULOSSI_VECTORS_HELD);
@@ -270,8 +290,8 @@ static void occupancy_limits_the_grid(void **state) {
     ce.grad_logits = NULL;
     kl.grad_input = NULL;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
-    assert_int_equal(last_launch()->block, 512);
-    assert_int_equal(last_launch()->grid, 2 * 132);
+    assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
+    assert_int_equal(last_launch()->grid, 3 * 132);
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
     assert_int_equal(last_launch()->grid, 3 * 132);
     gpuloss_destroy(context);

@@ -1,6 +1,8 @@
 /* Each field of a desc arrives where the kernel reads it, and a field that is not given leaves it neutral. */
 #include "check.h"
 
+#include <math.h>
+
 static gpuloss_context *context;
 
 static const gpulossi_cross_entropy *cross_entropy(const gpuloss_cross_entropy_desc *d) {
@@ -96,17 +98,17 @@ static void cross_entropy_flags_and_divisors(void **state) {
     (void)state;
     context = new_context();
     p = cross_entropy(&d);
-    assert_int_equal(p->rows.flags, GPULOSSI_IGNORES | GPULOSSI_DATA_DIVISOR | GPULOSSI_COUNTED);
+    assert_int_equal(p->rows.flags, GPULOSSI_IGNORES | GPULOSSI_DATA_DIVISOR | GPULOSSI_COUNTED | GPULOSSI_EVEN);
     assert_true(p->rows.grad_scale == 1.0);
     d.target_type = GPULOSS_I32;
     d.grad_logits = NULL;
     p = cross_entropy(&d);
-    assert_int_equal(p->rows.flags, GPULOSSI_I32_TARGETS | GPULOSSI_IGNORES | GPULOSSI_DATA_DIVISOR);
+    assert_int_equal(p->rows.flags, GPULOSSI_I32_TARGETS | GPULOSSI_IGNORES | GPULOSSI_DATA_DIVISOR | GPULOSSI_EVEN);
     d = some_cross_entropy();
     d.flags = 0;
     d.ignore_index = 0;
     p = cross_entropy(&d);
-    assert_int_equal(p->rows.flags, 0);
+    assert_int_equal(p->rows.flags, GPULOSSI_EVEN);
     assert_true(p->rows.divisor == 1000.0);
     assert_true(p->rows.grad_scale == 1.0 / 1000.0);
     d.flags = GPULOSS_USE_GRAD_SCALE;
@@ -123,8 +125,11 @@ static void cross_entropy_flags_and_divisors(void **state) {
     d.loss = NULL;
     d.flags |= GPULOSS_USE_IGNORE_INDEX;
     p = cross_entropy(&d);
-    assert_int_equal(p->rows.flags, GPULOSSI_IGNORES);
+    assert_int_equal(p->rows.flags, GPULOSSI_IGNORES | GPULOSSI_EVEN);
     assert_true(p->rows.grad_scale == -3.0);
+    d.logits_stride = 1002;
+    p = cross_entropy(&d);
+    assert_int_equal(p->rows.flags, GPULOSSI_IGNORES);
     gpuloss_destroy(context);
 }
 
@@ -184,7 +189,7 @@ static void kl_div_divisors(void **state) {
     d.classes = 500;
     d.reduction = GPULOSS_MEAN;
     p = kl_div(&d);
-    assert_int_equal(p->rows.flags, 0);
+    assert_int_equal(p->rows.flags, GPULOSSI_EVEN);
     assert_true(p->rows.divisor == 500000.0);
     assert_true(p->rows.grad_scale == 1.0 / 500000.0);
     d.reduction = GPULOSS_SUM;
@@ -198,12 +203,35 @@ static void kl_div_divisors(void **state) {
     assert_true(p->eps == 0.0);
     assert_int_equal(p->elements, 0);
     assert_int_equal(p->rows.loss, 0);
+    d.input = (const char *)AT(1) + 4;
+    p = kl_div(&d);
+    assert_int_equal(p->rows.flags, 0);
+    gpuloss_destroy(context);
+}
+
+/* What is added to a probability is one at most itself; anything else would make the logarithms meaningless. */
+static void eps_lies_in_0_to_1(void **state) {
+    static const double refused[] = {-1e-300, -1.0, 1.0000000000000002, 1e300, HUGE_VAL, -HUGE_VAL, NAN};
+    static const double accepted[] = {0.0, 1e-300, 0.5, 1.0};
+    gpuloss_kl_div_desc d = some_kl_div();
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        d.eps = refused[i];
+        expect_error(gpuloss_kl_div(context, &d, NULL), GPULOSS_ERROR_INVALID_ARGUMENT, "gpuloss_kl_div", "eps: ");
+    }
+    assert_int_equal(fake.launches, 0);
+    for (i = 0; i < sizeof accepted / sizeof accepted[0]; i++) {
+        d.eps = accepted[i];
+        assert_true(kl_div(&d)->eps == accepted[i]);
+    }
     gpuloss_destroy(context);
 }
 
 int parameter_tests(void) {
-    const struct CMUnitTest tests[] = {TEST(cross_entropy_fields), TEST(cross_entropy_neutral),
-                                       TEST(cross_entropy_flags_and_divisors), TEST(kl_div_fields),
-                                       TEST(kl_div_divisors)};
+    const struct CMUnitTest tests[] = {
+        TEST(cross_entropy_fields), TEST(cross_entropy_neutral), TEST(cross_entropy_flags_and_divisors),
+        TEST(kl_div_fields),        TEST(kl_div_divisors),       TEST(eps_lies_in_0_to_1)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
