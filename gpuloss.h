@@ -179,7 +179,8 @@ GPULOSS_API gpuloss_status gpuloss_preload(gpuloss_context *context, gpuloss_los
 
 /* A context keeps a small scratch for every stream it has been used on: the first ones lie in the 64 KiB taken at
  * create, more are allocated when more streams come. This gives the scratch of `stream` back for another stream to
- * use; call it before destroying a stream, when its work has finished. Unknown streams are ignored. */
+ * use; call it before destroying a stream, when its work has finished; for the stream of a thread (cudaStreamPerThread),
+ * from that thread before it ends. Unknown streams are ignored. */
 GPULOSS_API gpuloss_status gpuloss_release_stream(gpuloss_context *context, struct CUstream_st *stream);
 
 typedef struct gpuloss_info {
@@ -677,6 +678,8 @@ static gpuloss_status gpulossi_driver_fail(const gpulossi_driver *driver, const 
                                            gpulossi_result code) {
     gpuloss_status status = GPULOSS_ERROR_DRIVER;
     const char *name = NULL, *text = NULL, *advice = "";
+    char found[48] = ""; /* the version, where it may be the reason */
+    int version = 0;
     if (driver->error_name(code, &name) != 0 || name == NULL)
         name = "unknown error";
     if (driver->error_string(code, &text) != 0 || text == NULL)
@@ -712,8 +715,12 @@ static gpuloss_status gpulossi_driver_fail(const gpulossi_driver *driver, const 
     default:
         break;
     }
-    return gpulossi_fail(status, "%s: %s: the driver says %s (got error %d: %s)%s", function, what, name, code, text,
-                         advice);
+    if ((status == GPULOSS_ERROR_DRIVER_TOO_OLD || status == GPULOSS_ERROR_GPU_TOO_OLD ||
+         status == GPULOSS_ERROR_COMPILE) &&
+        driver->driver_version(&version) == 0)
+        snprintf(found, sizeof found, ", from a driver of CUDA %d.%d", version / 1000, version % 1000 / 10);
+    return gpulossi_fail(status, "%s: %s: the driver says %s (got error %d: %s%s)%s", function, what, name, code, text,
+                         found, advice);
 }
 
 GPULOSS_API gpuloss_status_group gpuloss_group_of(gpuloss_status status) {
@@ -1384,8 +1391,12 @@ static gpuloss_status gpulossi_run(gpuloss_context *context, const gpulossi_plan
         status = gpulossi_launch(context, plan, counter, (unsigned)(blocks < most ? blocks : most),
                                  GPULOSSI_COUNT_THREADS, stream);
     }
-    if (status == GPULOSS_OK)
+    if (status == GPULOSS_OK) {
         status = gpulossi_launch(context, plan, kernel, gpulossi_grid(context, plan, kernel), GPULOSSI_BLOCK, stream);
+        /* Nobody takes the count out of the scratch now, and the next one would be added to it. */
+        if (status != GPULOSS_OK && counter != NULL)
+            (void)context->driver.fill(plan->rows->scratch, 0, sizeof(gpulossi_scratch) / 4, stream);
+    }
     gpulossi_leave(context, &scope);
     return status;
 }

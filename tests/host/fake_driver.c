@@ -253,6 +253,23 @@ static void check_scratch(uint64_t scratch, struct CUstream_st *stream) {
             violate("a launch uses scratch before another stream has zeroed it");
 }
 
+/* The count kernel adds to what the scratch holds, and the launch that divides by it puts zero back. */
+static void check_count(const fake_launched *l) {
+    uint64_t scratch = l->parameters.rows.scratch;
+    int i;
+    for (i = 0; i < fake.counts && fake.counted[i] != scratch; i++)
+        ;
+    if (i < fake.counts) {
+        if (strstr(l->entry, "count_targets") || !(l->parameters.rows.flags & GPULOSSI_COUNTED))
+            violate("%s finds rows counted that no launch has taken", l->entry);
+        fake.counted[i] = fake.counted[--fake.counts];
+    } else if (strstr(l->entry, "count_targets") == NULL && strstr(l->entry, "cross_entropy") != NULL &&
+               (l->parameters.rows.flags & GPULOSSI_COUNTED))
+        violate("%s finds no rows counted", l->entry);
+    if (strstr(l->entry, "count_targets") && room(fake.counts, "counts"))
+        fake.counted[fake.counts++] = scratch;
+}
+
 static int launch(void *function, const unsigned *grid, const unsigned *block, unsigned shared_bytes,
                   struct CUstream_st *stream, void **parameters) {
     int code = begin("cuLaunchKernel", NEEDS_CONTEXT);
@@ -276,6 +293,7 @@ static int launch(void *function, const unsigned *grid, const unsigned *block, u
     memcpy(&made->parameters, parameters[0],
            strstr(module->entry, "kl_div") ? sizeof(gpulossi_kl_div) : sizeof(gpulossi_cross_entropy));
     check_scratch(made->parameters.rows.scratch, stream);
+    check_count(made);
     fake.launches++;
     return end(0);
 }
@@ -355,6 +373,7 @@ static int fake_download(void *host, uint64_t device, size_t bytes, struct CUstr
 static int fake_fill(uint64_t device, unsigned value, size_t count, struct CUstream_st *stream) {
     int code = begin("cuMemsetD32Async", NEEDS_CONTEXT);
     fake_filled *made = &fake.fill[fake.fills];
+    int i;
     if (code != 0 || !room(fake.fills, "fills"))
         return end(code);
     made->base = device;
@@ -363,6 +382,9 @@ static int fake_fill(uint64_t device, unsigned value, size_t count, struct CUstr
     made->stream = stream;
     made->launches_before = fake.launches;
     fake.fills++;
+    for (i = fake.counts - 1; i >= 0; i--)
+        if (fake.counted[i] >= device && fake.counted[i] < device + 4 * count)
+            fake.counted[i] = fake.counted[--fake.counts];
     return end(0);
 }
 

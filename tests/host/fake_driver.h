@@ -73,6 +73,8 @@ struct fake_driver {
     long calls, mallocs;
     const char *failed; /* symbol of the last call that was made to fail */
     int launches, fills, modules, memories, streams_live, mallocs_live;
+    uint64_t counted[FAKE_RECORDS]; /* scratches in which the count kernel has left a number */
+    int counts;
     int pushes, pops, retains, releases, synchronizes;
     long loads; /* module loads that were tried */
     fake_launched launch[FAKE_RECORDS];

@@ -148,10 +148,10 @@ static void load_errors(void **state) {
         const char *word;
     } errors[] = {
         {221, GPULOSS_ERROR_NO_JIT, "libnvidia-ptxjitcompiler"},
-        {222, GPULOSS_ERROR_DRIVER_TOO_OLD, "222"},
+        {222, GPULOSS_ERROR_DRIVER_TOO_OLD, "driver of CUDA"},
         {223, GPULOSS_ERROR_JIT_DISABLED, "CUDA_DISABLE_PTX_JIT"},
         {218, GPULOSS_ERROR_COMPILE, "218"},
-        {209, GPULOSS_ERROR_GPU_TOO_OLD, "209"},
+        {209, GPULOSS_ERROR_GPU_TOO_OLD, "driver of CUDA"},
         {2, GPULOSS_ERROR_OUT_OF_DEVICE_MEMORY, "2: "},
         {719, GPULOSS_ERROR_DRIVER, "CUDA_ERROR_LAUNCH_FAILED (got error 719: unspecified launch failure"},
     };
