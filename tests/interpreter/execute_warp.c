@@ -1,4 +1,5 @@
-/* Exchanges among the lanes that a member mask names. A lane waits here until all lanes of its mask have come. */
+/* Exchanges among the lanes that a member mask names. A lane waits here until all lanes of its mask have come. Of all
+ * these only bar.warp.sync orders accesses to memory. */
 #include "execute.h"
 
 typedef void exchange(struct warp *w, const struct insn *i, uint32_t group);
@@ -23,7 +24,6 @@ static enum ptxsim_next meet(struct warp *w, const struct insn *i, uint32_t mask
     }
     if (same && (first & w->exists) == mask) {
         act(w, i, mask);
-        ptxsim_shared_sync(w, mask);
         return NEXT;
     }
     uint32_t here = mask;
@@ -44,7 +44,6 @@ static enum ptxsim_next meet(struct warp *w, const struct insn *i, uint32_t mask
         if (group != (want & w->exists))
             continue;
         act(w, i, group);
-        ptxsim_shared_sync(w, group);
         w->at_sync &= ~group;
         w->runnable |= group;
         ptxsim_advance(w, group, w->cur_pc + 1);

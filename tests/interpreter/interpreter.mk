@@ -2,7 +2,8 @@
 BUILD ?= build
 INTERPRETER_DIR := tests/interpreter
 INTERPRETER_LIB := $(BUILD)/interpreter/libcuda.so.1
-INTERPRETER_SOURCES := $(sort $(wildcard $(INTERPRETER_DIR)/*.c))
+# coverage.c is a program of its own.
+INTERPRETER_SOURCES := $(filter-out %/coverage.c,$(sort $(wildcard $(INTERPRETER_DIR)/*.c)))
 INTERPRETER_OBJECTS := $(INTERPRETER_SOURCES:$(INTERPRETER_DIR)/%.c=$(BUILD)/interpreter/%.o)
 INTERPRETER_HEADERS := $(wildcard $(INTERPRETER_DIR)/*.h) $(INTERPRETER_DIR)/instructions.def
 # No contraction: a product and a sum are one rounding only where the PTX says fma.
