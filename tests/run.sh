@@ -32,10 +32,13 @@ suite 'negative cases' bash tests/bad/run.sh
 suite 'references' "$BUILD/test_reference"
 suite 'comparison helpers' "$BUILD/test_harness"
 suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"
-for device in sm_50 sm_70 sm_90; do
+suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
+grep '^coverage: ' "$BUILD/log/coverage.txt" | sed 's/^/    /'
+for device in sm_60 sm_70 sm_80 sm_120; do
     suite "numerics interpreted $device" numerics_on $device 0
 done
 suite 'numerics interpreted, shuffled' numerics_on sm_90 1
+suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
 suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
 suite '02 interpreted' on_interpreter "$BUILD/02_digits"
 suite '03 interpreted' on_interpreter "$BUILD/03_distill"

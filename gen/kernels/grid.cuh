@@ -106,11 +106,16 @@ struct Exact {
     }
 
     __device__ __forceinline__ void add(double x, gpulossi_scratch *scratch) {
-        if (fabs(x) < 0x1p40) {
-            int64_t whole = __double2ll_rd(x * 0x1p18);
-            double rest = fma(-(double)whole, 0x1p-18, x) * 0x1p82;
+        double size = fabs(x);
+        if (size < 0x1p40) {
+            int64_t whole = __double2ll_rd(size * 0x1p18);
+            double rest = fma(-(double)whole, 0x1p-18, size) * 0x1p82;
             uint64_t units = __double2ull_rz(rest);
             if ((double)units == rest) {
+                if (x < 0) {
+                    whole = -whole - (units != 0);
+                    units = 0 - units;
+                }
                 add_integer(units, whole);
                 return;
             }

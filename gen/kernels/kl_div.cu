@@ -83,6 +83,8 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
      * logarithm. */
     __device__ __forceinline__ N any_term(N q, N target) const {
         N t = weight(target);
+        if (t < 0) /* which t + eps need not be */
+            return Limits<N>::nan();
         if (t != 0)
             return kLogInput || kLogTarget ? term(q, target) : t * log_any_ratio(t + eps, q);
         if (!(p.rows.flags & GPULOSSI_KEEP_ZERO_NAN))
@@ -151,10 +153,15 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
             q[i] = x[i / W][0].get(i % W);
             t[i] = x[i / W][1].get(i % W);
         }
-        if (!kLogInput && eps != 0)
+        if (eps != 0) {
 #pragma unroll
-            for (int i = 0; i < n; i++)
-                q[i] += eps;
+            for (int i = 0; i < n; i++) {
+                if (!kLogInput)
+                    q[i] += eps;
+                if (!kLogTarget && t[i] < 0)
+                    worst = Format<N>::range();
+            }
+        }
 #pragma unroll
         for (int i = 0; i < n; i++) {
             if (!kLogInput)

@@ -63,8 +63,10 @@ template <> struct Format<float> {
     DEVICE Bits bits(float x) { return __float_as_uint(x); }
     DEVICE float from(Bits b) { return __uint_as_float(b); }
     DEVICE float rescued(float x) { return x * 0x1p24f; }
-    DEVICE Bits least() { return 0x00800000u; } /* numbers of 2^-126 .. 2^125: sums of two have a reciprocal */
-    DEVICE Bits range() { return 0x7d800000u; }
+    DEVICE Bits least() {
+        return 0x01000000u;
+    } /* numbers of 2^-125 .. 2^124: what log_near() makes of them stays normal */
+    DEVICE Bits range() { return 0x7c800000u; }
     DEVICE float ln2_of_mantissa() { return 0.693147181f * 0x1p-23f; }
     DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
     /* a / b in that range: the reciprocal's error is taken out by one step. */
@@ -91,8 +93,8 @@ template <> struct Format<double> {
     DEVICE Bits bits(double x) { return (Bits)__double_as_longlong(x); }
     DEVICE double from(Bits b) { return __longlong_as_double((long long)b); }
     DEVICE double rescued(double x) { return x * 0x1p54; }
-    DEVICE Bits least() { return 0x0010000000000000ull; }
-    DEVICE Bits range() { return 0x7fb0000000000000ull; }
+    DEVICE Bits least() { return 0x0020000000000000ull; }
+    DEVICE Bits range() { return 0x7fa0000000000000ull; }
     DEVICE double ln2_of_mantissa() { return 0.69314718055994531 * 0x1p-52; }
     DEVICE double divide(double a, double b) { return __ddiv_rn(a, b); }
     DEVICE double quotient(double a, double b) { return __ddiv_rn(a, b); }
@@ -120,7 +122,10 @@ template <class N> DEVICE N log_any_ratio(N a, N b) {
     typedef Format<N> F;
     N ratio = F::divide(a, b), shift = 0;
     if (!(a > 0 && b > 0 && a < Limits<N>::infinity() && b < Limits<N>::infinity()))
-        return ratio == 0 ? -Limits<N>::infinity() : ratio > 0 ? ratio : Limits<N>::nan();
+        return a < 0 || b < 0 ? Limits<N>::nan()
+               : ratio == 0   ? -Limits<N>::infinity()
+               : ratio > 0    ? ratio
+                              : Limits<N>::nan();
     N ln2 = F::ln2_of_mantissa() * ((typename F::Integer)1 << F::mantissa);
     if (a < 1 && b < 1)
         a = F::rescued(a), b = F::rescued(b);

@@ -1,4 +1,15 @@
-/* The devices that can be played, with the limits of real ones. The environment says which. */
+/* The devices that can be played, with the limits of real ones. The environment says which, and how:
+ *
+ *   PTXSIM_DEVICE          sm_50, sm_60, sm_70, sm_80, sm_90 (the default) or sm_120
+ *   PTXSIM_SMS             multiprocessors, 4 where not given
+ *   PTXSIM_MEMORY          bytes of device memory
+ *   PTXSIM_DRIVER_VERSION  as 12040 for 12.4
+ *   PTXSIM_STEPS           instructions of the warps of a block or cluster, before it counts as endless
+ *   PTXSIM_SEED            shuffles blocks and warps, otherwise for each number but 0
+ *   PTXSIM_COVERAGE        file that gets a line for each instruction of each module: whether it was executed
+ *   PTXSIM_REPLACE         folder: NAME.ptx in it is loaded instead of a module whose kernel is NAME
+ *   PTXSIM_SPEED           1: prints the instructions a second at the end
+ */
 #include "ptxsim.h"
 
 #include <stdlib.h>

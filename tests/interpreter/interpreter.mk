@@ -29,7 +29,11 @@ $(BUILD)/interpreter/run_%: $(INTERPRETER_TESTS)/run_%.c $(INTERPRETER_TESTS)/gp
 	$(CC) $(CFLAGS) -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Wshadow $(INTERPRETER_EXTRA) $(filter %.c,$^) -o $@ \
 		-lcmocka -ldl -lm
 
-.PHONY: interpreter test-interpreter gpu-instructions
+$(BUILD)/interpreter/coverage: $(INTERPRETER_DIR)/coverage.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -std=c11 -Wall -Wextra -pedantic -Wshadow -Wconversion $(INTERPRETER_EXTRA) $< -o $@
+
+.PHONY: interpreter test-interpreter interpreter-coverage interpreter-mutations interpreter-bench gpu-instructions
 interpreter: $(INTERPRETER_LIB)
 
 # The results recorded on an H200, then with the order of blocks and warps shuffled, then the kernels to refuse.
@@ -39,6 +43,23 @@ test-interpreter: $(INTERPRETER_LIB) $(INTERPRETER_PROGRAMS)
 	$(BUILD)/interpreter/run_bad $(INTERPRETER_LIB) $(INTERPRETER_DIR)/bad 2>$(BUILD)/interpreter/faults.txt || \
 		{ cat $(BUILD)/interpreter/faults.txt; exit 1; }
 	$(BUILD)/interpreter/run_driver $(INTERPRETER_LIB)
+
+# The share of each kernel's instructions that the numerics tests execute.
+interpreter-coverage: $(INTERPRETER_LIB) $(BUILD)/interpreter/coverage
+	@BUILD=$(BUILD) CC='$(CC)' bash $(INTERPRETER_DIR)/coverage.sh
+
+# Faults planted in the kernels, which the numerics tests must find; first, that the script itself rejects.
+interpreter-mutations: $(INTERPRETER_LIB)
+	@BUILD=$(BUILD) CC='$(CC)' bash tests/mutations/run.sh tests/mutations/not_found.txt >$(BUILD)/interpreter/not_found.txt; \
+		grep -q '^mutations: 0 passed, 3 failed' $(BUILD)/interpreter/not_found.txt || \
+		{ cat $(BUILD)/interpreter/not_found.txt; exit 1; }
+	@BUILD=$(BUILD) CC='$(CC)' bash tests/mutations/run.sh
+
+# Instructions a second.
+interpreter-bench: $(INTERPRETER_LIB)
+	@$(MAKE) -s -f tests/numerics/numerics.mk BUILD=$(BUILD) $(BUILD)/test_numerics
+	@PTXSIM_SPEED=1 GPULOSS_DRIVER=$(abspath $(INTERPRETER_LIB)) $(BUILD)/test_numerics --small --only 'shapes_*' 2>&1 | \
+		grep '^ptxsim: '
 
 # The same files on a real GPU: every result must be the recorded one.
 gpu-instructions: $(BUILD)/interpreter/run_instructions

@@ -48,6 +48,7 @@ int main(int argc, char **argv) {
     failed += run_cross_entropy_corner_tests();
     failed += run_kl_div_tests();
     failed += run_misuse_tests();
+    failed += run_coverage_tests();
     failed += run_large_tests();
     if (harness_context)
         worst_print();

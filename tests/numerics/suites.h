@@ -6,6 +6,7 @@ int run_cross_entropy_tests(void);
 int run_cross_entropy_corner_tests(void);
 int run_kl_div_tests(void);
 int run_misuse_tests(void);
+int run_coverage_tests(void);
 int run_large_tests(void);
 
 #endif

@@ -268,6 +268,10 @@ static void not_probabilities(void **state) {
             if (!log_target)
                 in.target[4 * CLASSES + 39] = -0.5;
             kl_test(&c, "NaN and negative");
+            if (!log_target) {
+                c.eps = 0.75; /* more than the negative target lacks */
+                kl_test(&c, "NaN and negative, lifted by eps");
+            }
             inputs_free(&in);
         }
     test_done();

@@ -1,0 +1,368 @@
+/* How much of the PTX in a folder has been executed, from the files that the interpreter wrote for PTXSIM_COVERAGE.
+ *
+ *   coverage [-v] PTX_FOLDER REASONS FILE...
+ *
+ * A file has a line `kernel line executed text` for each instruction of each module that was loaded; an instruction was
+ * executed when any of them says so. REASONS explains what cannot be executed here: `kernels|instruction|reason`, the
+ * first a shell pattern and the second an extended regular expression. Between labels and branches all instructions are
+ * executed or none, so what explains one of them explains the whole block; and a block to which only explained blocks
+ * lead is explained with them. -v lists what is explained, too.
+ *
+ * Fails when an .entry of the folder was never executed, when a file is not about the texts of the folder, when a
+ * reason explains nothing any more, or when less than 98 % has been executed or explained. */
+#define _POSIX_C_SOURCE 200809L
+#include <fnmatch.h>
+#include <glob.h>
+#include <regex.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME = 128, LINE = 1024, KERNELS = 256, REASONS = 64 };
+static const double required = 98.0;
+
+/* Besides the number of a reason. */
+enum { NONE = -1, ASSUMED = -2 };
+
+struct line {
+    char *text;
+    bool instruction, recorded, executed;
+    int block;
+};
+
+/* Instructions that are executed together. */
+struct block {
+    int first, last; /* lines */
+    int target;      /* block that its branch leads to, or -1 */
+    bool falls;      /* whether the block after it may follow */
+    bool executed;
+    int reason; /* why not */
+};
+
+struct kernel {
+    char name[NAME];
+    struct line *lines; /* from 1 */
+    struct block *blocks;
+    int block_count, count, instructions, executed, explained;
+};
+
+struct reason {
+    char kernels[NAME], instruction[LINE], why[LINE];
+    regex_t expression;
+    int used;
+};
+
+static struct kernel kernels[KERNELS];
+static struct reason reasons[REASONS];
+static int kernel_count, reason_count, errors;
+
+static void complain(const char *what, const char *name, int line) {
+    if (++errors <= 20)
+        printf("  %s: %s, line %d\n", what, name, line);
+}
+
+static void *must(void *memory) {
+    if (!memory)
+        abort();
+    return memory;
+}
+
+/* Without what is before the first letter and after the last. */
+static char *trimmed(char *text) {
+    size_t length;
+    text += strspn(text, " \t");
+    length = strlen(text);
+    while (length > 0 && strchr(" \t\r\n", text[length - 1]))
+        text[--length] = 0;
+    return text;
+}
+
+static bool starts_instruction(const char *text) {
+    size_t length = strlen(text);
+    return length > 1 && text[length - 1] == ';' && (*text == '@' || (*text >= 'a' && *text <= 'z'));
+}
+
+static bool is_label(const char *text) {
+    return *text && text[strlen(text) - 1] == ':';
+}
+
+/* Where a branch leads: the last word of the line. */
+static int target_of(const struct kernel *k, const char *text) {
+    char label[LINE];
+    const char *bra = strstr(text, "bra"), *word = strrchr(text, ' ');
+    if (!bra || !word || (bra != text && bra[-1] != ' '))
+        return -1;
+    (void)snprintf(label, sizeof label, "%.*s:", (int)strcspn(word + 1, ";"), word + 1);
+    for (int i = 1; i <= k->count; i++)
+        if (strcmp(k->lines[i].text, label) == 0)
+            return k->lines[i].block;
+    return -1;
+}
+
+static bool ends_block(const char *text) {
+    return *text == '@' || strncmp(text, "bra", 3) == 0 || strncmp(text, "ret", 3) == 0 ||
+           strncmp(text, "exit", 4) == 0;
+}
+
+static bool leads_to(const struct block *from, int number, int to) {
+    return from->target == to || (from->falls && number + 1 == to);
+}
+
+/* A label that follows a branch or a label opens no second block. */
+static void make_blocks(struct kernel *k) {
+    int current = 0, last = 0;
+    k->blocks = must(calloc((size_t)k->count + 1, sizeof *k->blocks));
+    for (int i = 1; i <= k->count; i++) {
+        struct line *line = &k->lines[i];
+        if (is_label(line->text) && last)
+            current++, last = 0;
+        line->block = current;
+        if (!line->instruction)
+            continue;
+        if (!last)
+            k->blocks[current].first = i;
+        k->blocks[current].last = last = i;
+        k->block_count = current + 1;
+        if (ends_block(line->text))
+            current++, last = 0;
+    }
+    for (int b = 0; b < k->block_count; b++) {
+        const char *text = k->lines[k->blocks[b].last].text;
+        k->blocks[b].target = target_of(k, text);
+        k->blocks[b].falls = !ends_block(text) || *text == '@';
+    }
+}
+
+/* One module a file, one kernel a module. */
+static bool read_ptx(const char *path) {
+    struct kernel *k = &kernels[kernel_count];
+    int room = 0;
+    char buffer[LINE];
+    FILE *file = fopen(path, "r");
+    if (!file || kernel_count == KERNELS)
+        return false;
+    while (fgets(buffer, sizeof buffer, file)) {
+        char *text = trimmed(buffer);
+        const char *entry = strstr(text, ".entry ");
+        if (k->count + 2 > room) {
+            room = 2 * room + 256;
+            k->lines = must(realloc(k->lines, (size_t)room * sizeof *k->lines));
+        }
+        struct line *line = &k->lines[++k->count];
+        memset(line, 0, sizeof *line);
+        line->text = must(strdup(text));
+        line->instruction = starts_instruction(text);
+        k->instructions += line->instruction;
+        if (entry)
+            (void)snprintf(k->name, sizeof k->name, "%.*s", (int)strcspn(entry + 7, "( "), entry + 7);
+    }
+    fclose(file);
+    if (!k->name[0] || !k->instructions)
+        return false;
+    make_blocks(k);
+    kernel_count++;
+    return true;
+}
+
+static bool read_reasons(const char *path) {
+    char buffer[LINE];
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    while (fgets(buffer, sizeof buffer, file)) {
+        struct reason *r = &reasons[reason_count];
+        char *text = trimmed(buffer);
+        bool bad;
+        if (!*text || *text == '#')
+            continue;
+        char *second = strchr(text, '|'), *last = strrchr(text, '|');
+        if (reason_count == REASONS || !second || second == last || last[1] == 0)
+            bad = true;
+        else {
+            (void)snprintf(r->kernels, sizeof r->kernels, "%.*s", (int)(second - text), text);
+            (void)snprintf(r->instruction, sizeof r->instruction, "%.*s", (int)(last - second - 1), second + 1);
+            (void)snprintf(r->why, sizeof r->why, "%s", last + 1);
+            bad = regcomp(&r->expression, r->instruction, REG_EXTENDED | REG_NOSUB) != 0;
+        }
+        if (bad) {
+            printf("  not a reason: %s\n", text);
+            errors++;
+            continue;
+        }
+        reason_count++;
+    }
+    fclose(file);
+    return true;
+}
+
+static struct kernel *kernel_of(const char *name) {
+    static int last;
+    if (last < kernel_count && strcmp(kernels[last].name, name) == 0)
+        return &kernels[last];
+    for (last = 0; last < kernel_count; last++)
+        if (strcmp(kernels[last].name, name) == 0)
+            return &kernels[last];
+    return NULL;
+}
+
+/* Modules that are not of the folder are somebody else's. */
+static bool read_coverage(const char *path) {
+    char buffer[LINE], name[NAME];
+    int line, executed, text;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    while (fgets(buffer, sizeof buffer, file)) {
+        struct kernel *k;
+        if (sscanf(buffer, "%127s %d %d %n", name, &line, &executed, &text) != 3) {
+            complain("not a line of coverage", path, 0);
+            break;
+        }
+        k = kernel_of(name);
+        if (!k)
+            continue;
+        if (line < 1 || line > k->count || strcmp(k->lines[line].text, trimmed(buffer + text)) != 0) {
+            complain("another text was executed", name, line);
+            break;
+        }
+        k->lines[line].recorded = true;
+        k->lines[line].executed = k->lines[line].executed || executed;
+    }
+    fclose(file);
+    return true;
+}
+
+static int direct_reason(const struct kernel *k, const struct block *block) {
+    for (int r = 0; r < reason_count; r++)
+        for (int i = block->first; fnmatch(reasons[r].kernels, k->name, 0) == 0 && i <= block->last; i++)
+            if (k->lines[i].instruction && regexec(&reasons[r].expression, k->lines[i].text, 0, NULL, 0) == 0)
+                return r;
+    return NONE;
+}
+
+/* Takes back what was assumed to be explained of a block that something unexplained leads to. */
+static bool doubt(struct kernel *k, int b) {
+    struct block *block = &k->blocks[b];
+    if (block->executed || block->reason != ASSUMED)
+        return false;
+    for (int from = 0; from < k->block_count; from++)
+        if (leads_to(&k->blocks[from], from, b) && (k->blocks[from].executed || k->blocks[from].reason == NONE)) {
+            block->reason = NONE;
+            return true;
+        }
+    return false;
+}
+
+/* Gives a block the reason of one that leads to it. */
+static bool inherit(struct kernel *k, int b) {
+    struct block *block = &k->blocks[b];
+    for (int from = 0; block->reason == ASSUMED && from < k->block_count; from++)
+        if (leads_to(&k->blocks[from], from, b) && k->blocks[from].reason >= 0) {
+            block->reason = k->blocks[from].reason;
+            return true;
+        }
+    return false;
+}
+
+static void explain(struct kernel *k) {
+    bool changed;
+    for (int b = 0; b < k->block_count; b++) {
+        struct block *block = &k->blocks[b];
+        block->executed = k->lines[block->first].executed;
+        block->reason = block->executed ? NONE : direct_reason(k, block);
+        if (!block->executed && block->reason == NONE)
+            block->reason = ASSUMED;
+    }
+    do {
+        changed = false;
+        for (int b = 0; b < k->block_count; b++)
+            changed = doubt(k, b) || changed;
+    } while (changed);
+    do {
+        changed = false;
+        for (int b = 0; b < k->block_count; b++)
+            changed = inherit(k, b) || changed;
+    } while (changed);
+}
+
+static void summarise(struct kernel *k) {
+    explain(k);
+    for (int i = 1; i <= k->count; i++) {
+        struct line *line = &k->lines[i];
+        int reason = k->blocks[line->block].reason;
+        if (!line->instruction)
+            continue;
+        if (line->executed)
+            k->executed++;
+        else if (reason >= 0)
+            k->explained++, reasons[reason].used++;
+    }
+    if (k->executed == 0)
+        complain("never executed", k->name, 1);
+    else
+        for (int i = 1; i <= k->count; i++)
+            if (k->lines[i].instruction != k->lines[i].recorded)
+                complain("the interpreter and this program do not see the same instructions", k->name, i);
+}
+
+static void list(const struct kernel *k, bool verbose) {
+    int shown = NONE;
+    printf("%-40s %5d instructions, %6.2f %% executed", k->name, k->instructions,
+           100.0 * k->executed / k->instructions);
+    printf(k->explained ? ", %.2f %% explained\n" : "\n", 100.0 * k->explained / k->instructions);
+    if (k->executed == 0)
+        return;
+    for (int i = 1; i <= k->count; i++) {
+        const struct line *line = &k->lines[i];
+        int reason = k->blocks[line->block].reason;
+        if (!line->instruction || line->executed || (reason >= 0 && !verbose))
+            continue;
+        if (line->block != shown)
+            printf("    %s:\n", reason >= 0 ? reasons[reason].why : "no reason is known");
+        shown = line->block;
+        printf("      %5d %s\n", i, line->text);
+    }
+}
+
+int main(int argc, char **argv) {
+    long instructions = 0, executed = 0, explained = 0;
+    char pattern[4096];
+    glob_t files;
+    bool verbose = argc > 1 && strcmp(argv[1], "-v") == 0, enough;
+    argv += verbose, argc -= verbose;
+    if (argc < 4) {
+        fprintf(stderr, "usage: coverage [-v] PTX_FOLDER REASONS FILE...\n");
+        return 2;
+    }
+    (void)snprintf(pattern, sizeof pattern, "%s/*.ptx", argv[1]);
+    if (glob(pattern, 0, NULL, &files) != 0)
+        complain("no PTX", argv[1], 0);
+    else
+        for (size_t i = 0; i < files.gl_pathc; i++)
+            if (!read_ptx(files.gl_pathv[i]))
+                complain("not a kernel", files.gl_pathv[i], 0);
+    if (!read_reasons(argv[2]))
+        complain("cannot be read", argv[2], 0);
+    for (int i = 3; i < argc; i++)
+        if (!read_coverage(argv[i]))
+            complain("cannot be read", argv[i], 0);
+    for (int k = 0; k < kernel_count; k++) {
+        summarise(&kernels[k]);
+        list(&kernels[k], verbose);
+        instructions += kernels[k].instructions;
+        executed += kernels[k].executed;
+        explained += kernels[k].explained;
+    }
+    for (int r = 0; r < reason_count; r++) {
+        printf("  %5d not executed: %s\n", reasons[r].used, reasons[r].why);
+        if (reasons[r].used == 0)
+            complain("explains nothing", reasons[r].instruction, r + 1);
+    }
+    enough = instructions > 0 && 100.0 * (double)(executed + explained) >= required * (double)instructions;
+    if (instructions > 0)
+        printf("coverage: %ld of %ld instructions of %d kernels executed (%.1f %%), %ld explained, %ld neither%s\n",
+               executed, instructions, kernel_count, 100.0 * (double)executed / (double)instructions, explained,
+               instructions - executed - explained, enough && !errors ? "" : ": FAILED");
+    return enough && !errors ? 0 : 1;
+}

@@ -1,0 +1,86 @@
+#!/bin/bash
+# Plants one fault at a time in a copy of a kernel's PTX and sees the numerics tests on the interpreter find it, for the
+# right reason. A fault that is not found fails this script, and so do sound kernels that are refused and a fault that
+# can no longer be planted.   tests/mutations/run.sh [TABLE]
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+build=${BUILD:-build}
+case $build in /*) ;; *) build=$PWD/$build ;; esac
+out=$build/mutations
+rm -rf "$out" && mkdir -p "$out/sound" || exit 2
+make -s -f tests/interpreter/interpreter.mk BUILD="$build" interpreter &&
+    make -s -f tests/numerics/numerics.mk BUILD="$build" "$build/test_numerics" || exit 2
+
+# line_of FILE WHERE: the number of the line that a chain of "> PATTERN" and "< PATTERN" leads to, or nothing.
+line_of() {
+    awk -v where="$2" '
+        { text[NR] = $0 }
+        END {
+            at = 0
+            while (match(where, /^ *[<>] +/)) {
+                step = where ~ /^ *>/ ? 1 : -1
+                where = substr(where, RLENGTH + 1)
+                pattern = match(where, / [<>] /) ? substr(where, 1, RSTART - 1) : where
+                where = substr(where, length(pattern) + 1)
+                for (at += step; at >= 1 && at <= NR && text[at] !~ pattern; at += step)
+                    ;
+                if (at < 1 || at > NR)
+                    exit
+            }
+            print at
+        }' "$1"
+}
+
+# run_with FOLDER TESTS: the tests, with the kernels of the folder in the place of the embedded ones.
+run_with() {
+    PTXSIM_REPLACE=$1 PTXSIM_DEVICE=sm_90 GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 GPULOSS_REQUIRE_GPU=1 \
+        timeout 50 "$build/test_numerics" --small --only "$2" >"$1/log" 2>&1
+    echo $? >"$1/status"
+}
+export -f run_with
+export build
+
+grep -v '^#' "${1:-tests/mutations/mutations.txt}" >"$out/mutations"
+for module in ptx/*.ptx; do
+    cp "$module" "$out/sound/$(sed -n 's/^\.visible \.entry \([a-z0-9_]*\).*/\1/p' "$module").ptx"
+done
+jobs=() n=0
+while IFS='|' read -r name module where change tests reason; do
+    n=$((n + 1)) && mkdir -p "$out/$n"
+    sound=$out/sound/gpuloss_$module.ptx faulty=$out/$n/gpuloss_$module.ptx
+    line=$(line_of "$sound" "$where")
+    if [ -n "$line" ] && sed -E "$line$change" "$sound" >"$faulty" && ! cmp -s "$sound" "$faulty"; then
+        jobs+=("$out/$n" "$tests")
+    else
+        rm -f "$faulty"
+    fi
+done <"$out/mutations"
+for tests in $(cut -d'|' -f5 "$out/mutations" | sort -u); do
+    mkdir -p "$out/sound.$tests" && cp "$out"/sound/*.ptx "$out/sound.$tests/" && jobs+=("$out/sound.$tests" "$tests")
+done
+printf '%s\0' "${jobs[@]}" | xargs -0 -n 2 -P "$(nproc)" bash -c 'run_with "$0" "$1"'
+
+passed=0 failed=0 skipped=0
+fail() { failed=$((failed + 1)) && echo "  $1" && [ -z "${2:-}" ] || sed 's/^/    /' "$2" | cut -c1-300 | head -4; }
+for folder in "$out"/sound.*; do
+    [ "$(cat "$folder/status")" = 0 ] || fail "NOT ACCEPTED: sound kernels, ${folder##*sound.}" "$folder/log"
+done
+n=0
+while IFS='|' read -r name module where change tests reason; do
+    n=$((n + 1)) log=$out/$n/log
+    [ -e "$out/$n/gpuloss_$module.ptx" ] || { fail "NOT PLANTED: $name"; continue; }
+    grep -v -e '^\[' -e '^ptxsim: .* is loaded instead$' "$log" >"$out/$n/said"
+    if ! grep -q 'is loaded instead' "$log"; then
+        fail "NOT RUN: $name"
+    elif [ "$(cat "$out/$n/status")" = 0 ]; then
+        fail "NOT FOUND: $name"
+    elif ! grep -q -E -e "$reason" "$out/$n/said"; then
+        fail "FOUND FOR ANOTHER REASON: $name" "$out/$n/said"
+    else
+        passed=$((passed + 1))
+        echo "  found: $name ($module): $(grep -o -E -e ".{0,40}($reason).{0,60}" "$out/$n/said" | head -1)"
+    fi
+done <"$out/mutations"
+rm -rf "$out"/sound*
+echo "mutations: $passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
