@@ -16,6 +16,7 @@ help:
 	@echo 'make examples    build the examples into $(BUILD)/'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
 	@echo 'make bench       on a GPU: against the ceilings of its memory, and PyTorch where it is installed'
+	@echo 'make interpreter-bench  instructions a second of the PTX interpreter that the tests run on'
 	@echo 'make gpu-report  on a GPU: gpu-test and bench, written to tests/gpu-report.txt'
 	@echo 'make ptx         compile the kernels anew: ptx/, and the block in gpuloss.h (needs the CUDA toolkit)'
 	@echo 'make format      clang-format everything that is written by hand'
@@ -49,11 +50,11 @@ $(BUILD)/numerics/%.o: CFLAGS += -std=c99 $(STRICT)
 test: need-cmocka examples $(BUILD)/test_numerics $(BUILD)/test_reference $(BUILD)/test_harness $(INTERPRETER_LIB)
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh
 
-gpu-test: $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
+gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
 	@BUILD=$(BUILD) bash tests/gpu.sh
 
 REPORT ?= tests/gpu-report.txt
-gpu-report: $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BUILD)/bench $(BUILD)/libbench.so
+gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BUILD)/bench $(BUILD)/libbench.so
 	@BUILD=$(BUILD) bash tests/gpu.sh $(REPORT)
 
 BENCH := tests/bench/bench.c tests/bench/bench.h tests/bench/ceilings.ptx gpuloss.h

@@ -126,7 +126,7 @@ int bench_prepare(int cell) {
     return fill(BENCH_INPUT, count, c, 0, 8.0f, -14.0f) || fill(BENCH_TARGET, count, c, 0, 8.0f, -14.0f);
 }
 
-static int call_cross_entropy(const bench_cell *c) {
+static gpuloss_cross_entropy_desc describe_cross_entropy(const bench_cell *c) {
     gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
     d.logits = bench.buffers[BENCH_INPUT];
     d.targets = bench.buffers[BENCH_TARGET];
@@ -134,6 +134,11 @@ static int call_cross_entropy(const bench_cell *c) {
     d.classes = c->classes;
     d.dtype = (gpuloss_dtype)dtype_of(c->dtype);
     d.target_type = GPULOSS_I64;
+    return d;
+}
+
+static int call_cross_entropy(const bench_cell *c) {
+    gpuloss_cross_entropy_desc d = describe_cross_entropy(c);
     d.loss = c->pass == BENCH_BACKWARD ? NULL : bench.small;
     d.lse_in = c->pass == BENCH_BACKWARD ? (char *)bench.small + 256 : NULL;
     d.grad_logits = c->pass == BENCH_LOSS ? NULL : bench.buffers[BENCH_GRADIENT];
@@ -199,13 +204,7 @@ int bench_measure(double *milliseconds) {
     const bench_cell *c = &bench_cells[bench.cell];
     if (c->pass == BENCH_BACKWARD) {
         /* The lse that the backward pass starts from. */
-        gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
-        d.logits = bench.buffers[BENCH_INPUT];
-        d.targets = bench.buffers[BENCH_TARGET];
-        d.rows = c->rows;
-        d.classes = c->classes;
-        d.dtype = (gpuloss_dtype)dtype_of(c->dtype);
-        d.target_type = GPULOSS_I64;
+        gpuloss_cross_entropy_desc d = describe_cross_entropy(c);
         d.lse = (char *)bench.small + 256;
         if (check(gpuloss_cross_entropy(bench.context, &d, NULL)))
             return 1;
