@@ -23,6 +23,13 @@ static size_t dtype_slot(gpuloss_dtype dtype) {
     return i;
 }
 
+report report_on(const char *context) {
+    report r;
+    memset(&r, 0, sizeof r);
+    r.context = context;
+    return r;
+}
+
 void report_failure(report *r, const char *what, int64_t row, int64_t column, const char *format, ...) {
     if (r->failures++ == 0) {
         int used = snprintf(r->first, sizeof r->first, "%s: %s[%lld, %lld]: ", r->context ? r->context : "", what,

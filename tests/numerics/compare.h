@@ -28,6 +28,7 @@ typedef struct report {
     int failures;
     char first[512]; /* the first failure */
 } report;
+report report_on(const char *context);
 
 void report_failure(report *r, const char *what, int64_t row, int64_t column, const char *format, ...)
 #ifdef __GNUC__

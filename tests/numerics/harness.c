@@ -51,6 +51,14 @@ void *require_memory(size_t bytes) {
     return memory;
 }
 
+double *require_doubles(int64_t count) {
+    return (double *)require_memory((size_t)count * sizeof(double));
+}
+
+long double *require_long_doubles(int64_t count) {
+    return (long double *)require_memory((size_t)count * sizeof(long double));
+}
+
 void case_done(const report *r) {
     if (r->failures == 0)
         return;

@@ -29,6 +29,8 @@ const char *harness_reason(void);
 void require_ok(gpuloss_status status);
 
 void *require_memory(size_t bytes);
+double *require_doubles(int64_t count);
+long double *require_long_doubles(int64_t count);
 
 /* The failures of a case are printed and counted; a test goes on to its next case, and fails at its end. */
 void case_done(const report *r);

@@ -5,8 +5,8 @@ NUMERICS_OUT := $(BUILD)/numerics
 NUMERICS_LIBS := -lcmocka -lm -ldl -lpthread
 
 NUMERICS_COMMON := dtypes compare bounds data reference_cross_entropy reference_kl_div
-NUMERICS_GPU := gpuloss_impl harness shapes run_cross_entropy run_kl_div test_cross_entropy \
-	test_cross_entropy_corners test_kl_div test_misuse test_coverage test_large main
+NUMERICS_GPU := gpuloss_impl harness shapes run_common run_cross_entropy run_kl_div test_cross_entropy \
+	test_cross_entropy_corners test_kl_div test_misuse coverage_sums test_coverage test_large main
 NUMERICS_COMMON_OBJECTS := $(NUMERICS_COMMON:%=$(NUMERICS_OUT)/%.o)
 
 $(BUILD)/test_numerics: $(NUMERICS_GPU:%=$(NUMERICS_OUT)/%.o) $(NUMERICS_COMMON_OBJECTS)

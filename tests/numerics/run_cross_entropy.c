@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bounds.h"
+#include "run_common.h"
 
 ce_case ce_case_of(gpuloss_dtype dtype, int64_t rows, int64_t classes, const double *x, const int64_t *targets) {
     ce_case c;
@@ -32,10 +33,9 @@ static unsigned outputs_of(const ce_case *c) {
 }
 
 void ce_describe(const ce_case *c, const char *what, char *text, size_t size) {
-    static const char *const reductions[] = {"unset", "none", "sum", "mean", "batchmean"};
     (void)snprintf(text, size,
                    "cross_entropy %s: %s %lldx%lld %s i%d, outputs %u%s, strides %d %d, offsets %d %d %d %d%s%s%s%s%s",
-                   what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, reductions[c->reduction],
+                   what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, reduction_name(c->reduction),
                    c->index_type == GPULOSS_I32 ? 32 : 64, outputs_of(c), c->in_place ? " in place" : "",
                    (int)c->logits_stride, (int)c->grad_stride, c->logits_offset, c->grad_offset, c->target_offset,
                    c->result_offset, c->use_grad_scale ? ", grad_scale" : "", c->grad_loss ? ", grad_loss" : "",
@@ -48,16 +48,6 @@ typedef struct ce_operands {
     operand logits, targets, grad, loss, loss_rows, lse, bad_targets, grad_loss, grad_loss_rows, lse_in, workspace;
 } ce_operands;
 
-static operand result_row(const ce_case *c, const char *name, int64_t count) {
-    return operand_new(name, dtype_size(dtype_of_results(c->dtype)), 1, count, count, c->result_offset, c->guard);
-}
-
-static operand result_input(const ce_case *c, const char *name, int64_t count, const double *values) {
-    operand o = result_row(c, name, count);
-    operand_put(&o, dtype_of_results(c->dtype), values);
-    return o;
-}
-
 static void make_inputs(const ce_case *c, ce_operands *o) {
     size_t size = dtype_size(c->dtype), index_size = c->index_type == GPULOSS_I32 ? 4 : 8;
     o->logits = operand_new("logits", size, c->rows, c->classes, stride_of(c->logits_stride, c->classes, size),
@@ -66,33 +56,38 @@ static void make_inputs(const ce_case *c, ce_operands *o) {
     o->targets = operand_new("targets", index_size, 1, c->rows, c->rows, c->target_offset, c->guard);
     operand_put_indices(&o->targets, c->targets);
     if (c->grad_loss)
-        o->grad_loss = result_input(c, "grad_loss", 1, c->grad_loss);
+        o->grad_loss = result_input("grad_loss", c->dtype, 1, c->result_offset, c->guard, c->grad_loss);
     if (c->grad_loss_rows)
-        o->grad_loss_rows = result_input(c, "grad_loss_rows", c->rows, c->grad_loss_rows);
+        o->grad_loss_rows =
+            result_input("grad_loss_rows", c->dtype, c->rows, c->result_offset, c->guard, c->grad_loss_rows);
     if (c->lse_in)
-        o->lse_in = result_input(c, "lse_in", c->rows, c->lse_in);
+        o->lse_in = result_input("lse_in", c->dtype, c->rows, c->result_offset, c->guard, c->lse_in);
 }
 
 static void make_outputs(const ce_case *c, ce_operands *o) {
     unsigned outputs = outputs_of(c);
     size_t size = dtype_size(c->dtype);
     if (outputs & CE_OUT_LOSS)
-        o->loss = result_row(c, "loss", 1);
+        o->loss = result_output("loss", c->dtype, 1, c->result_offset, c->guard);
     if (outputs & CE_OUT_LOSS_ROWS)
-        o->loss_rows = result_row(c, "loss_rows", c->rows);
+        o->loss_rows = result_output("loss_rows", c->dtype, c->rows, c->result_offset, c->guard);
     if (outputs & CE_OUT_LSE)
-        o->lse = result_row(c, "lse", c->rows);
-    if (outputs & CE_OUT_GRAD && !c->in_place)
+        o->lse = result_output("lse", c->dtype, c->rows, c->result_offset, c->guard);
+    if (outputs & CE_OUT_GRAD && !c->in_place) {
         o->grad = operand_new("grad_logits", size, c->rows, c->classes, stride_of(c->grad_stride, c->classes, size),
                               c->grad_offset, c->guard);
-    if (outputs & CE_OUT_BAD_TARGETS)
+        operand_poison(&o->grad);
+    }
+    if (outputs & CE_OUT_BAD_TARGETS) {
         o->bad_targets = operand_new("bad_targets", 8, 1, 1, 1, 0, c->guard);
+        operand_poison(&o->bad_targets);
+    }
 }
 
 static void make_desc(const ce_case *c, const ce_operands *o, gpuloss_cross_entropy_desc *d) {
     memset(d, 0, sizeof *d);
     d->logits = operand_pointer(&o->logits);
-    d->logits_stride = c->logits_stride == STRIDE_PACKED ? 0 : o->logits.stride;
+    d->logits_stride = given_stride(c->logits_stride, &o->logits);
     d->targets = operand_pointer(&o->targets);
     d->rows = c->rows;
     d->classes = c->classes;
@@ -111,61 +106,27 @@ static void make_desc(const ce_case *c, const ce_operands *o, gpuloss_cross_entr
     d->grad_loss_rows = operand_pointer(&o->grad_loss_rows);
     d->lse_in = operand_pointer(&o->lse_in);
     if (outputs_of(c) & CE_OUT_GRAD) {
-        d->grad_logits = c->in_place ? operand_pointer(&o->logits) : operand_pointer(&o->grad);
-        d->grad_logits_stride = c->in_place ? d->logits_stride : o->grad.stride;
-        if (!c->in_place && c->grad_stride == STRIDE_PACKED)
-            d->grad_logits_stride = 0;
+        d->grad_logits = operand_pointer(c->in_place ? &o->logits : &o->grad);
+        d->grad_logits_stride = c->in_place ? d->logits_stride : given_stride(c->grad_stride, &o->grad);
     }
 }
 
 static void add_workspace(const ce_case *c, ce_operands *o, gpuloss_cross_entropy_desc *d) {
-    size_t bytes = 0;
-    require_ok(gpuloss_cross_entropy_workspace(harness_context, d, &bytes));
-    if (bytes == 0)
-        return;
-    o->workspace = operand_new("workspace", 1, 1, (int64_t)bytes, (int64_t)bytes, 0, c->guard);
-    operand_poison(&o->workspace);
+    require_ok(gpuloss_cross_entropy_workspace(harness_context, d, &d->workspace_bytes));
+    o->workspace = workspace_of(d->workspace_bytes, c->guard);
     d->workspace = operand_pointer(&o->workspace);
-    d->workspace_bytes = bytes;
-}
-
-static double *widened(const operand *o, gpuloss_dtype dtype) {
-    int64_t row, column;
-    double *values = (double *)require_memory((size_t)(o->rows * o->classes) * sizeof *values);
-    for (row = 0; row < o->rows; row++)
-        for (column = 0; column < o->classes; column++)
-            values[row * o->classes + column] = operand_value(o, dtype, row, column);
-    return values;
 }
 
 static void take_outputs(const ce_case *c, ce_operands *o, ce_result *result, report *r) {
     gpuloss_dtype results = dtype_of_results(c->dtype);
-    if (o->loss.device) {
-        operand_fetch(&o->loss, r, true);
-        result->loss = operand_value(&o->loss, results, 0, 0);
-    }
-    if (o->loss_rows.device) {
-        operand_fetch(&o->loss_rows, r, true);
-        result->loss_rows = widened(&o->loss_rows, results);
-    }
-    if (o->lse.device) {
-        operand_fetch(&o->lse, r, true);
-        result->lse = widened(&o->lse, results);
-    }
+    result->loss = take_value(&o->loss, results, r);
+    result->loss_rows = take_values(&o->loss_rows, results, r);
+    result->lse = take_values(&o->lse, results, r);
     if (o->bad_targets.device) {
         operand_fetch(&o->bad_targets, r, true);
         result->bad_targets = operand_count(&o->bad_targets);
     }
-    if (o->grad.device) {
-        operand_fetch(&o->grad, r, true);
-        result->grad = widened(&o->grad, c->dtype);
-    }
-    if (c->in_place && outputs_of(c) & CE_OUT_GRAD) {
-        operand_fetch(&o->logits, r, false);
-        result->grad = widened(&o->logits, c->dtype);
-    } else {
-        operand_unchanged(&o->logits, r);
-    }
+    result->grad = take_gradient(&o->grad, &o->logits, c->in_place && outputs_of(c) & CE_OUT_GRAD, c->dtype, r);
     operand_unchanged(&o->targets, r);
     if (o->workspace.device)
         operand_fetch(&o->workspace, r, false);
@@ -174,23 +135,16 @@ static void take_outputs(const ce_case *c, ce_operands *o, ce_result *result, re
 static void free_operands(ce_operands *o) {
     operand *const all[] = {&o->logits,      &o->targets,   &o->grad,           &o->loss,   &o->loss_rows, &o->lse,
                             &o->bad_targets, &o->grad_loss, &o->grad_loss_rows, &o->lse_in, &o->workspace};
-    size_t i;
-    for (i = 0; i < sizeof all / sizeof all[0]; i++)
-        operand_free(all[i]);
+    operands_free(all, sizeof all / sizeof all[0]);
 }
 
 void ce_run(const ce_case *c, ce_result *result, report *r) {
     gpuloss_cross_entropy_desc d;
     ce_operands o;
-    operand *const poisoned[] = {&o.loss, &o.loss_rows, &o.lse, &o.bad_targets, &o.grad};
-    size_t i;
     memset(result, 0, sizeof *result);
     memset(&o, 0, sizeof o);
     make_inputs(c, &o);
     make_outputs(c, &o);
-    for (i = 0; i < sizeof poisoned / sizeof poisoned[0]; i++)
-        if (poisoned[i]->device)
-            operand_poison(poisoned[i]);
     make_desc(c, &o, &d);
     if (c->own_workspace)
         add_workspace(c, &o, &d);
@@ -210,7 +164,7 @@ void ce_free(ce_result *result) {
 }
 
 static void make_reference(const ce_case *c, reference_cross_entropy *ref, bool gradient) {
-    size_t rows = (size_t)c->rows, elements = rows * (size_t)c->classes;
+    int64_t rows = c->rows, elements = rows * c->classes;
     memset(ref, 0, sizeof *ref);
     ref->rows = c->rows;
     ref->classes = c->classes;
@@ -219,17 +173,16 @@ static void make_reference(const ce_case *c, reference_cross_entropy *ref, bool 
     ref->reduction = c->reduction;
     ref->use_ignore_index = c->use_ignore_index;
     ref->ignore_index = c->ignore_index;
-    ref->grad_scale =
-        (c->use_grad_scale ? (long double)c->grad_scale : 1) * (c->grad_loss ? (long double)*c->grad_loss : 1);
+    ref->grad_scale = gradient_factor(c->use_grad_scale, c->grad_scale, c->grad_loss);
     ref->grad_loss_rows = c->grad_loss_rows;
     ref->lse_in = c->lse_in;
-    ref->loss_rows = (long double *)require_memory(rows * sizeof(long double));
-    ref->lse = (long double *)require_memory(rows * sizeof(long double));
-    ref->scale_rows = (long double *)require_memory(rows * sizeof(long double));
-    ref->row_info = (reference_row *)require_memory(rows * sizeof(reference_row));
+    ref->loss_rows = require_long_doubles(rows);
+    ref->lse = require_long_doubles(rows);
+    ref->scale_rows = require_long_doubles(rows);
+    ref->row_info = (reference_row *)require_memory((size_t)rows * sizeof(reference_row));
     if (gradient) {
-        ref->probability = (long double *)require_memory(elements * sizeof(long double));
-        ref->grad = (long double *)require_memory(elements * sizeof(long double));
+        ref->probability = require_long_doubles(elements);
+        ref->grad = require_long_doubles(elements);
     }
     reference_cross_entropy_run(ref);
 }
@@ -296,12 +249,9 @@ void ce_check(const ce_case *c, const ce_result *result, report *r) {
 void ce_same(const ce_case *c, const ce_result *a, const ce_result *b, report *r) {
     size_t rows = (size_t)c->rows;
     compare_bits(r, "loss", &a->loss, &b->loss, sizeof a->loss);
-    if (a->loss_rows && b->loss_rows)
-        compare_bits(r, "loss_rows", a->loss_rows, b->loss_rows, rows * sizeof(double));
-    if (a->lse && b->lse)
-        compare_bits(r, "lse", a->lse, b->lse, rows * sizeof(double));
-    if (a->grad && b->grad)
-        compare_bits(r, "grad_logits", a->grad, b->grad, rows * (size_t)c->classes * sizeof(double));
+    compare_arrays(r, "loss_rows", a->loss_rows, b->loss_rows, rows);
+    compare_arrays(r, "lse", a->lse, b->lse, rows);
+    compare_arrays(r, "grad_logits", a->grad, b->grad, rows * (size_t)c->classes);
 }
 
 void ce_test(const ce_case *c, const char *what) {
@@ -309,8 +259,7 @@ void ce_test(const ce_case *c, const char *what) {
     ce_result result;
     report r;
     ce_describe(c, what, text, sizeof text);
-    memset(&r, 0, sizeof r);
-    r.context = text;
+    r = report_on(text);
     ce_run(c, &result, &r);
     ce_check(c, &result, &r);
     ce_free(&result);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bounds.h"
+#include "run_common.h"
 
 kl_case kl_case_of(gpuloss_dtype dtype, int64_t rows, int64_t classes, const double *input, const double *target) {
     kl_case c;
@@ -23,18 +24,43 @@ kl_case kl_case_of(gpuloss_dtype dtype, int64_t rows, int64_t classes, const dou
     return c;
 }
 
+kl_case kl_case_of_pair(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned pair) {
+    static const gpuloss_kind kinds[] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES};
+    kl_case c = kl_case_of(dtype, rows, classes, NULL, NULL);
+    c.input_kind = kinds[pair % 2];
+    c.target_kind = kinds[pair / 2 % 2];
+    return c;
+}
+
+kl_inputs kl_inputs_unset(kl_case *c) {
+    kl_inputs in;
+    c->input = in.input = require_doubles(c->rows * c->classes);
+    c->target = in.target = require_doubles(c->rows * c->classes);
+    return in;
+}
+
+kl_inputs kl_inputs_new(kl_case *c, distribution_kind kind, uint64_t seed) {
+    kl_inputs in = kl_inputs_unset(c);
+    make_distributions(in.input, in.target, c->rows, c->classes, kind, c->input_kind, c->target_kind, c->dtype, seed);
+    return in;
+}
+
+void kl_inputs_free(kl_inputs *in) {
+    free(in->input);
+    free(in->target);
+}
+
 static unsigned outputs_of(const kl_case *c) {
     return c->reduction == GPULOSS_NONE ? c->outputs & ~(unsigned)KL_OUT_LOSS : c->outputs;
 }
 
 void kl_describe(const kl_case *c, const char *what, char *text, size_t size) {
-    static const char *const reductions[] = {"unset", "none", "sum", "mean", "batchmean"};
     static const char *const kinds[] = {"unset", "q", "log q"};
     (void)snprintf(text, size,
                    "kl_div %s: %s %lldx%lld (%s, %s) %s, outputs %u%s, eps %g, strides %d %d %d %d, offsets %d %d %d "
                    "%d%s%s%s%s%s",
                    what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, kinds[c->input_kind],
-                   kinds[c->target_kind], reductions[c->reduction], outputs_of(c), c->in_place ? " in place" : "",
+                   kinds[c->target_kind], reduction_name(c->reduction), outputs_of(c), c->in_place ? " in place" : "",
                    c->eps, (int)c->input_stride, (int)c->target_stride, (int)c->grad_stride, (int)c->elements_stride,
                    c->input_offset, c->target_offset, c->grad_offset, c->result_offset,
                    c->pytorch_zeros ? ", pytorch zeros" : "", c->use_grad_scale ? ", grad_scale" : "",
@@ -47,42 +73,35 @@ typedef struct kl_operands {
     operand input, target, grad, loss, loss_rows, elements, grad_loss, grad_loss_rows, workspace;
 } kl_operands;
 
-static operand result_row(const kl_case *c, const char *name, int64_t count) {
-    return operand_new(name, dtype_size(dtype_of_results(c->dtype)), 1, count, count, c->result_offset, c->guard);
-}
-
 static operand matrix(const kl_case *c, const char *name, size_t size, stride_kind stride, int offset) {
     return operand_new(name, size, c->rows, c->classes, stride_of(stride, c->classes, size), offset, c->guard);
 }
 
 static void make_operands(const kl_case *c, kl_operands *o) {
-    gpuloss_dtype results = dtype_of_results(c->dtype);
     unsigned outputs = outputs_of(c);
     size_t size = dtype_size(c->dtype);
     o->input = matrix(c, "input", size, c->input_stride, c->input_offset);
     operand_put(&o->input, c->dtype, c->input);
     o->target = matrix(c, "target", size, c->target_stride, c->target_offset);
     operand_put(&o->target, c->dtype, c->target);
-    if (c->grad_loss) {
-        o->grad_loss = result_row(c, "grad_loss", 1);
-        operand_put(&o->grad_loss, results, c->grad_loss);
-    }
-    if (c->grad_loss_rows) {
-        o->grad_loss_rows = result_row(c, "grad_loss_rows", c->rows);
-        operand_put(&o->grad_loss_rows, results, c->grad_loss_rows);
-    }
+    if (c->grad_loss)
+        o->grad_loss = result_input("grad_loss", c->dtype, 1, c->result_offset, c->guard, c->grad_loss);
+    if (c->grad_loss_rows)
+        o->grad_loss_rows =
+            result_input("grad_loss_rows", c->dtype, c->rows, c->result_offset, c->guard, c->grad_loss_rows);
     if (outputs & KL_OUT_LOSS)
-        o->loss = result_row(c, "loss", 1);
+        o->loss = result_output("loss", c->dtype, 1, c->result_offset, c->guard);
     if (outputs & KL_OUT_LOSS_ROWS)
-        o->loss_rows = result_row(c, "loss_rows", c->rows);
-    if (outputs & KL_OUT_LOSS_ELEMENTS)
-        o->elements = matrix(c, "loss_elements", dtype_size(results), c->elements_stride, c->result_offset);
-    if (outputs & KL_OUT_GRAD && !c->in_place)
+        o->loss_rows = result_output("loss_rows", c->dtype, c->rows, c->result_offset, c->guard);
+    if (outputs & KL_OUT_LOSS_ELEMENTS) {
+        o->elements =
+            matrix(c, "loss_elements", dtype_size(dtype_of_results(c->dtype)), c->elements_stride, c->result_offset);
+        operand_poison(&o->elements);
+    }
+    if (outputs & KL_OUT_GRAD && !c->in_place) {
         o->grad = matrix(c, "grad_input", size, c->grad_stride, c->grad_offset);
-}
-
-static int64_t given_stride(stride_kind kind, const operand *o) {
-    return kind == STRIDE_PACKED ? 0 : o->stride;
+        operand_poison(&o->grad);
+    }
 }
 
 static void make_desc(const kl_case *c, const kl_operands *o, gpuloss_kl_div_desc *d) {
@@ -104,7 +123,7 @@ static void make_desc(const kl_case *c, const kl_operands *o, gpuloss_kl_div_des
     d->loss = operand_pointer(&o->loss);
     d->loss_rows = operand_pointer(&o->loss_rows);
     d->loss_elements = operand_pointer(&o->elements);
-    d->loss_elements_stride = o->elements.device ? given_stride(c->elements_stride, &o->elements) : 0;
+    d->loss_elements_stride = given_stride(c->elements_stride, &o->elements);
     d->grad_loss = operand_pointer(&o->grad_loss);
     d->grad_loss_rows = operand_pointer(&o->grad_loss_rows);
     if (outputs_of(c) & KL_OUT_GRAD) {
@@ -114,47 +133,17 @@ static void make_desc(const kl_case *c, const kl_operands *o, gpuloss_kl_div_des
 }
 
 static void add_workspace(const kl_case *c, kl_operands *o, gpuloss_kl_div_desc *d) {
-    size_t bytes = 0;
-    require_ok(gpuloss_kl_div_workspace(harness_context, d, &bytes));
-    if (bytes == 0)
-        return;
-    o->workspace = operand_new("workspace", 1, 1, (int64_t)bytes, (int64_t)bytes, 0, c->guard);
-    operand_poison(&o->workspace);
+    require_ok(gpuloss_kl_div_workspace(harness_context, d, &d->workspace_bytes));
+    o->workspace = workspace_of(d->workspace_bytes, c->guard);
     d->workspace = operand_pointer(&o->workspace);
-    d->workspace_bytes = bytes;
-}
-
-static double *widened(const operand *o, gpuloss_dtype dtype) {
-    int64_t row, column;
-    double *values = (double *)require_memory((size_t)(o->rows * o->classes) * sizeof *values);
-    for (row = 0; row < o->rows; row++)
-        for (column = 0; column < o->classes; column++)
-            values[row * o->classes + column] = operand_value(o, dtype, row, column);
-    return values;
-}
-
-static double *take(operand *o, gpuloss_dtype dtype, report *r) {
-    if (!o->device)
-        return NULL;
-    operand_fetch(o, r, true);
-    return widened(o, dtype);
 }
 
 static void take_outputs(const kl_case *c, kl_operands *o, kl_result *result, report *r) {
     gpuloss_dtype results = dtype_of_results(c->dtype);
-    if (o->loss.device) {
-        operand_fetch(&o->loss, r, true);
-        result->loss = operand_value(&o->loss, results, 0, 0);
-    }
-    result->loss_rows = take(&o->loss_rows, results, r);
-    result->loss_elements = take(&o->elements, results, r);
-    result->grad = take(&o->grad, c->dtype, r);
-    if (c->in_place && outputs_of(c) & KL_OUT_GRAD) {
-        operand_fetch(&o->input, r, false);
-        result->grad = widened(&o->input, c->dtype);
-    } else {
-        operand_unchanged(&o->input, r);
-    }
+    result->loss = take_value(&o->loss, results, r);
+    result->loss_rows = take_values(&o->loss_rows, results, r);
+    result->loss_elements = take_values(&o->elements, results, r);
+    result->grad = take_gradient(&o->grad, &o->input, c->in_place && outputs_of(c) & KL_OUT_GRAD, c->dtype, r);
     operand_unchanged(&o->target, r);
     if (o->workspace.device)
         operand_fetch(&o->workspace, r, false);
@@ -163,16 +152,11 @@ static void take_outputs(const kl_case *c, kl_operands *o, kl_result *result, re
 void kl_run(const kl_case *c, kl_result *result, report *r) {
     gpuloss_kl_div_desc d;
     kl_operands o;
-    operand *const poisoned[] = {&o.loss, &o.loss_rows, &o.elements, &o.grad};
     operand *const all[] = {&o.input,    &o.target,    &o.grad,           &o.loss,     &o.loss_rows,
                             &o.elements, &o.grad_loss, &o.grad_loss_rows, &o.workspace};
-    size_t i;
     memset(result, 0, sizeof *result);
     memset(&o, 0, sizeof o);
     make_operands(c, &o);
-    for (i = 0; i < sizeof poisoned / sizeof poisoned[0]; i++)
-        if (poisoned[i]->device)
-            operand_poison(poisoned[i]);
     make_desc(c, &o, &d);
     if (c->own_workspace)
         add_workspace(c, &o, &d);
@@ -181,8 +165,7 @@ void kl_run(const kl_case *c, kl_result *result, report *r) {
     require_ok(gpuloss_kl_div(harness_context, &d, c->stream));
     require_ok(gpuloss_synchronize(harness_context, c->stream));
     take_outputs(c, &o, result, r);
-    for (i = 0; i < sizeof all / sizeof all[0]; i++)
-        operand_free(all[i]);
+    operands_free(all, sizeof all / sizeof all[0]);
 }
 
 void kl_free(kl_result *result) {
@@ -193,7 +176,7 @@ void kl_free(kl_result *result) {
 }
 
 void kl_reference(const kl_case *c, reference_kl_div *ref) {
-    size_t rows = (size_t)c->rows, elements = rows * (size_t)c->classes;
+    int64_t rows = c->rows, elements = rows * c->classes;
     memset(ref, 0, sizeof *ref);
     ref->rows = c->rows;
     ref->classes = c->classes;
@@ -204,13 +187,12 @@ void kl_reference(const kl_case *c, reference_kl_div *ref) {
     ref->reduction = c->reduction;
     ref->pytorch_zeros = c->pytorch_zeros;
     ref->eps = c->eps;
-    ref->grad_scale =
-        (c->use_grad_scale ? (long double)c->grad_scale : 1) * (c->grad_loss ? (long double)*c->grad_loss : 1);
+    ref->grad_scale = gradient_factor(c->use_grad_scale, c->grad_scale, c->grad_loss);
     ref->grad_loss_rows = c->grad_loss_rows;
-    ref->loss_rows = (long double *)require_memory(rows * sizeof(long double));
-    ref->scale_rows = (long double *)require_memory(rows * sizeof(long double));
-    ref->terms = (long double *)require_memory(elements * sizeof(long double));
-    ref->grad = (long double *)require_memory(elements * sizeof(long double));
+    ref->loss_rows = require_long_doubles(rows);
+    ref->scale_rows = require_long_doubles(rows);
+    ref->terms = require_long_doubles(elements);
+    ref->grad = require_long_doubles(elements);
     reference_kl_div_run(ref);
 }
 
@@ -283,12 +265,9 @@ void kl_check(const kl_case *c, const kl_result *result, report *r) {
 void kl_same(const kl_case *c, const kl_result *a, const kl_result *b, report *r) {
     size_t rows = (size_t)c->rows, elements = rows * (size_t)c->classes;
     compare_bits(r, "loss", &a->loss, &b->loss, sizeof a->loss);
-    if (a->loss_rows && b->loss_rows)
-        compare_bits(r, "loss_rows", a->loss_rows, b->loss_rows, rows * sizeof(double));
-    if (a->loss_elements && b->loss_elements)
-        compare_bits(r, "loss_elements", a->loss_elements, b->loss_elements, elements * sizeof(double));
-    if (a->grad && b->grad)
-        compare_bits(r, "grad_input", a->grad, b->grad, elements * sizeof(double));
+    compare_arrays(r, "loss_rows", a->loss_rows, b->loss_rows, rows);
+    compare_arrays(r, "loss_elements", a->loss_elements, b->loss_elements, elements);
+    compare_arrays(r, "grad_input", a->grad, b->grad, elements);
 }
 
 void kl_test(const kl_case *c, const char *what) {
@@ -296,8 +275,7 @@ void kl_test(const kl_case *c, const char *what) {
     kl_result result;
     report r;
     kl_describe(c, what, text, sizeof text);
-    memset(&r, 0, sizeof r);
-    r.context = text;
+    r = report_on(text);
     kl_run(c, &result, &r);
     kl_check(c, &result, &r);
     kl_free(&result);

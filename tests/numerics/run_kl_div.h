@@ -31,6 +31,18 @@ typedef struct kl_case {
 /* Probabilities on both sides, batchmean, every output, everything packed. */
 kl_case kl_case_of(gpuloss_dtype dtype, int64_t rows, int64_t classes, const double *input, const double *target);
 
+/* The same with one of the pairs of kinds, each side probabilities or logarithms, and with no inputs yet. */
+enum { KL_PAIRS = 4 };
+kl_case kl_case_of_pair(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned pair);
+
+/* The inputs of a case, which is pointed at them. */
+typedef struct kl_inputs {
+    double *input, *target;
+} kl_inputs;
+kl_inputs kl_inputs_new(kl_case *c, distribution_kind kind, uint64_t seed);
+kl_inputs kl_inputs_unset(kl_case *c); /* for a test that fills them all itself */
+void kl_inputs_free(kl_inputs *in);
+
 typedef struct kl_result {
     double loss;
     double *loss_rows, *loss_elements, *grad; /* NULL where it was not asked for */

@@ -2,13 +2,20 @@
 
 #include <stdlib.h>
 
-#include "harness.h"
-
 static const int64_t classes_small[] = {1,   2,   3,   5,   7,   8,    10,   31,   32,   33,   64,   100,
                                         127, 128, 129, 255, 257, 1000, 1023, 1025, 2048, 4097, 8193, 16385};
 static const int64_t classes_full[] = {32000, 50257, 131073};
 static const int64_t rows_any[] = {1, 2, 3, 7, 33};
 static const int64_t rows_short[] = {130, 1000, 4099};
+
+typedef struct shape {
+    int64_t rows, classes;
+} shape;
+
+typedef struct shape_list {
+    shape *at;
+    size_t count;
+} shape_list;
 
 static void add(shape_list *shapes, int64_t rows, int64_t classes, int64_t most_elements) {
     if (rows > 1 && rows * classes > most_elements)
@@ -20,7 +27,7 @@ static void add(shape_list *shapes, int64_t rows, int64_t classes, int64_t most_
 
 /* A small run keeps one row of every length, and more rows where they are short. The dtype turns the list, so that the
  * same shape does not meet the same strides and offsets in every type. */
-shape_list shapes_for(gpuloss_dtype dtype, bool small) {
+static shape_list shapes_for(gpuloss_dtype dtype, bool small) {
     enum {
         SMALL = sizeof classes_small / sizeof classes_small[0],
         FULL = sizeof classes_full / sizeof classes_full[0]
@@ -41,8 +48,11 @@ shape_list shapes_for(gpuloss_dtype dtype, bool small) {
     return shapes;
 }
 
-void shapes_free(shape_list *shapes) {
-    free(shapes->at);
-    shapes->at = NULL;
-    shapes->count = 0;
+void test_shapes(gpuloss_dtype dtype, run_shape_function *run) {
+    shape_list shapes = shapes_for(dtype, harness_small);
+    size_t i;
+    for (i = 0; i < shapes.count; i++)
+        run(dtype, shapes.at[i].rows, shapes.at[i].classes, (unsigned)i);
+    free(shapes.at);
+    test_done();
 }

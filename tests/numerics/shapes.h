@@ -2,22 +2,20 @@
 #ifndef TESTS_NUMERICS_SHAPES_H
 #define TESTS_NUMERICS_SHAPES_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "harness.h"
 
-#include "../../gpuloss.h"
+/* Runs one case of a loss on a shape; `number` counts the cases, for what else is varied. */
+typedef void run_shape_function(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number);
 
-typedef struct shape {
-    int64_t rows, classes;
-} shape;
+/* A test: every shape of the dtype, or with harness_small the small ones. */
+void test_shapes(gpuloss_dtype dtype, run_shape_function *run);
 
-typedef struct shape_list {
-    shape *at;
-    size_t count;
-} shape_list;
-
-shape_list shapes_for(gpuloss_dtype dtype, bool small);
-void shapes_free(shape_list *shapes);
+/* Defines the test `name` of the shapes of a dtype. */
+#define SHAPES_TEST(name, dtype, run)                                                                                  \
+    static void name(void **state) {                                                                                   \
+        (void)state;                                                                                                   \
+        REQUIRE_GPU();                                                                                                 \
+        test_shapes(dtype, run);                                                                                       \
+    }
 
 #endif

@@ -1,237 +1,17 @@
-/* What the other tests leave out of the kernels: the ends of the exact sum, each group size with more rows than groups,
- * more rows than the grid takes at once, every option on the longest rows, and the slow ways of the logarithms. */
+/* What the other tests leave out of the kernels: the ends of the exact sum (coverage_sums.c), each group size with more
+ * rows than groups, more rows than the grid takes at once, every option on the longest rows, and the slow ways of the
+ * logarithms. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
+#include "coverage_sums.h"
 #include "run_cross_entropy.h"
 #include "run_kl_div.h"
 #include "suites.h"
-
-static const gpuloss_kind kinds[] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES};
-enum { PAIRS = 4 };
-
-static double *numbers(int64_t count) {
-    return (double *)require_memory((size_t)count * sizeof(double));
-}
-
-/* Losses of rows, and their sum rounded once. Those of tiny or huge numbers are for double only. */
-enum { TERMS = 4 };
-typedef struct exact_sum {
-    double terms[TERMS];
-    double want;
-} exact_sum;
-
-static const exact_sum exact_sums[] = {
-    {{1.5, 2.25, 0x1p-40}, 3.75 + 0x1p-40},
-    {{-5.5, 2}, -3.5},
-    {{-0x1p-30, 0x1p-32}, -0x1.8p-31},
-    {{1, 0x1p-53}, 1},
-    {{1, 0x1p-53, 0x1p-100}, 1 + 0x1p-52},
-    {{1 + 0x1p-23, 0x1p-53}, 1 + 0x1p-23},
-    {{1 + 0x1p-52, 0x1p-53}, 1 + 0x1p-51},
-    {{0x1p60, 1, -0x1p60}, 1},
-    {{-0x1p60, -1, 0x1p60}, -1},
-    {{0x1p60, -0x1p60}, 0},
-    {{-0x1p50, 0x1p-70}, -0x1p50},
-    {{0x1p100, -0x1p-100, 0x1p60}, 0x1p100 + 0x1p60},
-    {{0x1p-100, 0x1p-120}, 0x1.00001p-100},
-    {{-0x1p-149, 0x1p-126}, 0x1.fffffcp-127},
-    {{0x1p126, 0x1p126, 0x1p126, 0x1p126}, 0x1p128},
-    {{0x1p-1074, 0x1p-1074}, 0x1p-1073},
-    {{0x1p-900, -0x1p-1060}, 0x1p-900},
-    {{1, 0x1p-53, 0x1p-1074}, 1 + 0x1p-52},
-    {{0x1p1000, 1, -0x1p1000}, 1},
-    {{0x1p1023, -0x1p970, 0x1p1023, -0x1p1023}, 0x1.fffffffffffffp1022},
-    {{0x1p1023, 0x1p1023}, (double)INFINITY},
-    {{(double)INFINITY, 1}, (double)INFINITY},
-    {{1, -(double)INFINITY}, -(double)INFINITY},
-    {{(double)INFINITY, 0x1p60, -(double)INFINITY}, (double)NAN},
-    {{1, (double)NAN, (double)INFINITY}, (double)NAN},
-};
-enum { EXACT_SUMS = sizeof exact_sums / sizeof exact_sums[0] };
-
-static bool fits(gpuloss_dtype dtype, const exact_sum *sum) {
-    int i;
-    for (i = 0; i < TERMS; i++)
-        if (isfinite(sum->terms[i]) &&
-            (dtype_round(dtype, sum->terms[i]) < sum->terms[i] || dtype_round(dtype, sum->terms[i]) > sum->terms[i]))
-            return false;
-    return true;
-}
-
-/* The terms in as many blocks, among rows whose loss is 0. */
-enum { EXACT_ROWS = 3 * 256 + 1 };
-static void place(double *rows, const exact_sum *sum, double sign) {
-    int i;
-    for (i = 0; i < EXACT_ROWS; i++)
-        rows[i] = 0;
-    for (i = 0; i < TERMS; i++)
-        rows[i * 256] = sign * sum->terms[i];
-}
-
-/* One class of logit 0 with a given lse: the loss of a row is that lse. */
-static void exact_sums_of_cross_entropy(void **state) {
-    static int64_t targets[EXACT_ROWS];
-    static double x[EXACT_ROWS], lse[EXACT_ROWS];
-    size_t d, k;
-    (void)state;
-    REQUIRE_GPU();
-    for (d = 0; d < DTYPE_COUNT; d++)
-        for (k = 0; k < EXACT_SUMS; k++) {
-            ce_case c = ce_case_of(all_dtypes[d], EXACT_ROWS, 1, x, targets);
-            gpuloss_dtype results = dtype_of_results(c.dtype);
-            char text[100];
-            ce_result result;
-            report r;
-            if (!fits(results, &exact_sums[k]))
-                continue;
-            memset(&r, 0, sizeof r);
-            (void)snprintf(text, sizeof text, "cross_entropy exact sum %d, %s", (int)k, dtype_name(c.dtype));
-            r.context = text;
-            place(lse, &exact_sums[k], 1);
-            c.lse_in = lse;
-            c.reduction = GPULOSS_SUM;
-            c.outputs = CE_OUT_LOSS | CE_OUT_LOSS_ROWS;
-            ce_run(&c, &result, &r);
-            compare_value(&r, CE_LOSS, c.dtype, results, 0, 0, result.loss,
-                          (long double)dtype_round(results, exact_sums[k].want), 0);
-            ce_free(&result);
-            case_done(&r);
-        }
-    test_done();
-}
-
-/* The same on rows that are streamed: fewer, and with a gradient from the lse. */
-static void exact_sums_of_long_rows(void **state) {
-    static const int64_t targets[TERMS] = {0, 1, 2, 3};
-    size_t d, k;
-    (void)state;
-    REQUIRE_GPU();
-    for (d = 0; d < DTYPE_COUNT; d++) {
-        int64_t classes = (int64_t)(2049 * 16 / dtype_size(all_dtypes[d]));
-        double *x = numbers(TERMS * classes);
-        make_logits(x, TERMS, classes, LOGITS_CONSTANT, all_dtypes[d], 0);
-        for (k = 0; k < EXACT_SUMS; k++) {
-            ce_case c = ce_case_of(all_dtypes[d], TERMS, classes, x, targets);
-            gpuloss_dtype results = dtype_of_results(c.dtype);
-            double lse[TERMS];
-            char text[100];
-            ce_result result;
-            report r;
-            int i;
-            if (!fits(results, &exact_sums[k]))
-                continue;
-            memset(&r, 0, sizeof r);
-            (void)snprintf(text, sizeof text, "cross_entropy exact sum %d of long rows, %s", (int)k,
-                           dtype_name(c.dtype));
-            r.context = text;
-            for (i = 0; i < TERMS; i++) {
-                lse[i] = exact_sums[k].terms[i];
-                x[i * classes + targets[i]] = 0;
-            }
-            c.lse_in = lse;
-            c.reduction = GPULOSS_SUM;
-            c.outputs = CE_OUT_LOSS | CE_OUT_LOSS_ROWS;
-            ce_run(&c, &result, &r);
-            compare_value(&r, CE_LOSS, c.dtype, results, 0, 0, result.loss,
-                          (long double)dtype_round(results, exact_sums[k].want), 0);
-            ce_free(&result);
-            case_done(&r);
-        }
-        free(x);
-    }
-    test_done();
-}
-
-/* One class with t = 1: the loss of a row is minus the logarithm that is its input. */
-static void exact_sums_of_kl_div(void **state) {
-    static double input[EXACT_ROWS], target[EXACT_ROWS];
-    size_t d, k;
-    int kind, i;
-    (void)state;
-    REQUIRE_GPU();
-    for (d = 0; d < DTYPE_COUNT; d++)
-        for (kind = 0; kind < 2; kind++)
-            for (k = 0; k < EXACT_SUMS; k++) {
-                kl_case c = kl_case_of(all_dtypes[d], EXACT_ROWS, 1, input, target);
-                gpuloss_dtype results = dtype_of_results(c.dtype);
-                char text[100];
-                kl_result result;
-                report r;
-                if (!fits(c.dtype, &exact_sums[k]))
-                    continue;
-                memset(&r, 0, sizeof r);
-                (void)snprintf(text, sizeof text, "kl_div exact sum %d, %s", (int)k, dtype_name(c.dtype));
-                r.context = text;
-                c.input_kind = GPULOSS_LOG_PROBABILITIES;
-                c.target_kind = kinds[kind];
-                place(input, &exact_sums[k], -1);
-                for (i = 0; i < EXACT_ROWS; i++)
-                    target[i] = kind ? 0 : 1;
-                c.reduction = GPULOSS_SUM;
-                c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
-                kl_run(&c, &result, &r);
-                compare_value(&r, KL_LOSS, c.dtype, results, 0, 0, result.loss,
-                              (long double)dtype_round(results, exact_sums[k].want), 0);
-                kl_free(&result);
-                case_done(&r);
-            }
-    test_done();
-}
-
-/* Rows of very different size: their sum is that of the losses of the rows. */
-static void sums_of_far_apart_rows(void **state) {
-    enum { ROWS = 300 };
-    static const int exponents[] = {60, -80, 55, -8, -106, 1, 99, -100};
-    static double input[ROWS], target[ROWS];
-    size_t d, first;
-    unsigned pair;
-    int i;
-    (void)state;
-    REQUIRE_GPU();
-    for (d = 0; d < DTYPE_COUNT; d++)
-        for (pair = 0; pair < PAIRS; pair++)
-            for (first = 0; first < sizeof exponents / sizeof exponents[0]; first++) {
-                kl_case c = kl_case_of(all_dtypes[d], ROWS, 1, input, target);
-                gpuloss_dtype results = dtype_of_results(c.dtype);
-                long double sum = 0, unit = results == GPULOSS_F64 ? 0x1p-53L : 0x1p-24L;
-                char text[100];
-                kl_result result;
-                report r;
-                bool of_log = pair / 2;
-                if (!of_log && c.dtype == GPULOSS_F16)
-                    continue;
-                memset(&r, 0, sizeof r);
-                (void)snprintf(text, sizeof text, "kl_div rows far apart from 2^%d, %s", exponents[first],
-                               dtype_name(c.dtype));
-                r.context = text;
-                c.input_kind = kinds[pair % 2];
-                c.target_kind = kinds[pair / 2];
-                for (i = 0; i < ROWS; i++) {
-                    int exponent = exponents[(first + (size_t)i) % 8] * (results == GPULOSS_F64 ? 10 : 1);
-                    double t = of_log ? exponent * 0.6875 : ldexp(1, exponent);
-                    if (i % 100 != 7)
-                        t = of_log ? -(double)INFINITY : 0;
-                    input[i] = pair % 2 ? -0.25 : 0.75;
-                    target[i] = dtype_round(c.dtype, t);
-                }
-                c.reduction = GPULOSS_SUM;
-                c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
-                kl_run(&c, &result, &r);
-                for (i = 0; i < ROWS; i++)
-                    sum += (long double)result.loss_rows[i];
-                compare_value(&r, KL_LOSS, c.dtype, results, 0, 0, result.loss, sum, unit * fabsl(sum));
-                kl_free(&result);
-                case_done(&r);
-            }
-    test_done();
-}
 
 /* Groups of every size with more rows than groups, so that all groups of a block work and go on to a second row; with
  * and without what makes a row's threads meet. */
@@ -243,22 +23,17 @@ static void groups_of_kl_div(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof vectors / sizeof vectors[0]; k++)
-            for (pair = 0; pair < PAIRS; pair++) {
+            for (pair = 0; pair < KL_PAIRS; pair++) {
                 int64_t rows = vectors[k] > 128 ? 5 : 9;
                 int64_t classes = vectors[k] * (int64_t)(16 / dtype_size(all_dtypes[d]));
-                double *input = numbers(rows * classes), *target = numbers(rows * classes);
-                kl_case c = kl_case_of(all_dtypes[d], rows, classes, input, target);
-                c.input_kind = kinds[pair % 2];
-                c.target_kind = kinds[pair / 2];
-                make_distributions(input, target, rows, classes, DISTRIBUTIONS_RANDOM, c.input_kind, c.target_kind,
-                                   c.dtype, k);
+                kl_case c = kl_case_of_pair(all_dtypes[d], rows, classes, pair);
+                kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_RANDOM, k);
                 c.input_stride = STRIDE_ONE_MORE;
                 for (sums_apart = 0; sums_apart < 2; sums_apart++) {
                     c.outputs = KL_OUT_LOSS | KL_OUT_GRAD | (sums_apart ? 0u : (unsigned)KL_OUT_LOSS_ROWS);
                     kl_test(&c, "groups");
                 }
-                free(input);
-                free(target);
+                kl_inputs_free(&in);
             }
     test_done();
 }
@@ -273,7 +48,7 @@ static void groups_of_cross_entropy(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof vectors / sizeof vectors[0]; k++) {
             int64_t classes = vectors[k] * (int64_t)(16 / dtype_size(all_dtypes[d]));
-            double *x = numbers(ROWS * classes), lse[ROWS] = {3, 4, 5, 6, 7};
+            double *x = require_doubles(ROWS * classes), lse[ROWS] = {3, 4, 5, 6, 7};
             ce_case c = ce_case_of(all_dtypes[d], ROWS, classes, x, targets);
             make_logits(x, ROWS, classes, LOGITS_NORMAL, c.dtype, k);
             ce_test(&c, "groups");
@@ -288,7 +63,7 @@ static void groups_of_cross_entropy(void **state) {
 static void more_rows_than_the_grid(void **state) {
     int64_t rows = harness_small ? 28700 : 1700000, row;
     int64_t *targets = (int64_t *)require_memory((size_t)rows * sizeof *targets);
-    double *x = numbers(rows), *y = numbers(rows);
+    double *x = require_doubles(rows), *y = require_doubles(rows);
     size_t d;
     unsigned pair;
     (void)state;
@@ -303,10 +78,10 @@ static void more_rows_than_the_grid(void **state) {
         c.outputs = CE_OUT_LOSS | CE_OUT_LSE | CE_OUT_GRAD;
         c.logits_stride = STRIDE_ONE_MORE;
         ce_test(&c, "more rows than the grid");
-        for (pair = 0; pair < PAIRS; pair++) {
-            kl_case k = kl_case_of(all_dtypes[d], rows, 1, x, y);
-            k.input_kind = kinds[pair % 2];
-            k.target_kind = kinds[pair / 2];
+        for (pair = 0; pair < KL_PAIRS; pair++) {
+            kl_case k = kl_case_of_pair(all_dtypes[d], rows, 1, pair);
+            k.input = x;
+            k.target = y;
             k.target_stride = STRIDE_ONE_MORE;
             k.outputs = KL_OUT_LOSS | (d % 2 ? KL_OUT_GRAD : KL_OUT_LOSS_ROWS);
             kl_test(&k, "more rows than the grid");
@@ -326,18 +101,13 @@ static void more_blocks_than_the_grid(void **state) {
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
-        for (pair = 0; pair < PAIRS; pair++) {
+        for (pair = 0; pair < KL_PAIRS; pair++) {
             int64_t classes = (int64_t)(513 * 16 / dtype_size(all_dtypes[d]));
-            double *input = numbers(rows * classes), *target = numbers(rows * classes);
-            kl_case c = kl_case_of(all_dtypes[d], rows, classes, input, target);
-            c.input_kind = kinds[pair % 2];
-            c.target_kind = kinds[pair / 2];
-            make_distributions(input, target, rows, classes, DISTRIBUTIONS_RANDOM, c.input_kind, c.target_kind, c.dtype,
-                               1);
+            kl_case c = kl_case_of_pair(all_dtypes[d], rows, classes, pair);
+            kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_RANDOM, 1);
             c.outputs = KL_OUT_LOSS_ROWS;
             kl_test(&c, "more rows than blocks");
-            free(input);
-            free(target);
+            kl_inputs_free(&in);
         }
     test_done();
 }
@@ -353,7 +123,7 @@ static void options_of_long_rows(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++) {
         int64_t classes = (int64_t)(2048 * 16 / dtype_size(all_dtypes[d])) + 5, targets[ROWS];
-        double *x = numbers(ROWS * classes);
+        double *x = require_doubles(ROWS * classes);
         make_logits(x, ROWS, classes, LOGITS_NORMAL, all_dtypes[d], d);
         for (option = 0; option < 4; option++) {
             ce_case c = ce_case_of(all_dtypes[d], option ? 3 : ROWS, classes, x, targets);
@@ -387,7 +157,7 @@ static void every_place_of_the_target(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++) {
         enum { MOST = 64 };
         int64_t classes = (int64_t)(8 * 16 / dtype_size(all_dtypes[d])), targets[MOST], row;
-        double *x = numbers(classes * classes);
+        double *x = require_doubles(classes * classes);
         ce_case c = ce_case_of(all_dtypes[d], classes, classes, x, targets);
         make_logits(x, classes, classes, LOGITS_NORMAL, c.dtype, d);
         for (row = 0; row < classes; row++)
@@ -410,7 +180,7 @@ static void subnormal_exponentials(void **state) {
     REQUIRE_GPU();
     for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
         int64_t n = lengths[k], targets[ROWS] = {1, 0, n / 2, n - 1};
-        double *x = numbers(ROWS * n), *y = numbers(ROWS * n), lse[ROWS] = {725, 0.5, 0.5, 0.5};
+        double *x = require_doubles(ROWS * n), *y = require_doubles(ROWS * n), lse[ROWS] = {725, 0.5, 0.5, 0.5};
         ce_case c = ce_case_of(GPULOSS_F64, ROWS, n, x, targets);
         for (i = 0; i < n; i++) {
             x[i] = i % 2 ? -720.5 : 0;
@@ -421,10 +191,10 @@ static void subnormal_exponentials(void **state) {
         ce_test(&c, "subnormal exponentials");
         c.lse_in = lse;
         ce_test(&c, "subnormal exponentials from an lse");
-        for (pair = 2; pair < PAIRS; pair++) {
-            kl_case l = kl_case_of(GPULOSS_F64, ROWS, n, y, x);
-            l.input_kind = kinds[pair % 2];
-            l.target_kind = GPULOSS_LOG_PROBABILITIES;
+        for (pair = 2; pair < KL_PAIRS; pair++) {
+            kl_case l = kl_case_of_pair(GPULOSS_F64, ROWS, n, pair);
+            l.input = y;
+            l.target = x;
             for (i = 0; i < ROWS * n; i++)
                 y[i] = l.input_kind == GPULOSS_PROBABILITIES ? 0.25 : -1.5;
             kl_test(&l, "subnormal exponentials");
@@ -448,20 +218,16 @@ static void upstream_gradients(void **state) {
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
-        for (pair = 0; pair < PAIRS; pair++) {
-            double input[ROWS * CLASSES], target[ROWS * CLASSES];
-            kl_case c = kl_case_of(all_dtypes[d], ROWS, CLASSES, input, target);
-            c.input_kind = kinds[pair % 2];
-            c.target_kind = kinds[pair / 2];
-            make_distributions(input, target, ROWS, CLASSES, DISTRIBUTIONS_RANDOM, c.input_kind, c.target_kind, c.dtype,
-                               d);
+        for (pair = 0; pair < KL_PAIRS; pair++) {
+            kl_case c = kl_case_of_pair(all_dtypes[d], ROWS, CLASSES, pair);
+            kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_RANDOM, d);
             c.grad_loss = &upstream;
             kl_test(&c, "upstream gradient");
+            kl_inputs_free(&in);
         }
     test_done();
 }
 
-/* The ways round what is too small or too large for the logarithm of a ratio, each in every place of a vector. */
 /* The same place in the range of double. */
 static double exponent_of(double of_float, bool is_double) {
     return is_double ? of_float * 8 + (of_float > 1 ? 7 : 0) : of_float;
@@ -472,6 +238,7 @@ static double positive(gpuloss_dtype dtype, double exponent) {
     return value < smallest ? smallest : value;
 }
 
+/* The ways round what is too small or too large for the logarithm of a ratio, each in every place of a vector. */
 static void far_ratios(void **state) {
     static const double far[][2] = {
         /* target, input: as powers of two for float */
@@ -486,20 +253,18 @@ static void far_ratios(void **state) {
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++)
-        for (pair = 0; pair < PAIRS - 1; pair++) {
-            double input[ROWS * PLACES], target[ROWS * PLACES];
-            kl_case c = kl_case_of(dtypes[d], ROWS, PLACES, input, target);
+        for (pair = 0; pair < KL_PAIRS - 1; pair++) {
+            kl_case c = kl_case_of_pair(dtypes[d], ROWS, PLACES, pair);
+            kl_inputs in = kl_inputs_unset(&c);
             bool is_double = c.dtype == GPULOSS_F64;
-            c.input_kind = kinds[pair % 2];
-            c.target_kind = kinds[pair / 2];
             for (i = 0; i < ROWS * PLACES; i++) {
                 const double *of = far[(i + i / PLACES) % ROWS];
                 double t = exponent_of(of[0], is_double), q = exponent_of(of[1], is_double);
-                target[i] =
+                in.target[i] =
                     c.target_kind == GPULOSS_PROBABILITIES ? positive(c.dtype, t) : 0.6875 * (t < 0 ? t : t / 2);
-                input[i] = c.input_kind == GPULOSS_PROBABILITIES ? positive(c.dtype, q) : 0.6875 * q;
-                target[i] = dtype_round(c.dtype, target[i]);
-                input[i] = dtype_round(c.dtype, input[i]);
+                in.input[i] = c.input_kind == GPULOSS_PROBABILITIES ? positive(c.dtype, q) : 0.6875 * q;
+                in.target[i] = dtype_round(c.dtype, in.target[i]);
+                in.input[i] = dtype_round(c.dtype, in.input[i]);
             }
             c.reduction = GPULOSS_NONE;
             c.outputs = KL_OUT_LOSS_ROWS | KL_OUT_LOSS_ELEMENTS;
@@ -507,6 +272,7 @@ static void far_ratios(void **state) {
                 c.pytorch_zeros = pytorch;
                 kl_test(&c, "far ratios");
             }
+            kl_inputs_free(&in);
         }
     test_done();
 }
@@ -514,7 +280,7 @@ static void far_ratios(void **state) {
 /* Positive numbers from all over the range, in every combination. */
 static void any_positive_numbers(void **state) {
     enum { ROWS = 16, CLASSES = 128 };
-    double *input = numbers(ROWS * CLASSES), *target = numbers(ROWS * CLASSES);
+    double *input = require_doubles(ROWS * CLASSES), *target = require_doubles(ROWS * CLASSES);
     size_t d;
     int i;
     (void)state;
@@ -543,7 +309,8 @@ static void any_positive_numbers(void **state) {
 static void inputs_at_the_ends(void **state) {
     enum { DIGITS = 16, EXPONENTS = 6 };
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F64};
-    double *input = numbers(EXPONENTS * DIGITS * DIGITS), *target = numbers(EXPONENTS * DIGITS * DIGITS);
+    double *input = require_doubles(EXPONENTS * DIGITS * DIGITS),
+           *target = require_doubles(EXPONENTS * DIGITS * DIGITS);
     size_t d;
     int e, i;
     (void)state;
@@ -588,24 +355,21 @@ static void negative_numbers(void **state) {
 
 /* Sums of 16-bit terms that pass 2^40: the largest there are, as many as it takes. */
 static void sums_of_large_halves(void **state) {
-    static const int64_t lengths[PAIRS] = {700000, 300, 300, 300};
+    static const int64_t lengths[KL_PAIRS] = {700000, 300, 300, 300};
     unsigned pair;
     (void)state;
     REQUIRE_GPU();
-    for (pair = 0; pair < PAIRS; pair++) {
+    for (pair = 0; pair < KL_PAIRS; pair++) {
         int64_t n = lengths[pair], i;
-        double *input = numbers(n), *target = numbers(n);
-        kl_case c = kl_case_of(GPULOSS_F16, 1, n, input, target);
-        c.input_kind = kinds[pair % 2];
-        c.target_kind = kinds[pair / 2];
+        kl_case c = kl_case_of_pair(GPULOSS_F16, 1, n, pair);
+        kl_inputs in = kl_inputs_unset(&c);
         for (i = 0; i < n; i++) {
-            input[i] = c.input_kind == GPULOSS_PROBABILITIES ? 0x1p-24 : -65504;
-            target[i] = c.target_kind == GPULOSS_PROBABILITIES ? 65504 : 25;
+            in.input[i] = c.input_kind == GPULOSS_PROBABILITIES ? 0x1p-24 : -65504;
+            in.target[i] = c.target_kind == GPULOSS_PROBABILITIES ? 65504 : 25;
         }
         c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
         kl_test(&c, "large halves");
-        free(input);
-        free(target);
+        kl_inputs_free(&in);
     }
     test_done();
 }
@@ -644,21 +408,20 @@ static void infinite_inputs(void **state) {
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
-        for (pair = 0; pair < PAIRS; pair++)
+        for (pair = 0; pair < KL_PAIRS; pair++)
             for (pytorch = 0; pytorch < 2; pytorch++) {
-                double input[ROWS * PLACES], target[ROWS * PLACES];
-                kl_case c = kl_case_of(all_dtypes[d], ROWS, PLACES, input, target);
-                c.input_kind = kinds[pair % 2];
-                c.target_kind = kinds[pair / 2];
+                kl_case c = kl_case_of_pair(all_dtypes[d], ROWS, PLACES, pair);
+                kl_inputs in = kl_inputs_unset(&c);
                 for (i = 0; i < ROWS * PLACES; i++) {
                     double t = values[(i + i / PLACES) % ROWS][0], q = values[(i + i / PLACES) % ROWS][1];
-                    target[i] = c.target_kind == GPULOSS_PROBABILITIES ? t : dtype_round(c.dtype, log(t));
-                    input[i] = c.input_kind == GPULOSS_PROBABILITIES ? q : dtype_round(c.dtype, log(q));
+                    in.target[i] = c.target_kind == GPULOSS_PROBABILITIES ? t : dtype_round(c.dtype, log(t));
+                    in.input[i] = c.input_kind == GPULOSS_PROBABILITIES ? q : dtype_round(c.dtype, log(q));
                 }
                 c.pytorch_zeros = pytorch;
                 c.reduction = GPULOSS_NONE;
                 c.outputs = KL_OUT_LOSS_ROWS | KL_OUT_LOSS_ELEMENTS;
                 kl_test(&c, "infinite inputs");
+                kl_inputs_free(&in);
             }
     test_done();
 }

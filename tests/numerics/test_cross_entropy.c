@@ -2,15 +2,13 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
+#include "run_common.h"
 #include "run_cross_entropy.h"
 #include "shapes.h"
 #include "suites.h"
-
-static const gpuloss_reduction reductions[] = {GPULOSS_NONE, GPULOSS_SUM, GPULOSS_MEAN, GPULOSS_BATCHMEAN};
 
 /* Logits and targets for a case; the memory lives as long as the inputs. */
 typedef struct inputs {
@@ -20,7 +18,7 @@ typedef struct inputs {
 
 static inputs inputs_new(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits_kind kind, uint64_t seed) {
     inputs in;
-    in.x = (double *)require_memory((size_t)(rows * classes) * sizeof *in.x);
+    in.x = require_doubles(rows * classes);
     in.targets = (int64_t *)require_memory((size_t)rows * sizeof *in.targets);
     make_logits(in.x, rows, classes, kind, dtype, seed);
     make_targets(in.targets, rows, classes, seed);
@@ -36,7 +34,7 @@ static void inputs_free(inputs *in) {
  * so that a run over all shapes meets the combinations in pairs. */
 static void vary(ce_case *c, unsigned number) {
     int offsets = (int)(16 / dtype_size(c->dtype));
-    c->reduction = reductions[number % 4];
+    c->reduction = all_reductions[number % REDUCTION_COUNT];
     c->index_type = number % 3 ? GPULOSS_I64 : GPULOSS_I32;
     c->logits_stride = (stride_kind)(number / 2 % STRIDE_KINDS);
     c->grad_stride = (stride_kind)(number / 3 % STRIDE_KINDS);
@@ -58,38 +56,10 @@ static void run_shape(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsign
     inputs_free(&in);
 }
 
-static void test_shapes(gpuloss_dtype dtype) {
-    shape_list shapes = shapes_for(dtype, harness_small);
-    size_t i;
-    for (i = 0; i < shapes.count; i++)
-        run_shape(dtype, shapes.at[i].rows, shapes.at[i].classes, (unsigned)i);
-    shapes_free(&shapes);
-    test_done();
-}
-
-static void shapes_f32(void **state) {
-    (void)state;
-    REQUIRE_GPU();
-    test_shapes(GPULOSS_F32);
-}
-
-static void shapes_f64(void **state) {
-    (void)state;
-    REQUIRE_GPU();
-    test_shapes(GPULOSS_F64);
-}
-
-static void shapes_f16(void **state) {
-    (void)state;
-    REQUIRE_GPU();
-    test_shapes(GPULOSS_F16);
-}
-
-static void shapes_bf16(void **state) {
-    (void)state;
-    REQUIRE_GPU();
-    test_shapes(GPULOSS_BF16);
-}
+SHAPES_TEST(shapes_f32, GPULOSS_F32, run_shape)
+SHAPES_TEST(shapes_f64, GPULOSS_F64, run_shape)
+SHAPES_TEST(shapes_f16, GPULOSS_F16, run_shape)
+SHAPES_TEST(shapes_bf16, GPULOSS_BF16, run_shape)
 
 /* Every kind of logits for a row that fits in registers and for one that does not. */
 static void every_kind_of_logits(void **state) {
@@ -151,10 +121,10 @@ static void every_set_of_outputs(void **state) {
         inputs in = inputs_new(all_dtypes[d], ROWS, CLASSES, LOGITS_NORMAL, 5);
         in.targets[1] = -100;
         in.targets[2] = CLASSES;
-        for (k = 0; k < sizeof reductions / sizeof reductions[0]; k++)
+        for (k = 0; k < REDUCTION_COUNT; k++)
             for (outputs = 1; outputs <= CE_OUT_ALL; outputs++) {
                 ce_case c = ce_case_of(all_dtypes[d], ROWS, CLASSES, in.x, in.targets);
-                c.reduction = reductions[k];
+                c.reduction = all_reductions[k];
                 c.use_ignore_index = true;
                 c.ignore_index = -100;
                 c.outputs = outputs;
@@ -201,7 +171,7 @@ static void gradient_factors(void **state) {
         for (k = 0; k < sizeof scales / sizeof scales[0]; k++)
             for (given = 0; given < 8; given++) {
                 ce_case c = ce_case_of(all_dtypes[d], ROWS, CLASSES, in.x, in.targets);
-                c.reduction = reductions[(k + given) % 4];
+                c.reduction = all_reductions[(k + given) % REDUCTION_COUNT];
                 c.use_grad_scale = given & 1;
                 c.grad_scale = scales[k];
                 c.grad_loss = given & 2 && c.reduction != GPULOSS_NONE ? &upstream : NULL;
@@ -219,9 +189,8 @@ static void run_lse_in(gpuloss_dtype dtype, int64_t rows, int64_t classes, logit
     char text[400];
     ce_result first, second;
     report r;
-    memset(&r, 0, sizeof r);
     ce_describe(&forward, "lse saved and given back", text, sizeof text);
-    r.context = text;
+    r = report_on(text);
     in.targets[rows - 1] = -100;
     forward.use_ignore_index = true;
     forward.ignore_index = -100;

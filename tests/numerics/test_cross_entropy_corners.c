@@ -2,16 +2,13 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
 
 #include <cmocka.h>
 
+#include "run_common.h"
 #include "run_cross_entropy.h"
 #include "suites.h"
-
-static const gpuloss_reduction reductions[] = {GPULOSS_NONE, GPULOSS_SUM, GPULOSS_MEAN, GPULOSS_BATCHMEAN};
-enum { REDUCTIONS = sizeof reductions / sizeof reductions[0] };
 
 /* Room for the inputs of the tests of this file. */
 enum { MOST_ELEMENTS = 1 << 17, MOST_ROWS = 64 };
@@ -28,8 +25,8 @@ static ce_case fresh(gpuloss_dtype dtype, int64_t rows, int64_t classes) {
 /* With every reduction, and with the gradient over the logits. */
 static void test_everywhere(ce_case *c, const char *what) {
     size_t k;
-    for (k = 0; k < REDUCTIONS; k++) {
-        c->reduction = reductions[k];
+    for (k = 0; k < REDUCTION_COUNT; k++) {
+        c->reduction = all_reductions[k];
         c->in_place = k % 2 == 1;
         ce_test(c, what);
     }
@@ -259,36 +256,32 @@ static void huge_logits(void **state) {
 }
 
 /* Same bits: run after run, with other data in between, on another stream, from the caller's workspace. */
+static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
+                            struct CUstream_st *stream) {
+    ce_case c = fresh(dtype, harness_small ? 4 : 13, classes);
+    ce_result first, next;
+    char text[400];
+    report r;
+    int run;
+    (void)number;
+    ce_describe(&c, "same bits", text, sizeof text);
+    r = report_on(text);
+    ce_run(&c, &first, &r);
+    for (run = 1; run < runs && r.failures == 0; run++) {
+        c.own_workspace = run % 3 == 1;
+        c.stream = run % 4 == 2 ? stream : NULL;
+        ce_run(&c, &next, &r);
+        ce_same(&c, &first, &next, &r);
+        ce_free(&next);
+    }
+    ce_free(&first);
+    case_done(&r);
+}
+
 static void same_bits(void **state) {
-    static const int64_t lengths[] = {10, 1000, 9001};
-    int runs = harness_small ? 5 : 2000, run;
-    size_t d, k;
-    struct CUstream_st *stream = NULL;
     (void)state;
     REQUIRE_GPU();
-    require_ok(gpuloss_stream_create(harness_context, &stream));
-    for (d = 0; d < DTYPE_COUNT; d++)
-        for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
-            ce_case c = fresh(all_dtypes[d], harness_small ? 4 : 13, lengths[k]);
-            ce_result first, next;
-            char text[400];
-            report r;
-            memset(&r, 0, sizeof r);
-            ce_describe(&c, "same bits", text, sizeof text);
-            r.context = text;
-            ce_run(&c, &first, &r);
-            for (run = 1; run < runs && r.failures == 0; run++) {
-                c.own_workspace = run % 3 == 1;
-                c.stream = run % 4 == 2 ? stream : NULL;
-                ce_run(&c, &next, &r);
-                ce_same(&c, &first, &next, &r);
-                ce_free(&next);
-            }
-            ce_free(&first);
-            case_done(&r);
-        }
-    require_ok(gpuloss_stream_destroy(harness_context, stream));
-    test_done();
+    test_same_bits(check_same_bits);
 }
 
 int run_cross_entropy_corner_tests(void) {

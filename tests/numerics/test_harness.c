@@ -11,15 +11,8 @@
 #include "compare.h"
 #include "data.h"
 
-static report fresh(void) {
-    report r;
-    memset(&r, 0, sizeof r);
-    r.context = "self-test";
-    return r;
-}
-
 static bool value_passes(double got, long double want, long double bound) {
-    report r = fresh();
+    report r = report_on("self-test");
     bool passed = compare_value(&r, CE_LOSS, GPULOSS_F32, GPULOSS_F32, 1, 2, got, want, bound);
     assert_int_equal(passed, r.failures == 0);
     return passed;
@@ -46,7 +39,7 @@ static void values_are_held_to_the_bound(void **state) {
 }
 
 static void failures_are_told(void **state) {
-    report r = fresh();
+    report r = report_on("self-test");
     (void)state;
     compare_value(&r, KL_GRAD, GPULOSS_F32, GPULOSS_F32, 3, 4, 2.0, 1.0L, 0.5L);
     compare_value(&r, KL_GRAD, GPULOSS_F32, GPULOSS_F32, 5, 6, 2.0, 1.0L, 0.5L);
@@ -56,7 +49,7 @@ static void failures_are_told(void **state) {
 
 static void counts_and_bits(void **state) {
     const unsigned char a[3] = {1, 2, 3}, b[3] = {1, 2, 4};
-    report r = fresh();
+    report r = report_on("self-test");
     (void)state;
     assert_true(compare_count(&r, "count", 3, 3));
     assert_false(compare_count(&r, "count", 3, 4));
@@ -72,7 +65,7 @@ static void untouched_memory(void **state) {
     (void)state;
     fill_bits(before, sizeof before, MOAT_BITS);
     for (i = 0; i < sizeof before; i++) {
-        report r = fresh();
+        report r = report_on("self-test");
         memcpy(after, before, sizeof after);
         assert_true(compare_untouched(&r, "moat", before, after, sizeof after));
         after[i] ^= 1;
@@ -90,7 +83,7 @@ static void unwritten_elements(void **state) {
         for (left = 0; left < COUNT; left++) {
             size_t size = dtype_size(all_dtypes[d]);
             unsigned char row[COUNT * 8];
-            report r = fresh();
+            report r = report_on("self-test");
             int64_t i;
             fill_bits(row, sizeof row, POISON_BITS);
             assert_true(isnan(dtype_load(all_dtypes[d], row)));
@@ -187,7 +180,7 @@ static void bounds_are_near_the_arithmetic(void **state) {
 
 /* The worst errors are remembered by quantity and type. */
 static void worst_is_kept(void **state) {
-    report r = fresh();
+    report r = report_on("self-test");
     (void)state;
     worst_reset();
     compare_value(&r, CE_GRAD, GPULOSS_BF16, GPULOSS_BF16, 0, 0, 1.0, 1.0L, 0.5L);

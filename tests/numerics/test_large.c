@@ -18,6 +18,13 @@
 
 enum { TILE = 61 };
 
+/* First in every test of this file. */
+#define REQUIRE_FULL_SIZE()                                                                                            \
+    do {                                                                                                               \
+        if (!harness_context || harness_small)                                                                         \
+            skip();                                                                                                    \
+    } while (0)
+
 typedef struct big {
     gpuloss_dtype dtype;
     int64_t rows, classes;
@@ -31,7 +38,7 @@ static big big_of(gpuloss_dtype dtype, int64_t rows, int64_t classes) {
     b.rows = rows;
     b.classes = classes;
     b.row_bytes = (size_t)classes * dtype_size(dtype);
-    b.tile = (double *)require_memory((size_t)(TILE * classes) * sizeof *b.tile);
+    b.tile = require_doubles(TILE * classes);
     return b;
 }
 
@@ -72,7 +79,7 @@ static bool looked_at(const big *b, int64_t row) {
 static double *download_row(const big *b, const void *device, int64_t row) {
     size_t size = dtype_size(b->dtype);
     unsigned char *host = (unsigned char *)require_memory(b->row_bytes);
-    double *values = (double *)require_memory((size_t)b->classes * sizeof *values);
+    double *values = require_doubles(b->classes);
     int64_t c;
     require_ok(gpuloss_download(harness_context, host, (const unsigned char *)device + (size_t)row * b->row_bytes,
                                 b->row_bytes, NULL));
@@ -89,7 +96,7 @@ static double *download_results(const big *b, const void *device, int64_t count)
     gpuloss_dtype results = dtype_of_results(b->dtype);
     size_t size = dtype_size(results);
     unsigned char *host = (unsigned char *)require_memory((size_t)count * size);
-    double *values = (double *)require_memory((size_t)count * sizeof *values);
+    double *values = require_doubles(count);
     int64_t i;
     require_ok(gpuloss_download(harness_context, host, device, (size_t)count * size, NULL));
     for (i = 0; i < count; i++)
@@ -108,6 +115,33 @@ static void *poisoned(size_t bytes) {
         require_ok(gpuloss_upload(harness_context, device + at, host, bytes - at < CHUNK ? bytes - at : CHUNK, NULL));
     free(host);
     return device;
+}
+
+/* The losses of a call: in device memory, and taken back. */
+typedef struct losses {
+    void *loss, *loss_rows;
+    double *got_loss, *got_rows;
+} losses;
+
+static losses losses_poisoned(const big *b) {
+    size_t size = dtype_size(dtype_of_results(b->dtype));
+    losses l = {NULL, NULL, NULL, NULL};
+    l.loss = poisoned(size);
+    l.loss_rows = poisoned((size_t)b->rows * size);
+    return l;
+}
+
+static void losses_take(const big *b, losses *l) {
+    require_ok(gpuloss_synchronize(harness_context, NULL));
+    l->got_loss = download_results(b, l->loss, 1);
+    l->got_rows = download_results(b, l->loss_rows, b->rows);
+}
+
+static void losses_free(losses *l) {
+    require_ok(gpuloss_free(harness_context, l->loss));
+    require_ok(gpuloss_free(harness_context, l->loss_rows));
+    free(l->got_loss);
+    free(l->got_rows);
 }
 
 /* What the check of a cross-entropy needs besides the results. */
@@ -166,19 +200,17 @@ static void check_gradient(const ce_expectation *e, const void *grad, report *r)
 
 static void run_cross_entropy(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool in_place) {
     big b = big_of(dtype, rows, classes);
-    size_t result_size = dtype_size(dtype_of_results(dtype));
     int64_t *targets = (int64_t *)require_memory((size_t)rows * sizeof *targets), row;
     reference_row info[TILE];
     ce_expectation expectation;
     gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
-    void *logits, *grad, *device_targets, *loss, *loss_rows;
-    double *got_rows, *got_loss;
+    void *logits, *grad, *device_targets;
+    losses l;
     char text[100];
     report r;
-    memset(&r, 0, sizeof r);
     (void)snprintf(text, sizeof text, "cross_entropy %s %lldx%lld%s", dtype_name(dtype), (long long)rows,
                    (long long)classes, in_place ? " in place" : "");
-    r.context = text;
+    r = report_on(text);
     make_logits(b.tile, TILE, classes, LOGITS_NORMAL, dtype, 1);
     make_targets(targets, rows, classes, 2);
     for (row = 0; row < TILE; row++)
@@ -187,35 +219,29 @@ static void run_cross_entropy(gpuloss_dtype dtype, int64_t rows, int64_t classes
     grad = in_place ? logits : poisoned((size_t)rows * b.row_bytes);
     device_targets = device_memory((size_t)rows * sizeof *targets);
     require_ok(gpuloss_upload(harness_context, device_targets, targets, (size_t)rows * sizeof *targets, NULL));
-    loss = poisoned(result_size);
-    loss_rows = poisoned((size_t)rows * result_size);
+    l = losses_poisoned(&b);
     d.logits = logits;
     d.dtype = dtype;
     d.targets = device_targets;
     d.target_type = GPULOSS_I64;
     d.rows = rows;
     d.classes = classes;
-    d.loss = loss;
-    d.loss_rows = loss_rows;
+    d.loss = l.loss;
+    d.loss_rows = l.loss_rows;
     d.grad_logits = grad;
     require_ok(gpuloss_cross_entropy(harness_context, &d, NULL));
-    require_ok(gpuloss_synchronize(harness_context, NULL));
-    got_rows = download_results(&b, loss_rows, rows);
-    got_loss = download_results(&b, loss, 1);
+    losses_take(&b, &l);
     expectation.b = &b;
     expectation.targets = targets;
     expectation.info = info;
     expectation.s = 1 / (long double)rows;
-    check_losses(&expectation, got_rows, got_loss[0], &r);
+    check_losses(&expectation, l.got_rows, l.got_loss[0], &r);
     check_gradient(&expectation, grad, &r);
     if (!in_place)
         require_ok(gpuloss_free(harness_context, grad));
     require_ok(gpuloss_free(harness_context, logits));
     require_ok(gpuloss_free(harness_context, device_targets));
-    require_ok(gpuloss_free(harness_context, loss));
-    require_ok(gpuloss_free(harness_context, loss_rows));
-    free(got_rows);
-    free(got_loss);
+    losses_free(&l);
     free(targets);
     free(b.tile);
     case_done(&r);
@@ -256,16 +282,16 @@ static void check_kl_div(const big *b, const reference_kl_div *ref, const double
 
 static void run_kl_div(gpuloss_dtype dtype, int64_t rows, int64_t classes) {
     big b = big_of(dtype, rows, classes);
-    size_t result_size = dtype_size(dtype_of_results(dtype)), elements = (size_t)(TILE * classes);
-    double *target_tile = (double *)require_memory(elements * sizeof *target_tile), *got_rows, *got_loss;
+    int64_t elements = TILE * classes;
+    double *target_tile = require_doubles(elements);
     gpuloss_kl_div_desc d = GPULOSS_KL_DIV_DEFAULTS;
-    void *input, *target, *grad, *loss, *loss_rows;
+    void *input, *target, *grad;
+    losses l;
     reference_kl_div ref;
     char text[100];
     report r;
-    memset(&r, 0, sizeof r);
     (void)snprintf(text, sizeof text, "kl_div %s %lldx%lld", dtype_name(dtype), (long long)rows, (long long)classes);
-    r.context = text;
+    r = report_on(text);
     make_distributions(b.tile, target_tile, TILE, classes, DISTRIBUTIONS_RANDOM, GPULOSS_PROBABILITIES,
                        GPULOSS_PROBABILITIES, dtype, 3);
     memset(&ref, 0, sizeof ref);
@@ -276,36 +302,30 @@ static void run_kl_div(gpuloss_dtype dtype, int64_t rows, int64_t classes) {
     ref.input_kind = ref.target_kind = GPULOSS_PROBABILITIES;
     ref.reduction = GPULOSS_SUM;
     ref.grad_scale = 1 / (long double)rows;
-    ref.loss_rows = (long double *)require_memory(TILE * sizeof(long double));
-    ref.terms = (long double *)require_memory(elements * sizeof(long double));
-    ref.grad = (long double *)require_memory(elements * sizeof(long double));
+    ref.loss_rows = require_long_doubles(TILE);
+    ref.terms = require_long_doubles(elements);
+    ref.grad = require_long_doubles(elements);
     reference_kl_div_run(&ref);
     input = upload_tiled(&b, b.tile);
     target = upload_tiled(&b, target_tile);
     grad = poisoned((size_t)rows * b.row_bytes);
-    loss = poisoned(result_size);
-    loss_rows = poisoned((size_t)rows * result_size);
+    l = losses_poisoned(&b);
     d.input = input;
     d.target = target;
     d.rows = rows;
     d.classes = classes;
     d.dtype = dtype;
     d.input_kind = d.target_kind = GPULOSS_PROBABILITIES;
-    d.loss = loss;
-    d.loss_rows = loss_rows;
+    d.loss = l.loss;
+    d.loss_rows = l.loss_rows;
     d.grad_input = grad;
     require_ok(gpuloss_kl_div(harness_context, &d, NULL));
-    require_ok(gpuloss_synchronize(harness_context, NULL));
-    got_rows = download_results(&b, loss_rows, rows);
-    got_loss = download_results(&b, loss, 1);
-    check_kl_div(&b, &ref, got_rows, got_loss[0], grad, &r);
+    losses_take(&b, &l);
+    check_kl_div(&b, &ref, l.got_rows, l.got_loss[0], grad, &r);
     require_ok(gpuloss_free(harness_context, input));
     require_ok(gpuloss_free(harness_context, target));
     require_ok(gpuloss_free(harness_context, grad));
-    require_ok(gpuloss_free(harness_context, loss));
-    require_ok(gpuloss_free(harness_context, loss_rows));
-    free(got_rows);
-    free(got_loss);
+    losses_free(&l);
     free(target_tile);
     free(ref.loss_rows);
     free(ref.terms);
@@ -317,9 +337,7 @@ static void run_kl_div(gpuloss_dtype dtype, int64_t rows, int64_t classes) {
 static void many_long_rows(void **state) {
     size_t d;
     (void)state;
-    REQUIRE_GPU();
-    if (harness_small)
-        skip();
+    REQUIRE_FULL_SIZE();
     for (d = 0; d < DTYPE_COUNT; d++) {
         run_cross_entropy(all_dtypes[d], 32768, 4096, false);
         run_cross_entropy(all_dtypes[d], 4096, 50257, true);
@@ -332,9 +350,7 @@ static void many_long_rows(void **state) {
 /* More rows than any grid has blocks in its second dimension, or a 32-bit count of elements of short rows. */
 static void many_short_rows(void **state) {
     (void)state;
-    REQUIRE_GPU();
-    if (harness_small)
-        skip();
+    REQUIRE_FULL_SIZE();
     run_cross_entropy(GPULOSS_F32, 5000011, 10, false);
     run_cross_entropy(GPULOSS_BF16, 5000011, 10, true);
     run_kl_div(GPULOSS_F16, 5000011, 10);
@@ -343,9 +359,7 @@ static void many_short_rows(void **state) {
 
 static void more_than_32_bits_of_elements(void **state) {
     (void)state;
-    REQUIRE_GPU();
-    if (harness_small)
-        skip();
+    REQUIRE_FULL_SIZE();
     run_cross_entropy(GPULOSS_BF16, 70000, 65536, false);
     run_cross_entropy(GPULOSS_F16, 70000, 65536, true);
     run_kl_div(GPULOSS_BF16, 70000, 65536);

@@ -110,18 +110,85 @@ static void *byte_after(const void *pointer) {
     return (void *)((uintptr_t)pointer + 1);
 }
 
-/* ------------------------------------------------------------------------------------------------- cross_entropy */
+/* ------------------------------------------------------------------------------------------------------ both losses */
 
 typedef gpuloss_cross_entropy_desc ce_desc;
-typedef struct ce_misuse {
+typedef gpuloss_kl_div_desc kl_desc;
+typedef union any_desc {
+    ce_desc ce;
+    kl_desc kl;
+} any_desc;
+
+/* What the loop over the misuses of a loss calls. */
+typedef struct loss_calls {
+    const char *name;
+    any_desc (*correct)(const world *w);
+    gpuloss_status (*call)(const any_desc *d);
+    gpuloss_status (*query)(const any_desc *d, size_t *bytes);
+    void (*give_workspace)(any_desc *d, void *workspace, size_t bytes);
+} loss_calls;
+
+typedef struct misuse {
     const char *what, *fields, *got;
     gpuloss_status status;
     int how;
-    void (*spoil)(ce_desc *d, world *w);
-} ce_misuse;
+    void (*spoil)(any_desc *d, world *w);
+} misuse;
 
-static ce_desc ce_correct(const world *w) {
+/* A function that makes one field of a loss's correct desc `d` wrong. */
+#define SPOIL(name, loss, statement)                                                                                   \
+    static void name(any_desc *any, world *w) {                                                                        \
+        loss##_desc *d = &any->loss;                                                                                   \
+        (void)w;                                                                                                       \
+        statement;                                                                                                     \
+    }
+
+static void check_misuse(const loss_calls *loss, const misuse *m) {
+    char text[128], call[64], query[64];
+    world w = world_new();
+    any_desc d = loss->correct(&w);
+    size_t bytes = 0;
+    report r;
+    (void)snprintf(text, sizeof text, "%s refuses: %s", loss->name, m->what);
+    (void)snprintf(call, sizeof call, "gpuloss_%s", loss->name);
+    (void)snprintf(query, sizeof query, "gpuloss_%s_workspace", loss->name);
+    r = report_on(text);
+    if (m->how & NEEDS_WORKSPACE) {
+        require_ok(loss->query(&d, &bytes));
+        loss->give_workspace(&d, operand_pointer(&w.workspace), bytes);
+    }
+    m->spoil(&d, &w);
+    expect_refusal(&r, call, m->fields, m->got, m->status, loss->call(&d));
+    if (!(m->how & ONLY_THE_CALL))
+        expect_refusal(&r, query, m->fields, m->got, m->status, loss->query(&d, &bytes));
+    world_unchanged(&w, &r);
+    world_free(&w);
+    case_done(&r);
+}
+
+static void check_misuses(const loss_calls *loss, const misuse *misuses, size_t count) {
+    world w;
+    any_desc d;
+    size_t i;
+    for (i = 0; i < count; i++)
+        check_misuse(loss, &misuses[i]);
+    /* The call that all of these spoil is a good one. */
+    w = world_new();
+    d = loss->correct(&w);
+    require_ok(loss->call(&d));
+    require_ok(gpuloss_synchronize(harness_context, NULL));
+    world_free(&w);
+    test_done();
+}
+
+#define INVALID GPULOSS_ERROR_INVALID_ARGUMENT
+#define MISALIGNED GPULOSS_ERROR_MISALIGNED
+
+/* ------------------------------------------------------------------------------------------------- cross_entropy */
+
+static any_desc ce_correct(const world *w) {
     ce_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
+    any_desc any;
     d.logits = operand_pointer(&w->logits);
     d.logits_stride = STRIDE;
     d.targets = operand_pointer(&w->targets);
@@ -137,14 +204,24 @@ static ce_desc ce_correct(const world *w) {
     d.bad_targets = (int64_t *)operand_pointer(&w->bad_targets);
     d.grad_loss = operand_pointer(&w->scalar_input);
     d.grad_loss_rows = operand_pointer(&w->row_input);
-    return d;
+    any.ce = d;
+    return any;
 }
 
-#define SPOIL_CE(name, statement)                                                                                      \
-    static void name(ce_desc *d, world *w) {                                                                           \
-        (void)w;                                                                                                       \
-        statement;                                                                                                     \
-    }
+static gpuloss_status ce_call(const any_desc *d) {
+    return gpuloss_cross_entropy(harness_context, &d->ce, NULL);
+}
+
+static gpuloss_status ce_query(const any_desc *d, size_t *bytes) {
+    return gpuloss_cross_entropy_workspace(harness_context, &d->ce, bytes);
+}
+
+static void ce_give_workspace(any_desc *d, void *workspace, size_t bytes) {
+    d->ce.workspace = workspace;
+    d->ce.workspace_bytes = bytes;
+}
+
+#define SPOIL_CE(name, statement) SPOIL(name, ce, statement)
 
 SPOIL_CE(ce_no_logits, d->logits = NULL)
 SPOIL_CE(ce_no_targets, d->targets = NULL)
@@ -189,9 +266,7 @@ SPOIL_CE(ce_factor_alone, d->grad_logits = NULL; d->grad_loss_rows = NULL)
 SPOIL_CE(ce_row_factor_alone, d->grad_logits = NULL; d->grad_loss = NULL)
 SPOIL_CE(ce_overlap, d->grad_logits = (unsigned char *)operand_pointer(&w->logits) + 4)
 
-#define INVALID GPULOSS_ERROR_INVALID_ARGUMENT
-#define MISALIGNED GPULOSS_ERROR_MISALIGNED
-static const ce_misuse ce_misuses[] = {
+static const misuse ce_misuses[] = {
     {"no logits", "logits", "", INVALID, 0, ce_no_logits},
     {"no targets", "targets", "", INVALID, 0, ce_no_targets},
     {"dtype unset", "dtype", "", INVALID, 0, ce_no_dtype},
@@ -237,55 +312,17 @@ static const ce_misuse ce_misuses[] = {
 };
 
 static void cross_entropy_refuses(void **state) {
-    size_t i, bytes = 0;
-    world w;
-    ce_desc d;
+    static const loss_calls cross_entropy = {"cross_entropy", ce_correct, ce_call, ce_query, ce_give_workspace};
     (void)state;
     REQUIRE_GPU();
-    for (i = 0; i < sizeof ce_misuses / sizeof ce_misuses[0]; i++) {
-        const ce_misuse *m = &ce_misuses[i];
-        char text[128];
-        report r;
-        memset(&r, 0, sizeof r);
-        (void)snprintf(text, sizeof text, "cross_entropy refuses: %s", m->what);
-        r.context = text;
-        w = world_new();
-        d = ce_correct(&w);
-        if (m->how & NEEDS_WORKSPACE) {
-            require_ok(gpuloss_cross_entropy_workspace(harness_context, &d, &d.workspace_bytes));
-            d.workspace = operand_pointer(&w.workspace);
-        }
-        m->spoil(&d, &w);
-        expect_refusal(&r, "gpuloss_cross_entropy", m->fields, m->got, m->status,
-                       gpuloss_cross_entropy(harness_context, &d, NULL));
-        if (!(m->how & ONLY_THE_CALL))
-            expect_refusal(&r, "gpuloss_cross_entropy_workspace", m->fields, m->got, m->status,
-                           gpuloss_cross_entropy_workspace(harness_context, &d, &bytes));
-        world_unchanged(&w, &r);
-        world_free(&w);
-        case_done(&r);
-    }
-    /* The call that all of these spoil is a good one. */
-    w = world_new();
-    d = ce_correct(&w);
-    require_ok(gpuloss_cross_entropy(harness_context, &d, NULL));
-    require_ok(gpuloss_synchronize(harness_context, NULL));
-    world_free(&w);
-    test_done();
+    check_misuses(&cross_entropy, ce_misuses, sizeof ce_misuses / sizeof ce_misuses[0]);
 }
 
 /* -------------------------------------------------------------------------------------------------------- kl_div */
 
-typedef gpuloss_kl_div_desc kl_desc;
-typedef struct kl_misuse {
-    const char *what, *fields, *got;
-    gpuloss_status status;
-    int how;
-    void (*spoil)(kl_desc *d, world *w);
-} kl_misuse;
-
-static kl_desc kl_correct(const world *w) {
+static any_desc kl_correct(const world *w) {
     kl_desc d = GPULOSS_KL_DIV_DEFAULTS;
+    any_desc any;
     d.input = operand_pointer(&w->logits);
     d.input_stride = STRIDE;
     d.target = operand_pointer(&w->second);
@@ -302,14 +339,24 @@ static kl_desc kl_correct(const world *w) {
     d.grad_input_stride = STRIDE;
     d.grad_loss = operand_pointer(&w->scalar_input);
     d.grad_loss_rows = operand_pointer(&w->row_input);
-    return d;
+    any.kl = d;
+    return any;
 }
 
-#define SPOIL_KL(name, statement)                                                                                      \
-    static void name(kl_desc *d, world *w) {                                                                           \
-        (void)w;                                                                                                       \
-        statement;                                                                                                     \
-    }
+static gpuloss_status kl_call(const any_desc *d) {
+    return gpuloss_kl_div(harness_context, &d->kl, NULL);
+}
+
+static gpuloss_status kl_query(const any_desc *d, size_t *bytes) {
+    return gpuloss_kl_div_workspace(harness_context, &d->kl, bytes);
+}
+
+static void kl_give_workspace(any_desc *d, void *workspace, size_t bytes) {
+    d->kl.workspace = workspace;
+    d->kl.workspace_bytes = bytes;
+}
+
+#define SPOIL_KL(name, statement) SPOIL(name, kl, statement)
 
 SPOIL_KL(kl_no_input, d->input = NULL)
 SPOIL_KL(kl_no_target, d->target = NULL)
@@ -353,7 +400,7 @@ SPOIL_KL(kl_overlap, d->grad_input = (unsigned char *)operand_pointer(&w->logits
 SPOIL_KL(kl_overlap_target, d->grad_input = operand_pointer(&w->second))
 SPOIL_KL(kl_overlap_elements, d->loss_elements = operand_pointer(&w->logits))
 
-static const kl_misuse kl_misuses[] = {
+static const misuse kl_misuses[] = {
     {"no input", "input", "", INVALID, 0, kl_no_input},
     {"no target", "target", "", INVALID, 0, kl_no_target},
     {"dtype unset", "dtype", "", INVALID, 0, kl_no_dtype},
@@ -398,39 +445,10 @@ static const kl_misuse kl_misuses[] = {
 };
 
 static void kl_div_refuses(void **state) {
-    size_t i, bytes = 0;
-    world w;
-    kl_desc d;
+    static const loss_calls kl_div = {"kl_div", kl_correct, kl_call, kl_query, kl_give_workspace};
     (void)state;
     REQUIRE_GPU();
-    for (i = 0; i < sizeof kl_misuses / sizeof kl_misuses[0]; i++) {
-        const kl_misuse *m = &kl_misuses[i];
-        char text[128];
-        report r;
-        memset(&r, 0, sizeof r);
-        (void)snprintf(text, sizeof text, "kl_div refuses: %s", m->what);
-        r.context = text;
-        w = world_new();
-        d = kl_correct(&w);
-        if (m->how & NEEDS_WORKSPACE) {
-            require_ok(gpuloss_kl_div_workspace(harness_context, &d, &d.workspace_bytes));
-            d.workspace = operand_pointer(&w.workspace);
-        }
-        m->spoil(&d, &w);
-        expect_refusal(&r, "gpuloss_kl_div", m->fields, m->got, m->status, gpuloss_kl_div(harness_context, &d, NULL));
-        if (!(m->how & ONLY_THE_CALL))
-            expect_refusal(&r, "gpuloss_kl_div_workspace", m->fields, m->got, m->status,
-                           gpuloss_kl_div_workspace(harness_context, &d, &bytes));
-        world_unchanged(&w, &r);
-        world_free(&w);
-        case_done(&r);
-    }
-    w = world_new();
-    d = kl_correct(&w);
-    require_ok(gpuloss_kl_div(harness_context, &d, NULL));
-    require_ok(gpuloss_synchronize(harness_context, NULL));
-    world_free(&w);
-    test_done();
+    check_misuses(&kl_div, kl_misuses, sizeof kl_misuses / sizeof kl_misuses[0]);
 }
 
 /* With no rows there may be no arrays. */
@@ -441,10 +459,9 @@ static void empty_arrays_may_be_null(void **state) {
     report r;
     (void)state;
     REQUIRE_GPU();
-    memset(&r, 0, sizeof r);
-    r.context = "no rows";
+    r = report_on("no rows");
     w = world_new();
-    ce = ce_correct(&w);
+    ce = ce_correct(&w).ce;
     ce.rows = 0;
     ce.logits = ce.targets = ce.grad_loss = ce.grad_loss_rows = NULL;
     ce.loss_rows = ce.lse = ce.grad_logits = NULL;
@@ -453,7 +470,7 @@ static void empty_arrays_may_be_null(void **state) {
     operand_fetch(&w.bad_targets, &r, true);
     if (!isnan(operand_value(&w.loss, GPULOSS_F32, 0, 0)) || operand_count(&w.bad_targets) != 0)
         report_failure(&r, "cross_entropy", 0, 0, "the mean of nothing is not NaN, or bad targets were counted");
-    kl = kl_correct(&w);
+    kl = kl_correct(&w).kl;
     kl.rows = 0;
     kl.reduction = GPULOSS_SUM;
     kl.input = kl.target = kl.grad_loss = kl.grad_loss_rows = NULL;
@@ -476,11 +493,10 @@ static void nulls_are_refused(void **state) {
     report r;
     (void)state;
     REQUIRE_GPU();
-    memset(&r, 0, sizeof r);
-    r.context = "null";
+    r = report_on("null");
     w = world_new();
-    ce = ce_correct(&w);
-    kl = kl_correct(&w);
+    ce = ce_correct(&w).ce;
+    kl = kl_correct(&w).kl;
     expect_refusal(&r, "gpuloss_cross_entropy", "context", "", INVALID, gpuloss_cross_entropy(NULL, &ce, NULL));
     expect_refusal(&r, "gpuloss_cross_entropy", "desc", "", INVALID,
                    gpuloss_cross_entropy(harness_context, NULL, NULL));

@@ -1,0 +1,100 @@
+#include "run_common.h"
+
+#include <string.h>
+
+const gpuloss_reduction all_reductions[REDUCTION_COUNT] = {GPULOSS_NONE, GPULOSS_SUM, GPULOSS_MEAN, GPULOSS_BATCHMEAN};
+
+const char *reduction_name(gpuloss_reduction reduction) {
+    static const char *const names[] = {"unset", "none", "sum", "mean", "batchmean"};
+    return names[reduction];
+}
+
+static operand result_new(const char *name, gpuloss_dtype dtype, int64_t count, int offset, size_t guard) {
+    return operand_new(name, dtype_size(dtype_of_results(dtype)), 1, count, count, offset, guard);
+}
+
+operand result_input(const char *name, gpuloss_dtype dtype, int64_t count, int offset, size_t guard,
+                     const double *values) {
+    operand o = result_new(name, dtype, count, offset, guard);
+    operand_put(&o, dtype_of_results(dtype), values);
+    return o;
+}
+
+operand result_output(const char *name, gpuloss_dtype dtype, int64_t count, int offset, size_t guard) {
+    operand o = result_new(name, dtype, count, offset, guard);
+    operand_poison(&o);
+    return o;
+}
+
+operand workspace_of(size_t bytes, size_t guard) {
+    operand o;
+    memset(&o, 0, sizeof o);
+    if (bytes > 0) {
+        o = operand_new("workspace", 1, 1, (int64_t)bytes, (int64_t)bytes, 0, guard);
+        operand_poison(&o);
+    }
+    return o;
+}
+
+void operands_free(operand *const *operands, size_t count) {
+    size_t i;
+    for (i = 0; i < count; i++)
+        operand_free(operands[i]);
+}
+
+int64_t given_stride(stride_kind kind, const operand *o) {
+    return kind == STRIDE_PACKED ? 0 : o->stride;
+}
+
+static double *widened(const operand *o, gpuloss_dtype dtype) {
+    int64_t row, column;
+    double *values = require_doubles(o->rows * o->classes);
+    for (row = 0; row < o->rows; row++)
+        for (column = 0; column < o->classes; column++)
+            values[row * o->classes + column] = operand_value(o, dtype, row, column);
+    return values;
+}
+
+double *take_values(operand *o, gpuloss_dtype dtype, report *r) {
+    if (!o->device)
+        return NULL;
+    operand_fetch(o, r, true);
+    return widened(o, dtype);
+}
+
+double take_value(operand *o, gpuloss_dtype dtype, report *r) {
+    if (!o->device)
+        return 0;
+    operand_fetch(o, r, true);
+    return operand_value(o, dtype, 0, 0);
+}
+
+double *take_gradient(operand *grad, operand *input, bool over_input, gpuloss_dtype dtype, report *r) {
+    if (over_input) {
+        operand_fetch(input, r, false);
+        return widened(input, dtype);
+    }
+    operand_unchanged(input, r);
+    return take_values(grad, dtype, r);
+}
+
+long double gradient_factor(bool use_grad_scale, double grad_scale, const double *grad_loss) {
+    return (use_grad_scale ? (long double)grad_scale : 1) * (grad_loss ? (long double)*grad_loss : 1);
+}
+
+void compare_arrays(report *r, const char *what, const double *first, const double *second, size_t count) {
+    if (first && second)
+        compare_bits(r, what, first, second, count * sizeof *first);
+}
+
+void test_same_bits(same_bits_function *check) {
+    static const int64_t lengths[] = {10, 1000, 9001};
+    struct CUstream_st *stream = NULL;
+    unsigned d, k;
+    require_ok(gpuloss_stream_create(harness_context, &stream));
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++)
+            check(all_dtypes[d], lengths[k], d + k, harness_small ? 5 : 2000, stream);
+    require_ok(gpuloss_stream_destroy(harness_context, stream));
+    test_done();
+}

@@ -1,0 +1,41 @@
+/* What a call of either loss is made of: its small operands, what is taken back, and how two results are compared. */
+#ifndef TESTS_NUMERICS_RUN_COMMON_H
+#define TESTS_NUMERICS_RUN_COMMON_H
+
+#include "harness.h"
+
+enum { REDUCTION_COUNT = 4 };
+extern const gpuloss_reduction all_reductions[REDUCTION_COUNT];
+const char *reduction_name(gpuloss_reduction reduction);
+
+/* `count` numbers of the type that results have for inputs of `dtype`: given, or wanted and poisoned. */
+operand result_input(const char *name, gpuloss_dtype dtype, int64_t count, int offset, size_t guard,
+                     const double *values);
+operand result_output(const char *name, gpuloss_dtype dtype, int64_t count, int offset, size_t guard);
+/* Poisoned; an operand that is not wanted for no bytes. */
+operand workspace_of(size_t bytes, size_t guard);
+void operands_free(operand *const *operands, size_t count);
+
+/* What a desc says of a stride: 0 for packed rows, and for an operand that is not wanted. */
+int64_t given_stride(stride_kind kind, const operand *o);
+
+/* The contents of an output, widened, of which every element must have been written; NULL and 0 for one that is not
+ * wanted. */
+double *take_values(operand *o, gpuloss_dtype dtype, report *r);
+double take_value(operand *o, gpuloss_dtype dtype, report *r);
+/* The same for a gradient, which may lie over the input; otherwise the input must be unchanged. */
+double *take_gradient(operand *grad, operand *input, bool over_input, gpuloss_dtype dtype, report *r);
+
+/* The factor of a gradient: those of the two that are given. */
+long double gradient_factor(bool use_grad_scale, double grad_scale, const double *grad_loss);
+
+/* Where both results hold an array, the arrays have the same bits. */
+void compare_arrays(report *r, const char *what, const double *first, const double *second, size_t count);
+
+/* A test of same bits: `check` for short and long rows of every dtype. It makes the same call `runs` times, some of
+ * them on the stream; `number` differs between neighbours, for what else is varied. */
+typedef void same_bits_function(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
+                                struct CUstream_st *stream);
+void test_same_bits(same_bits_function *check);
+
+#endif
