@@ -29,7 +29,7 @@ suite() {
         grep -E 'FAIL|ERROR|error|fault|differ|refus|NOT|wrong' "$log" | head -20
         echo "    (all of it: $log)"
     elif [ "$s" -gt 0 ]; then
-        grep -m 3 -iE '^skipped|skipped: ' "$log" | sed 's/^/    /' || true
+        grep -hE "skipped: " "$log" | sort | uniq -c | sed "s/^/    /" | head -5
     fi
 }
 

@@ -21,8 +21,10 @@ enum { TILE = 61 };
 /* First in every test of this file. */
 #define REQUIRE_FULL_SIZE()                                                                                            \
     do {                                                                                                               \
-        if (!harness_context || harness_small)                                                                         \
+        if (!harness_context || harness_small) {                                                                       \
+            print_message("skipped: %s\n", harness_context ? "a large shape, left out by --small" : harness_reason()); \
             skip();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 typedef struct big {
