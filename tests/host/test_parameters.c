@@ -17,6 +17,18 @@ static const gpulossi_kl_div *kl_div(const gpuloss_kl_div_desc *d) {
 
 #define ADDRESS(n) ((uint64_t)(uintptr_t)AT(n))
 
+/* What both descs below have in common. */
+static void expect_rows(const gpulossi_rows *rows) {
+    assert_int_equal(rows->rows, 77);
+    assert_int_equal(rows->classes, 1001);
+    assert_int_equal(rows->grad, ADDRESS(6));
+    assert_int_equal(rows->grad_stride, 1009);
+    assert_int_equal(rows->loss, ADDRESS(3));
+    assert_int_equal(rows->loss_rows, ADDRESS(4));
+    assert_int_equal(rows->grad_loss, ADDRESS(8));
+    assert_int_equal(rows->grad_loss_rows, ADDRESS(9));
+}
+
 static void cross_entropy_fields(void **state) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     const gpulossi_cross_entropy *p;
@@ -39,14 +51,7 @@ static void cross_entropy_fields(void **state) {
     d.grad_loss = AT(8);
     d.grad_loss_rows = AT(9);
     p = cross_entropy(&d);
-    assert_int_equal(p->rows.rows, 77);
-    assert_int_equal(p->rows.classes, 1001);
-    assert_int_equal(p->rows.grad, ADDRESS(6));
-    assert_int_equal(p->rows.grad_stride, 1009);
-    assert_int_equal(p->rows.loss, ADDRESS(3));
-    assert_int_equal(p->rows.loss_rows, ADDRESS(4));
-    assert_int_equal(p->rows.grad_loss, ADDRESS(8));
-    assert_int_equal(p->rows.grad_loss_rows, ADDRESS(9));
+    expect_rows(&p->rows);
     assert_true(p->rows.grad_scale == 0.75);
     assert_true(p->rows.scratch != 0);
     assert_int_equal(p->logits, ADDRESS(1));
@@ -156,14 +161,7 @@ static void kl_div_fields(void **state) {
     d.grad_loss = AT(8);
     d.grad_loss_rows = AT(9);
     p = kl_div(&d);
-    assert_int_equal(p->rows.rows, 77);
-    assert_int_equal(p->rows.classes, 1001);
-    assert_int_equal(p->rows.grad, ADDRESS(6));
-    assert_int_equal(p->rows.grad_stride, 1009);
-    assert_int_equal(p->rows.loss, ADDRESS(3));
-    assert_int_equal(p->rows.loss_rows, ADDRESS(4));
-    assert_int_equal(p->rows.grad_loss, ADDRESS(8));
-    assert_int_equal(p->rows.grad_loss_rows, ADDRESS(9));
+    expect_rows(&p->rows);
     assert_true(p->rows.grad_scale == 0.75 / 77.0);
     assert_true(p->rows.divisor == 77.0);
     assert_true(p->rows.scratch != 0);

@@ -36,12 +36,17 @@ $(BUILD)/interpreter/coverage: $(INTERPRETER_DIR)/coverage.c
 .PHONY: interpreter test-interpreter interpreter-coverage interpreter-mutations interpreter-bench gpu-instructions
 interpreter: $(INTERPRETER_LIB)
 
-# The results recorded on an H200, then with the order of blocks and warps shuffled, then the kernels to refuse.
+# The results recorded on an H200, then with the order of blocks and warps shuffled, then the kernels to refuse, and a
+# folder that has none.
 test-interpreter: $(INTERPRETER_LIB) $(INTERPRETER_PROGRAMS)
 	$(BUILD)/interpreter/run_instructions $(INTERPRETER_LIB) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)
 	PTXSIM_SEED=1 $(BUILD)/interpreter/run_instructions $(INTERPRETER_LIB) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)
 	$(BUILD)/interpreter/run_bad $(INTERPRETER_LIB) $(INTERPRETER_DIR)/bad 2>$(BUILD)/interpreter/faults.txt || \
 		{ cat $(BUILD)/interpreter/faults.txt; exit 1; }
+	@grep -a '^\[  PASSED' $(BUILD)/interpreter/faults.txt
+	@mkdir -p $(BUILD)/interpreter/empty
+	@! $(BUILD)/interpreter/run_bad $(INTERPRETER_LIB) $(BUILD)/interpreter/empty 2>/dev/null || \
+		{ echo 'ERROR: a folder without kernels was accepted'; exit 1; }
 	$(BUILD)/interpreter/run_driver $(INTERPRETER_LIB)
 
 # The share of each kernel's instructions that the numerics tests execute.

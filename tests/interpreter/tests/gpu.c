@@ -1,5 +1,12 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
 #include "gpu.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,4 +88,43 @@ char *read_text(const char *directory, const char *name) {
     text[size] = 0;
     fclose(file);
     return text;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int run_folder(const char *group, const char *folder, void (*test)(void **state)) {
+    enum { FILES = 128 };
+    struct CMUnitTest tests[FILES];
+    char *files[FILES];
+    size_t n = 0;
+    int failed;
+    DIR *directory = opendir(folder);
+    for (struct dirent *entry; directory && (entry = readdir(directory)) != NULL;) {
+        size_t length = strlen(entry->d_name);
+        if (length <= 4 || strcmp(entry->d_name + length - 4, ".ptx") != 0)
+            continue;
+        if (n == FILES) {
+            fprintf(stderr, "%s: more than %d files\n", folder, FILES);
+            exit(1);
+        }
+        files[n++] = strdup(entry->d_name);
+    }
+    if (n == 0) {
+        fprintf(stderr, "%s: no .ptx files\n", folder);
+        exit(1);
+    }
+    closedir(directory);
+    qsort(files, n, sizeof *files, by_name);
+    memset(tests, 0, sizeof tests);
+    for (size_t i = 0; i < n; i++) {
+        tests[i].name = files[i];
+        tests[i].test_func = test;
+        tests[i].initial_state = files[i];
+    }
+    failed = _cmocka_run_group_tests(group, tests, n, NULL, NULL);
+    for (size_t i = 0; i < n; i++)
+        free(files[i]);
+    return failed;
 }

@@ -35,4 +35,8 @@ void gpu_open(struct gpu *gpu, const char *library);
 char *read_text(const char *directory, const char *name);
 void gpu_reset(struct gpu *gpu);
 
+/* Runs a cmocka test for every .ptx file of a folder, in order of name; the test's state is that name. Returns how many
+ * failed; a folder without such files is a failure. */
+int run_folder(const char *group, const char *folder, void (*test)(void **state));
+
 #endif

@@ -7,16 +7,14 @@
 
 #include "gpu.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILES = 128, ELEMENTS = 64 };
+enum { ELEMENTS = 64 };
 
 static struct gpu gpu;
 static const char *folder;
-static char *files[FILES];
 
 /* Launches on arrays of as many elements as the block has threads: the input initialised, the output not. */
 static int launch(void *module, const char *file, unsigned blocks, unsigned threads, unsigned shared) {
@@ -65,13 +63,7 @@ static void refused(void **state) {
     free(text);
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 int main(int argc, char **argv) {
-    struct CMUnitTest tests[FILES];
-    size_t n = 0;
     if (argc < 3) {
         fprintf(stderr, "usage: %s LIBRARY FOLDER\n", argv[0]);
         return 2;
@@ -79,27 +71,11 @@ int main(int argc, char **argv) {
     folder = argv[2];
     setenv("PTXSIM_STEPS", "100000", 1);
     gpu_open(&gpu, argv[1]);
-    DIR *directory = opendir(folder);
-    if (!directory || !gpu.last_fault) {
-        fprintf(stderr, "%s\n", directory ? "these kernels are for the interpreter only" : folder);
+    if (!gpu.last_fault) {
+        fprintf(stderr, "these kernels are for the interpreter only\n");
         return 2;
     }
-    for (struct dirent *entry; (entry = readdir(directory)) != NULL && n < FILES;) {
-        size_t length = strlen(entry->d_name);
-        if (length > 4 && strcmp(entry->d_name + length - 4, ".ptx") == 0)
-            files[n++] = strdup(entry->d_name);
-    }
-    closedir(directory);
-    qsort(files, n, sizeof *files, by_name);
-    memset(tests, 0, sizeof tests);
-    for (size_t i = 0; i < n; i++) {
-        tests[i].name = files[i];
-        tests[i].test_func = refused;
-        tests[i].initial_state = files[i];
-    }
-    int failed = _cmocka_run_group_tests("bad kernels", tests, n, NULL, NULL);
-    for (size_t i = 0; i < n; i++)
-        free(files[i]);
+    int failed = run_folder("bad kernels", folder, refused);
     gpu.release(0);
     return failed;
 }

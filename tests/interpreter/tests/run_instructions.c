@@ -17,13 +17,12 @@
 
 #include "gpu.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS = 4096, BLOCK = 128, SLOTS = 128, FILES = 64, LABEL = 64 };
+enum { THREADS = 4096, BLOCK = 128, SLOTS = 128, LABEL = 64 };
 
 struct slot {
     char label[LABEL], check[16];
@@ -34,7 +33,6 @@ static const char *folder, *record_path, *dump_path;
 static int writing;
 static char *record;
 static FILE *written, *dump;
-static char *files[FILES];
 
 static uint64_t random_state;
 
@@ -358,13 +356,7 @@ static void run_file(void **state) {
     free(text);
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 int main(int argc, char **argv) {
-    struct CMUnitTest tests[FILES];
-    size_t n = 0;
     if (argc < 4) {
         fprintf(stderr, "usage: %s LIBRARY FOLDER RECORD [--write] [--dump FILE]\n", argv[0]);
         return 2;
@@ -384,31 +376,15 @@ int main(int argc, char **argv) {
         record = read_text(NULL, record_path);
     if (dump_path)
         dump = fopen(dump_path, "w");
-    DIR *directory = opendir(folder);
-    if (!directory || (writing && !written)) {
-        fprintf(stderr, "cannot open %s\n", directory ? record_path : folder);
+    if (writing && !written) {
+        fprintf(stderr, "cannot open %s\n", record_path);
         return 2;
     }
-    for (struct dirent *entry; (entry = readdir(directory)) != NULL && n < FILES;) {
-        size_t length = strlen(entry->d_name);
-        if (length > 4 && strcmp(entry->d_name + length - 4, ".ptx") == 0)
-            files[n++] = strdup(entry->d_name);
-    }
-    closedir(directory);
-    qsort(files, n, sizeof *files, by_name);
-    memset(tests, 0, sizeof tests);
-    for (size_t i = 0; i < n; i++) {
-        tests[i].name = files[i];
-        tests[i].test_func = run_file;
-        tests[i].initial_state = files[i];
-    }
-    int failed = _cmocka_run_group_tests("instructions", tests, n, NULL, NULL);
+    int failed = run_folder("instructions", folder, run_file);
     if (written)
         fclose(written);
     if (dump)
         fclose(dump);
-    for (size_t i = 0; i < n; i++)
-        free(files[i]);
     free(record);
     gpu.release(0);
     return failed;
