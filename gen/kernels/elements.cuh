@@ -7,31 +7,43 @@
 
 #define DEVICE static __device__ __forceinline__
 
+/* Makes a number one that can't be worked out again, so that it is kept in a register. */
+DEVICE void keep(int &x) {
+    asm volatile("" : "+r"(x));
+}
+template <class T> DEVICE void keep(const T *&x) {
+    asm volatile("" : "+l"(x));
+}
+
 /* An element type: `Bits` as stored, `Number` as computed with. bf16 and f16 are converted without instructions of
- * their own beyond cvt.f32.f16, so that every GPU and driver runs the same text. */
+ * their own beyond cvt.f32.f16, so that every GPU and driver runs the same text. What is known to be finite
+ * may be narrowed in fewer of them. */
 struct f32 {
     typedef uint32_t Bits;
     typedef float Number;
+    enum { kDtype = GPULOSS_F32 };
     DEVICE Number widen(Bits b) { return __uint_as_float(b); }
-    DEVICE Bits narrow(Number x) { return __float_as_uint(x); }
+    DEVICE Bits narrow(Number x, bool = false) { return __float_as_uint(x); }
 };
 
 struct f64 {
     typedef uint64_t Bits;
     typedef double Number;
+    enum { kDtype = GPULOSS_F64 };
     DEVICE Number widen(Bits b) { return __longlong_as_double((long long)b); }
-    DEVICE Bits narrow(Number x) { return (Bits)__double_as_longlong(x); }
+    DEVICE Bits narrow(Number x, bool = false) { return (Bits)__double_as_longlong(x); }
 };
 
 struct f16 {
     typedef uint16_t Bits;
     typedef float Number;
+    enum { kDtype = GPULOSS_F16 };
     DEVICE Number widen(Bits b) {
         float x;
         asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(b));
         return x;
     }
-    DEVICE Bits narrow(Number x) {
+    DEVICE Bits narrow(Number x, bool = false) {
         uint16_t b;
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(x));
         return b;
@@ -41,12 +53,13 @@ struct f16 {
 struct bf16 {
     typedef uint16_t Bits;
     typedef float Number;
+    enum { kDtype = GPULOSS_BF16 };
     DEVICE Number widen(Bits b) { return __uint_as_float((uint32_t)b << 16); }
     /* Round to nearest, ties to even. A NaN would carry into the sign, so it is replaced by one that does not. */
-    DEVICE Bits narrow(Number x) {
+    DEVICE Bits narrow(Number x, bool finite = false) {
         uint32_t b = __float_as_uint(x);
         b += 0x7fffu + ((b >> 16) & 1u);
-        return x == x ? (Bits)(b >> 16) : (Bits)0x7fffu;
+        return finite || x == x ? (Bits)(b >> 16) : (Bits)0x7fffu;
     }
 };
 
@@ -65,8 +78,13 @@ template <class E> struct Vector {
     uint32_t word[4];
 
     __device__ __forceinline__ Number get(int i) const { return E::widen(bits(i, (Bits *)0)); }
+    /* The sign bits of all elements, in some order: not 0 when one is negative, or -0. */
+    __device__ __forceinline__ uint32_t signs() const {
+        uint32_t odd = word[1] | word[3], even = word[0] | word[2];
+        return sizeof(Bits) == 8 ? odd & 0x80000000u : (odd | even) & (sizeof(Bits) == 4 ? 0x80000000u : 0x80008000u);
+    }
     /* In rising order of i: the left one of two 16-bit elements clears its neighbour. */
-    __device__ __forceinline__ void put(int i, Number x) { set(i, E::narrow(x)); }
+    __device__ __forceinline__ void put(int i, Number x, bool finite = false) { set(i, E::narrow(x, finite)); }
 
     /* Moves every element up by one place and puts b first, or takes the first and moves the rest down: a loop over
      * these needs no element by number, so it stays a loop, and in registers. */
@@ -196,9 +214,22 @@ DEVICE Vector<E> load_elements(const Cut<E> &cut, const typename E::Bits *row, i
     return x;
 }
 
+/* The elements of a vector of E, stored as O where a vector of O may begin. */
+template <class E, class O> DEVICE void store_whole(typename O::Bits *to, const typename E::Number *x, bool finite) {
+    enum { width = Width<O>::value };
+#pragma unroll
+    for (int part = 0; part < Width<E>::value; part += width) {
+        Vector<O> out;
+#pragma unroll
+        for (int i = 0; i < width; i++)
+            out.put(i, x[part + i], finite);
+        __stcs((uint4 *)(to + part), make_uint4(out.word[0], out.word[1], out.word[2], out.word[3]));
+    }
+}
+
 /* Vector v of a row whose elements are stored as O, which may be wider than the E that the row is cut by. */
 template <class E, class O>
-DEVICE void store(const Cut<E> &cut, typename O::Bits *row, int v, const typename E::Number *x) {
+DEVICE void store(const Cut<E> &cut, typename O::Bits *row, int v, const typename E::Number *x, bool finite = false) {
     enum { width = Width<O>::value };
 #pragma unroll
     for (int part = 0; part < Width<E>::value; part += width) {
@@ -206,7 +237,7 @@ DEVICE void store(const Cut<E> &cut, typename O::Bits *row, int v, const typenam
         Vector<O> out;
 #pragma unroll
         for (int i = 0; i < width; i++)
-            out.put(i, x[part + i]);
+            out.put(i, x[part + i], finite);
         if (cut.whole(v) && (uintptr_t)(row + first) % GPULOSSI_VECTOR_BYTES == 0) {
             __stcs((uint4 *)(row + first), make_uint4(out.word[0], out.word[1], out.word[2], out.word[3]));
         } else {

@@ -29,60 +29,60 @@ class Queue {
         uint32_t teams;                            /* in the grid */
         uint32_t next[2][GPULOSSI_BLOCK / kLanes]; /* by team, used in turn */
     } * shared;                                    /* what the block shares, and what is seldom looked at */
-    uint32_t current, fetched; /* tile of the team, and the one after it (in the team's first thread) */
-    uint32_t rows_a_turn, row_in_turn, warps;
-    int run, left, turn;
-    bool alone; /* a team that is a warp */
-    bool first; /* thread of the team */
+    int64_t of_group;                              /* the row of this thread's group */
+    uint32_t fetched;                              /* the tile after this one, in the team's first thread */
+    int group_shift, team_shift; /* log2 of the threads; worked out anew where they are needed, so they are shifts */
+    int run, left;               /* turns that a tile has, and that are left of this one: none when all is done */
 
+    __device__ __forceinline__ bool alone() const { return group_shift <= kLaneShift; } /* a team that is a warp */
+    __device__ __forceinline__ bool first() const { return (threadIdx.x & ((1u << team_shift) - 1)) == 0; }
     __device__ __forceinline__ void fetch() {
-        if (first)
+        if (first())
             fetched = shared->tiles > shared->teams ? shared->teams + count_up(&scratch->taken, shared->tiles)
                                                     : shared->tiles;
     }
-    __device__ __forceinline__ uint32_t &next() const { return shared->next[turn][threadIdx.x / (kLanes * warps)]; }
+    __device__ __forceinline__ uint32_t &next() const { return shared->next[turn][threadIdx.x >> team_shift]; }
+    __device__ __forceinline__ void begin(uint32_t tile) {
+        uint32_t in_turn = (threadIdx.x & ((1u << team_shift) - 1)) >> group_shift;
+        of_group = (int64_t)(((uint64_t)tile * (uint32_t)run << (team_shift - group_shift)) + in_turn);
+        left = tile < shared->tiles ? run : 0;
+        if (more())
+            fetch();
+    }
 
   public:
+    int turn; /* changes from tile to tile */
+
     __device__ __forceinline__ Queue(gpulossi_scratch *scratch, const Group &group, int64_t rows, int run)
-        : scratch(scratch), run(run), left(run), turn(0), alone(group.size <= kLanes) {
+        : scratch(scratch), group_shift(group.shift), run(run), turn(0) {
         __shared__ Shared of_block;
-        uint32_t size = alone ? kLanes : (uint32_t)group.size;
-        int64_t rows_a_tile;
+        team_shift = max(group_shift, (int)kLaneShift);
         shared = &of_block;
-        warps = size / kLanes;
-        first = threadIdx.x % size == 0;
-        rows_a_turn = size / (uint32_t)group.size;
-        row_in_turn = threadIdx.x % size / (uint32_t)group.size;
-        rows_a_tile = (int64_t)run * rows_a_turn;
         if (threadIdx.x == 0) {
+            int64_t rows_a_tile = (int64_t)run << (team_shift - group_shift);
             shared->tiles = (uint32_t)((rows + rows_a_tile - 1) / rows_a_tile);
-            shared->teams = gridDim.x * (blockDim.x / size);
+            shared->teams = gridDim.x * (blockDim.x >> team_shift);
         }
         __syncthreads();
-        current = blockIdx.x * (blockDim.x / size) + threadIdx.x / size;
-        fetch();
+        begin(blockIdx.x * (blockDim.x >> team_shift) + (threadIdx.x >> team_shift));
     }
-    __device__ __forceinline__ bool more() const { return current < shared->tiles; }
+    __device__ __forceinline__ bool more() const { return left > 0; }
 
     /* The row of this thread's group; it may lie past the last one. */
-    __device__ __forceinline__ int64_t row() const {
-        return (int64_t)((uint64_t)current * (rows_a_turn * (uint32_t)run)) + (uint32_t)(run - left) * rows_a_turn +
-               row_in_turn;
-    }
+    __device__ __forceinline__ int64_t row() const { return of_group; }
 
     /* announce() tells the team what comes next; after a barrier of the team, advance() goes there. */
     __device__ __forceinline__ void announce() {
-        if (first && !alone)
+        if (first() && !alone())
             next() = fetched;
     }
     __device__ __forceinline__ void advance() {
+        of_group += (int64_t)1 << (team_shift - group_shift);
         if (--left > 0)
             return;
-        left = run;
-        current = alone ? __shfl_sync(0xffffffffu, fetched, 0) : next();
+        uint32_t tile = alone() ? __shfl_sync(0xffffffffu, fetched, 0) : next();
         turn ^= 1;
-        if (more())
-            fetch();
+        begin(tile);
     }
 };
 
@@ -105,7 +105,7 @@ struct Exact {
         high += more_high + (low < more_low ? 1 : 0);
     }
 
-    __device__ __forceinline__ void add(double x, gpulossi_scratch *scratch) {
+    __device__ __forceinline__ void add(double x, int64_t *digits) {
         double size = fabs(x);
         if (size < 0x1p40) {
             int64_t whole = __double2ll_rd(size * 0x1p18);
@@ -120,19 +120,22 @@ struct Exact {
                 return;
             }
         }
-        add_digits(x, scratch);
+        add_digits(x, digits);
     }
 
-    DEVICE void add_digit(gpulossi_scratch *scratch, int digit, int64_t units) {
-        atomicAdd((unsigned long long *)&scratch->digits[digit], (unsigned long long)units);
+    /* The same for a whole number below 2^45. */
+    __device__ __forceinline__ void add_count(int64_t n) { high += n << 18; }
+
+    DEVICE void add_digit(int64_t *digits, int digit, int64_t units) {
+        atomicAdd((unsigned long long *)&digits[digit], (unsigned long long)units);
     }
 
-    DEVICE void add_digits(double x, gpulossi_scratch *scratch) {
+    DEVICE void add_digits(double x, int64_t *digits) {
         uint64_t bits = (uint64_t)__double_as_longlong(x) & 0x7fffffffffffffffull; /* fabs may keep the sign of a NaN */
         int exponent = (int)(bits >> 52);
         int64_t sign = x < 0 ? -1 : 1;
         if (exponent == 0x7ff) {
-            add_digit(scratch,
+            add_digit(digits,
                       x != x  ? GPULOSSI_DIGIT_NAN
                       : x > 0 ? GPULOSSI_DIGIT_INFINITY
                               : GPULOSSI_DIGIT_MINUS_INFINITY,
@@ -146,9 +149,9 @@ struct Exact {
             mantissa |= 0x0010000000000000ull;
         int digit = (exponent - 1) / 32, shift = (exponent - 1) % 32;
         uint64_t low = mantissa << shift, high = shift == 0 ? 0 : mantissa >> (64 - shift);
-        add_digit(scratch, digit, sign * (int64_t)(low & 0xffffffffu));
-        add_digit(scratch, digit + 1, sign * (int64_t)(low >> 32));
-        add_digit(scratch, digit + 2, sign * (int64_t)high);
+        add_digit(digits, digit, sign * (int64_t)(low & 0xffffffffu));
+        add_digit(digits, digit + 1, sign * (int64_t)(low >> 32));
+        add_digit(digits, digit + 2, sign * (int64_t)high);
     }
 
     /* Over the lanes of a warp. Once a launch, so it stays a loop. */
@@ -162,18 +165,18 @@ struct Exact {
     }
 
     /* Into the digits; thread 0 of a block calls. */
-    __device__ __forceinline__ void flush(gpulossi_scratch *scratch) const {
+    __device__ __forceinline__ void flush(int64_t *digits) const {
         if (low == 0 && high == 0)
             return;
-        add_digit(scratch, unit_digit, (int64_t)(low & 0xffffffffu));
-        add_digit(scratch, unit_digit + 1, (int64_t)(low >> 32));
-        add_digit(scratch, unit_digit + 2, high & 0xffffffff);
-        add_digit(scratch, unit_digit + 3, high >> 32);
+        add_digit(digits, unit_digit, (int64_t)(low & 0xffffffffu));
+        add_digit(digits, unit_digit + 1, (int64_t)(low >> 32));
+        add_digit(digits, unit_digit + 2, high & 0xffffffff);
+        add_digit(digits, unit_digit + 3, high >> 32);
     }
 
     /* The digits as a double, rounded once, in lane 0; they are zero afterwards. The first warp of the last block
      * calls. */
-    DEVICE double take(gpulossi_scratch *scratch) {
+    DEVICE double take(int64_t *from) {
         __shared__ int64_t digits[GPULOSSI_DIGITS];
         uint32_t lane = threadIdx.x % kLanes;
         int lowest = GPULOSSI_DIGIT_NAN, highest = -1;
@@ -181,9 +184,9 @@ struct Exact {
         for (int at = 0; at < GPULOSSI_DIGITS; at += kLanes) {
             int64_t digit = 0;
             if (at + lane < GPULOSSI_DIGITS) {
-                digit = (int64_t)__ldcg((unsigned long long *)&scratch->digits[at + lane]);
+                digit = (int64_t)__ldcg((unsigned long long *)&from[at + lane]);
                 digits[at + lane] = digit;
-                scratch->digits[at + lane] = 0;
+                from[at + lane] = 0;
             }
             uint32_t used = __ballot_sync(0xffffffffu, digit != 0 && at + lane < GPULOSSI_DIGIT_NAN);
             if (used != 0) {
@@ -249,13 +252,20 @@ struct Exact {
     }
 };
 
-/* What a launch sums over all rows. */
-struct Total {
-    Exact sum;
-    int64_t counted;
+/* What a launch sums and counts over all rows: the first of the scratch's sums and counts. */
+template <int n_sums, int n_counts> struct Total {
+    enum { kSums = n_sums };
+    Exact sums[n_sums];
+    int64_t counts[n_counts];
 
     DEVICE Total zero() {
-        Total t = {Exact::zero(), 0};
+        Total t;
+#pragma unroll
+        for (int i = 0; i < n_sums; i++)
+            t.sums[i] = Exact::zero();
+#pragma unroll
+        for (int i = 0; i < n_counts; i++)
+            t.counts[i] = 0;
         return t;
     }
 
@@ -271,15 +281,18 @@ struct Total {
         __syncthreads();
         if (warp != 0)
             return false;
-        sum = Exact::zero();
-        counted = 0;
+        *this = zero();
         if (lane < warps)
             *this = of_warp[lane];
         fold_warp();
         if (lane == 0) {
-            sum.flush(scratch);
-            if (counted != 0)
-                atomicAdd((unsigned long long *)&scratch->counted, (unsigned long long)counted);
+#pragma unroll
+            for (int i = 0; i < n_sums; i++)
+                sums[i].flush(scratch->digits[i]);
+#pragma unroll
+            for (int i = 0; i < n_counts; i++)
+                if (counts[i] != 0)
+                    atomicAdd((unsigned long long *)&scratch->counts[i], (unsigned long long)counts[i]);
             __threadfence();
             is_last = count_up(&scratch->blocks_done, gridDim.x) == gridDim.x - 1;
         }
@@ -290,10 +303,14 @@ struct Total {
 
   private:
     __device__ __forceinline__ void fold_warp() {
-        sum.fold_warp();
+#pragma unroll
+        for (int i = 0; i < n_sums; i++)
+            sums[i].fold_warp();
+#pragma unroll
+        for (int i = 0; i < n_counts; i++)
 #pragma unroll 1
-        for (int distance = kLanes / 2; distance > 0; distance /= 2)
-            counted += __shfl_xor_sync(0xffffffffu, (long long)counted, distance);
+            for (int distance = kLanes / 2; distance > 0; distance /= 2)
+                counts[i] += __shfl_xor_sync(0xffffffffu, (long long)counts[i], distance);
     }
 };
 
@@ -302,6 +319,39 @@ DEVICE int64_t take(uint64_t *number) {
     int64_t x = (int64_t)__ldcg((unsigned long long *)number);
     *number = 0;
     return x;
+}
+
+/* What the sum over rows is divided by, where no row decides it. */
+template <class R> DEVICE double divisor_of(const gpulossi_rows &p) {
+    return p.divisor_in ? (double)*(const R *)p.divisor_in : p.divisor;
+}
+
+/* The factor of all gradients: the host's and the device's, over the divisor, `counted` where rows decide that. */
+template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double counted) {
+    double scale = p.grad_scale;
+    if (p.grad_loss)
+        scale *= *(const R *)p.grad_loss;
+    if (p.divisor_in)
+        scale /= (double)*(const R *)p.divisor_in;
+    return p.flags & GPULOSSI_PREPARED ? scale / counted : scale;
+}
+
+/* The last step of every kernel: what the grid's threads have summed becomes the loss. */
+template <class Loss> DEVICE void end(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
+    __shared__ double sums[Loss::Totals::kSums];
+    if (!loss.concludes() || !total.last(scratch))
+        return;
+#pragma unroll 1
+    for (int i = 0; i < Loss::Totals::kSums; i++) {
+        double sum = 0;
+        __syncwarp();
+        if (loss.wants(i))
+            sum = Exact::take(scratch->digits[i]);
+        if (threadIdx.x == 0)
+            sums[i] = sum;
+    }
+    if (threadIdx.x == 0)
+        loss.conclude(sums);
 }
 
 #endif

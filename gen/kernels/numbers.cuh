@@ -54,6 +54,27 @@ DEVICE double exponential(double x) {
     return exp(x);
 }
 
+DEVICE float exponential_minus_1(float x) {
+    return expm1f(x);
+}
+DEVICE double exponential_minus_1(double x) {
+    return expm1(x);
+}
+
+DEVICE float log_plus_1(float x) {
+    return log1pf(x);
+}
+DEVICE double log_plus_1(double x) {
+    return log1p(x);
+}
+
+DEVICE float tangent(float x) { /* hyperbolic */
+    return tanhf(x);
+}
+DEVICE double tangent(double x) {
+    return tanh(x);
+}
+
 /* What a logarithm of a ratio takes from the format of a number. */
 template <class N> struct Format;
 template <> struct Format<float> {
@@ -63,27 +84,23 @@ template <> struct Format<float> {
     DEVICE Bits bits(float x) { return __float_as_uint(x); }
     DEVICE float from(Bits b) { return __uint_as_float(b); }
     DEVICE float rescued(float x) { return x * 0x1p24f; }
-    DEVICE Bits least() {
-        return 0x01000000u;
-    } /* numbers of 2^-125 .. 2^124: what log_near() makes of them stays normal */
+    /* Numbers of 2^-125 .. 2^124: what log_near() makes of them stays normal. */
+    DEVICE Bits least() { return 0x01000000u; }
     DEVICE Bits range() { return 0x7c800000u; }
     DEVICE float ln2_of_mantissa() { return 0.693147181f * 0x1p-23f; }
     DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
-    /* a / b in that range: the reciprocal's error is taken out by one step. */
+    /* a / b in that range: the reciprocal is within an ulp, so this is within 3u. */
     DEVICE float quotient(float a, float b) {
-        float r, f;
+        float r;
         asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
-        f = a * r;
-        return fmaf(fmaf(-f, b, a), r, f);
+        return a * r;
     }
-    /* log(a / b) for a / b in [2/3, 3/2]: with s = (a - b) / (a + b), 2 atanh(s) = 2 s + 2 s^3 P(s^2), where P is the
-     * minimax polynomial whose error stays below 2^-28 of the result. */
+    /* log(a / b) for a / b in [2/3, 3/2]: with s = (a - b) / (a + b), 2 atanh(s) = 2 s + (2 s)^3 P((2 s)^2), where P is
+     * the minimax polynomial whose error stays below 2^-28 of the result. */
     DEVICE float log_near(float a, float b) {
-        float s = quotient(a - b, a + b);
-        float z = s * s;
-        float p = fmaf(fmaf(z, 1.518262443e-01f, 1.997880391e-01f), z, 3.333347476e-01f);
-        float twice = s + s;
-        return fmaf(twice * z, p, twice);
+        float d = a - b, s = quotient(d, fmaf(d, 0.5f, b)), z = s * s;
+        float p = fmaf(fmaf(z, 2.372285118e-03f, 1.248675212e-02f), z, 8.333368599e-02f);
+        return fmaf(s * z, p, s);
     }
 };
 template <> struct Format<double> {
@@ -106,15 +123,28 @@ template <class N> DEVICE typename Format<N>::Bits distance(N x) {
     return Format<N>::bits(x) - Format<N>::least();
 }
 
-/* log(a / b) for a and b in range. The power of two next to a / b is taken out of a, so that a - b is exact and the
- * logarithm of a ratio near 1 keeps all its digits, where log(a) - log(b) or the rounded a / b would lose them. Seen as
- * integers, exponent and mantissa of a number are about its log2. */
+/* log(a / b) for a and b in range; any a that is not in range but has no sign gives something finite, 0 too. The power of
+ * two next to a / b is taken out of a, so that a - b is exact and the logarithm of a ratio near 1 keeps all its digits,
+ * where log(a) - log(b) or the rounded a / b would lose them. Seen as integers, exponent and mantissa of a number are
+ * about its log2.
+ *
+ * For float the error is within 8u of the result: (a + b) / 2, its reciprocal and s round to 3.5u at most, as the ulp of
+ * the one is largest where that of the other is smallest; the polynomial and the last sum of log_near add 1.1u, which
+ * the power of two raises to 7.6u at most, where the sum cancels from log(2 / 3) + log(2) to log(4 / 3). */
 template <class N> DEVICE N log_ratio(N a, N b) {
     typedef Format<N> F;
     typedef typename F::Integer Integer;
     Integer half = (Integer)1 << (F::mantissa - 1);
     Integer power = ((Integer)(F::bits(a) - F::bits(b)) + half) & -2 * half;
     return fma((N)power, F::ln2_of_mantissa(), F::log_near(F::from(F::bits(a) - power), b));
+}
+
+/* log(x) for x in range; any other x without a sign gives something finite for a float. */
+DEVICE float ordinary_log(float x) {
+    return log_ratio(x, 1.0f);
+}
+DEVICE double ordinary_log(double x) {
+    return log(x);
 }
 
 /* log(a / b) for a > 0 and anything else. */

@@ -4,7 +4,7 @@
 
 #include "numbers.cuh"
 
-enum { kLanes = 32, kWarps = 32, kGroups = GPULOSSI_GROUPS };
+enum { kLanes = 32, kLaneShift = 5, kWarps = GPULOSSI_BLOCK / kLanes, kGroups = GPULOSSI_GROUPS };
 
 struct Sum {
     template <class N> DEVICE N of(N a, N b) { return a + b; }
@@ -49,24 +49,23 @@ struct SomeLanes {
 
 /* The threads that share a row: neighbouring lanes of a warp, or whole neighbouring warps of a block. */
 struct Group {
-    int size;
-    int rank;   /* of this thread in its group */
-    int number; /* of this group in its block */
-    int count;  /* of groups in a block */
-    int turn;   /* which of the two shared buffers is next */
+    int size, shift; /* and its log2 */
+    int rank;        /* of this thread in its group */
+    int number;      /* of this group in its block */
+    int count;       /* of groups in a block */
 
-    __device__ __forceinline__ explicit Group(uint32_t threads) : size((int)threads), turn(0) {
-        int shift = __popc(threads - 1);
+    __device__ __forceinline__ explicit Group(uint32_t threads) : size((int)threads) {
+        shift = __popc(threads - 1);
         rank = (int)(threadIdx.x & (threads - 1));
         number = (int)(threadIdx.x >> shift);
         count = (int)(blockDim.x >> shift);
     }
 
     /* Folds the states of the group's threads into one, the same in all of them. A state folds itself over some lanes;
-     * between warps it goes through shared memory. Two buffers taken in turn need one barrier a fold: a warp writes a
+     * between warps it goes through shared memory. Two buffers taken in turn, 0 and 1, need one barrier a fold: a warp writes a
      * buffer again only after a barrier that all its readers have passed. All threads of the group call, and what any
      * of them has read before may be overwritten by another afterwards. */
-    template <class State> __device__ __forceinline__ void fold(State &state) {
+    template <class State> __device__ __forceinline__ void fold(State &state, int turn) {
         if (size < kLanes) {
             SomeLanes lanes = {size};
             __syncwarp();
@@ -84,7 +83,6 @@ struct Group {
                 of_warp[turn][warp] = state;
             wait();
             state = of_warp[turn][first + (lane & (warps - 1))];
-            turn ^= 1;
             SomeLanes lanes = {(int)warps};
             state.fold(lanes);
         }

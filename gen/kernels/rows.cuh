@@ -7,7 +7,6 @@
  *   State                     of a row: empty() is that of no elements; fold(lanes) folds it over lanes
  *   Row                       what a row needs besides its elements
  *   array(a, row), absent(a)  start of a row of array a; a value that adds nothing to the state
- *   grad(row)                 start of a row of the gradient
  *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. A thread that does
  *                             not lead its group needs no whole Row when there is no gradient
  *   pick(row)                 what finish() needs of a single element, which the gradient may overwrite afterwards
@@ -18,9 +17,12 @@
  *   close(row, state)         completes the Row with what gradient() needs of the folded state
  *   unfinished(row, state, picked)  all that finish() needs
  *   finish(unfinished, total) writes the row's results and adds to the total; one thread calls
- *   gradient(row, v, x, g)    the gradients of vector v of the row, whose contents are x
+ *   writes()                  whether write() is wanted, for a loss that is not of one pass
+ *   write(cut, row, v, x)     writes the gradients of vector v of the row, whose contents are x
+ *   Totals                    what is summed over the rows: a Total
+ *   wants(i)                  whether the i-th sum is wanted
  *   concludes()               whether there is anything to do when all rows are done
- *   conclude(sum)             does it; one thread calls
+ *   conclude(sums)            does it; one thread calls
  */
 #ifndef GPULOSSI_ROWS_CUH
 #define GPULOSSI_ROWS_CUH
@@ -44,30 +46,28 @@ template <class Loss> struct Schedule {
     typedef typename Loss::Number N;
     enum { A = Loss::kArrays, W = Width<E>::value };
 
-    /* The arrays of one row. */
+    /* The arrays of one row, by where the first vector of the cut begins or would begin. */
     struct Arrays {
-        const typename E::Bits *start[A];
-        const uint4 *vectors[A]; /* of those that fit the cut */
-        bool fit[A];
-        int all_fit;
+        const char *vectors[A];
+        int fit[A], all_fit;
 
         __device__ __forceinline__ Arrays(const Loss &loss, const Cut<E> &cut, int64_t row) : all_fit(1) {
 #pragma unroll
             for (int a = 0; a < A; a++) {
-                start[a] = loss.array(a, row);
-                vectors[a] = (const uint4 *)(start[a] - cut.head);
-                fit[a] = a == 0 || cut.fits(start[a]); /* it was cut to fit the first */
+                const typename E::Bits *start = loss.array(a, row);
+                vectors[a] = (const char *)(start - cut.head);
+                fit[a] = a == 0 || cut.fits(start); /* it was cut to fit the first */
                 all_fit = all_fit && fit[a];
+                if (A > 1)
+                    keep(vectors[a]);
             }
             if (A > 1)
                 keep(all_fit);
         }
+        __device__ __forceinline__ const char *at(int a, int v) const {
+            return vectors[a] + (int64_t)v * GPULOSSI_VECTOR_BYTES;
+        }
     };
-
-    /* Makes a number one that can't be worked out again, so that it is kept in a register. */
-    DEVICE void keep(int &x) {
-        asm volatile("" : "+r"(x));
-    }
 
     /* The vectors at, at + step, ... of a row, K of them. All loads are under way before the first is used; what can't
      * be loaded whole is mended afterwards, in a loop that turns the vectors round so that its code is there once. */
@@ -79,7 +79,7 @@ template <class Loss> struct Schedule {
             for (int k = 0; k < K; k++)
 #pragma unroll
                 for (int a = 0; a < A; a++)
-                    x[k][a] = load_vector<E, stay>(arrays.vectors[a] + (at + k * step));
+                    x[k][a] = load_vector<E, stay>(arrays.at(a, at) + (int64_t)step * (k * GPULOSSI_VECTOR_BYTES));
             return;
         }
         bool ragged = false;
@@ -89,7 +89,7 @@ template <class Loss> struct Schedule {
             for (int a = 0; a < A; a++) {
                 int v = at + k * step;
                 if (cut.whole(v) && arrays.fit[a]) {
-                    x[k][a] = load_vector<E, stay>(arrays.start[a] + cut.first(v));
+                    x[k][a] = load_vector<E, stay>(arrays.at(a, v));
                 } else {
                     x[k][a] = filled<E>(loss.absent(a));
                     ragged = ragged || v < cut.vectors;
@@ -101,7 +101,8 @@ template <class Loss> struct Schedule {
 #pragma unroll
                 for (int a = 0; a < A; a++)
                     if (at < cut.vectors && !(cut.whole(at) && arrays.fit[a]))
-                        x[0][a] = load_elements<E>(cut, arrays.start[a], at, loss.absent(a));
+                        x[0][a] = load_elements<E>(cut, (const typename E::Bits *)arrays.vectors[a] + cut.head, at,
+                                                   loss.absent(a));
                 at += step;
                 turn(x);
             }
@@ -109,25 +110,13 @@ template <class Loss> struct Schedule {
     }
 
     template <int K>
-    DEVICE void write_gradient(const Loss &loss, const Cut<E> &cut, const typename Loss::Row &r, int at, int step,
-                               Vector<E> (&x)[K][A]) {
+    DEVICE void write(const Loss &loss, const Cut<E> &cut, const typename Loss::Row &r, int at, int step,
+                      Vector<E> (&x)[K][A]) {
 #pragma unroll 1
         for (int k = 0; k < K && at < cut.vectors; k++, at += step) {
-            N g[W];
-            loss.gradient(r, at, x[0], g);
-            store<E, E>(cut, loss.grad(r.row), at, g);
+            loss.write(cut, r, at, x[0]);
             turn(x);
         }
-    }
-
-    /* The last step of every kernel: what the grid's threads have summed becomes the loss. */
-    DEVICE void end(const Loss &loss, Total total) {
-        gpulossi_scratch *scratch = (gpulossi_scratch *)loss.p.rows.scratch;
-        if (!loss.concludes() || !total.last(scratch))
-            return;
-        double sum = loss.p.rows.loss ? Exact::take(scratch) : 0.0;
-        if (threadIdx.x == 0)
-            loss.conclude(sum);
     }
 
     /* Where the rows of a launch lie: every row has the same cut when all start on 16 bytes. */
@@ -140,7 +129,8 @@ template <class Loss> struct Schedule {
         __device__ __forceinline__ explicit Rows(const typename Loss::Params &p)
             : p(p), group(p.rows.group), even(0, p.rows.classes),
               queue((gpulossi_scratch *)p.rows.scratch, group, p.rows.rows, run(group, p.rows.rows)) {
-            keep(even.vectors);
+            if (A == 1) /* with two arrays registers are scarcer */
+                keep(even.vectors);
         }
 
         /* Short rows are taken several times in a row, where there are enough of them. */
@@ -170,7 +160,7 @@ template <class Loss> struct Schedule {
      * finishes a row does so when the next one's loads are under way, so that the others need not wait for it; what it
      * keeps until then lies in shared memory, where it takes no registers of theirs. */
     template <int K> DEVICE void held(const typename Loss::Params &p) {
-        __shared__ Total totals[GPULOSSI_BLOCK];
+        __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK];
         __shared__ typename Loss::Unfinished kept[GPULOSSI_BLOCK];
         __shared__ N picked[2][GPULOSSI_BLOCK];
         Loss loss(p);
@@ -178,7 +168,7 @@ template <class Loss> struct Schedule {
         Group &group = rows.group;
         bool unfinished = false;
         int turn = 0;
-        totals[threadIdx.x] = Total::zero();
+        totals[threadIdx.x] = Loss::Totals::zero();
 #pragma unroll 1
         for (;;) {
             bool more = rows.queue.more();
@@ -199,7 +189,7 @@ template <class Loss> struct Schedule {
             typename Loss::State state = Loss::State::empty();
             if (loss.reduces()) {
                 loss.enter(r, state, cut, group.rank, group.size, x);
-                group.fold(state);
+                group.fold(state, rows.queue.turn);
             } else {
                 group.settle();
             }
@@ -210,19 +200,19 @@ template <class Loss> struct Schedule {
             if (unfinished)
                 kept[threadIdx.x] = loss.unfinished(r, state, &picked[turn][group.number]);
             turn ^= 1;
-            if (live && p.rows.grad)
-                write_gradient(loss, cut, r, group.rank, group.size, x);
+            if (live && loss.writes())
+                write(loss, cut, r, group.rank, group.size, x);
         }
-        end(loss, totals[threadIdx.x]);
+        end(loss, (gpulossi_scratch *)p.rows.scratch, totals[threadIdx.x]);
     }
 
     /* A row is read in steps of K vectors a thread, and a second time for the gradient where it needs the state. */
     template <int K> DEVICE void streamed(const typename Loss::Params &p) {
-        __shared__ Total totals[GPULOSSI_BLOCK]; /* seldom touched, so they take no registers */
+        __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK]; /* seldom touched, so they take no registers */
         Loss loss(p);
         Rows rows(p);
         Group &group = rows.group;
-        totals[threadIdx.x] = Total::zero();
+        totals[threadIdx.x] = Loss::Totals::zero();
         int step = K * group.size;
 #pragma unroll 1
         while (rows.queue.more()) {
@@ -230,7 +220,7 @@ template <class Loss> struct Schedule {
             bool live = rows.live(row), leads = group.rank == 0;
             Cut<E> cut = rows.short_cut(loss, row);
             Arrays arrays(loss, cut, row);
-            typename Loss::Row r = loss.begin(cut, row, leads || p.rows.grad);
+            typename Loss::Row r = loss.begin(cut, row, leads || loss.writes());
             typename Loss::State state = Loss::State::empty();
             Vector<E> x[K][A];
             N picked = leads ? loss.pick(r) : N(0);
@@ -244,21 +234,21 @@ template <class Loss> struct Schedule {
                 loss.enter(r, state, cut, at, group.size, x);
             }
             if (loss.reduces() && !loss.sums_apart())
-                group.fold(state);
-            rows.queue.advance();
+                group.fold(state, rows.queue.turn);
             if (live)
                 loss.close(r, state);
             if (live && (loss.sums_apart() || leads))
                 loss.finish(loss.unfinished(r, state, &picked), totals[threadIdx.x]);
-            if (!Loss::kOnePass && p.rows.grad && cut.vectors > group.rank)
+            rows.queue.advance();
+            if (!Loss::kOnePass && loss.writes() && cut.vectors > group.rank)
             /* From the end: what was read last is still in the cache. */
 #pragma unroll 1
                 for (at = group.rank + (cut.vectors - 1 - group.rank) / step * step; at >= 0; at -= step) {
                     load<K, kRead_once>(loss, cut, arrays, at, group.size, x);
-                    write_gradient(loss, cut, r, at, group.size, x);
+                    write(loss, cut, r, at, group.size, x);
                 }
         }
-        end(loss, totals[threadIdx.x]);
+        end(loss, (gpulossi_scratch *)p.rows.scratch, totals[threadIdx.x]);
     }
 };
 

@@ -84,6 +84,14 @@ planted "enum { leaked };" && reject "an enumerator of another name" "leaked" na
 planted "struct leaked { int x; };" && reject "a struct of another name" "leaked" names
 planted "static int leaked(void) { return 1; }" && reject "a function of another name" "leaked" names
 
+# The defaults of a desc are a list by position.
+defaults() {
+    gcc $(flags_of c99) -include "$out/gpuloss.h" -o "$out/defaults" tests/compile/defaults.c && "$out/defaults"
+}
+planted "/* nothing */" && accept "a comment" defaults
+changed 's/GPULOSS_USE_IGNORE_INDEX, -100, NULL, NULL, 0.0, /GPULOSS_USE_IGNORE_INDEX, 0, NULL, NULL, -100, /' &&
+    reject "a default in the next place" "GPULOSS_CROSS_ENTROPY_DEFAULTS are not" defaults
+
 # The whole of tests/compile, shortened, on faulty headers. Their runs go side by side and are judged afterwards.
 run_compile() {
     BUILD="$1" QUICK=1 tests/compile/run.sh "$1.h" >"$1.log" 2>&1

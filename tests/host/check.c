@@ -17,7 +17,9 @@ int finish_test(void **state) {
         print_error("%d things are leaked\n", fake_leaks());
     if (fake.pushes != fake.pops)
         print_error("%d contexts pushed, %d popped\n", fake.pushes, fake.pops);
-    return fake.violation[0] != 0 || fake_leaks() != 0 || fake.pushes != fake.pops;
+    if (fake.prepares != 0)
+        print_error("%d prepare kernels have run for nothing\n", fake.prepares);
+    return fake.violation[0] != 0 || fake_leaks() != 0 || fake.pushes != fake.pops || fake.prepares != 0;
 }
 
 gpuloss_context *new_context(void) {
@@ -68,6 +70,30 @@ gpuloss_kl_div_desc some_kl_div(void) {
     d.classes = 1000;
     d.loss = AT(3);
     d.grad_input = AT(4);
+    return d;
+}
+
+void give_probabilities(gpuloss_cross_entropy_desc *d) {
+    d->targets = NULL;
+    d->target_type = GPULOSS_INDEX_UNSET;
+    d->target_probabilities = AT(20);
+}
+
+gpuloss_cross_entropy_desc some_shard(void) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    d.loss = d.grad_logits = NULL;
+    d.total_classes = 4000;
+    d.class_offset = 2000;
+    d.shard_rows = (gpuloss_shard_row *)AT(5);
+    return d;
+}
+
+gpuloss_cross_entropy_desc some_combine(void) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    d.logits = d.grad_logits = NULL;
+    d.classes = 4000;
+    d.shards = 4;
+    d.shard_rows = (gpuloss_shard_row *)AT(5);
     return d;
 }
 

@@ -29,8 +29,17 @@ void expect_ok_(gpuloss_status got, int line);
 
 /* f32, i64 targets, mean with ignore_index, loss and gradient: the call that does most. */
 gpuloss_cross_entropy_desc some_cross_entropy(void);
+/* Makes probabilities its targets. */
+void give_probabilities(gpuloss_cross_entropy_desc *d);
+/* The same rows, of which this is one of four shards: what it knows of them is all that is asked for. */
+gpuloss_cross_entropy_desc some_shard(void);
+/* The same rows of four shards, for gpuloss_cross_entropy_combine: the loss. */
+gpuloss_cross_entropy_desc some_combine(void);
 /* f32, both sides probabilities, batchmean, loss and gradient. */
 gpuloss_kl_div_desc some_kl_div(void);
+
+/* The kernel that runs before another one, for what must be known of all rows first. */
+#define PREPARE_KERNEL "gpuloss_common_prepare_targets"
 
 struct CUstream_st *stream_number(int n);
 const fake_launched *last_launch(void);
@@ -41,6 +50,10 @@ int environment_tests(void);
 int loading_tests(void);
 int scratch_tests(void);
 int launch_tests(void);
+int choice_tests(void);
+int divisor_tests(void);
+int combine_tests(void);
+int refusal_tests(void);
 int parameter_tests(void);
 int unpack_tests(void);
 int thread_tests(void);

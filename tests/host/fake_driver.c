@@ -253,21 +253,23 @@ static void check_scratch(uint64_t scratch, struct CUstream_st *stream) {
             violate("a launch uses scratch before another stream has zeroed it");
 }
 
-/* The count kernel adds to what the scratch holds, and the launch that divides by it puts zero back. */
-static void check_count(const fake_launched *l) {
-    uint64_t scratch = l->parameters.rows.scratch;
+/* What the prepare kernel leaves in the scratch is for the launch that comes next: of the same parameters, where the two
+ * kernels take the same. */
+static void check_prepared(const fake_launched *l) {
+    const gpulossi_cross_entropy *p = &l->parameters.cross_entropy;
+    int prepares = strstr(l->entry, "prepare_targets") != NULL, is_prepared = (p->rows.flags & GPULOSSI_PREPARED) != 0;
     int i;
-    for (i = 0; i < fake.counts && fake.counted[i] != scratch; i++)
+    for (i = 0; i < fake.prepares && fake.prepared[i].rows.scratch != p->rows.scratch; i++)
         ;
-    if (i < fake.counts) {
-        if (strstr(l->entry, "count_targets") || !(l->parameters.rows.flags & GPULOSSI_COUNTED))
-            violate("%s finds rows counted that no launch has taken", l->entry);
-        fake.counted[i] = fake.counted[--fake.counts];
-    } else if (strstr(l->entry, "count_targets") == NULL && strstr(l->entry, "cross_entropy") != NULL &&
-               (l->parameters.rows.flags & GPULOSSI_COUNTED))
-        violate("%s finds no rows counted", l->entry);
-    if (strstr(l->entry, "count_targets") && room(fake.counts, "counts"))
-        fake.counted[fake.counts++] = scratch;
+    if (i < fake.prepares) {
+        int fits = strstr(l->entry, "kl_div") ? is_prepared : memcmp(&fake.prepared[i], p, sizeof *p) == 0;
+        if (prepares || !fits)
+            violate("%s finds what was prepared for another launch", l->entry);
+        fake.prepared[i] = fake.prepared[--fake.prepares];
+    } else if (!prepares && is_prepared)
+        violate("%s finds nothing prepared", l->entry);
+    if (prepares && fake.prepares < FAKE_PREPARED)
+        fake.prepared[fake.prepares++] = *p;
 }
 
 static int launch(void *function, const unsigned *grid, const unsigned *block, unsigned shared_bytes,
@@ -293,7 +295,7 @@ static int launch(void *function, const unsigned *grid, const unsigned *block, u
     memcpy(&made->parameters, parameters[0],
            strstr(module->entry, "kl_div") ? sizeof(gpulossi_kl_div) : sizeof(gpulossi_cross_entropy));
     check_scratch(made->parameters.rows.scratch, stream);
-    check_count(made);
+    check_prepared(made);
     fake.launches++;
     return end(0);
 }
@@ -382,9 +384,9 @@ static int fake_fill(uint64_t device, unsigned value, size_t count, struct CUstr
     made->stream = stream;
     made->launches_before = fake.launches;
     fake.fills++;
-    for (i = fake.counts - 1; i >= 0; i--)
-        if (fake.counted[i] >= device && fake.counted[i] < device + 4 * count)
-            fake.counted[i] = fake.counted[--fake.counts];
+    for (i = fake.prepares - 1; i >= 0; i--)
+        if (fake.prepared[i].rows.scratch >= device && fake.prepared[i].rows.scratch < device + 4 * count)
+            fake.prepared[i] = fake.prepared[--fake.prepares];
     return end(0);
 }
 

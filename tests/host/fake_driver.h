@@ -12,7 +12,7 @@ enum {
     FAKE_DEVICES = 2,
     FAKE_CONTEXTS = 4, /* first the primary contexts of the devices, then those that a program made itself */
     FAKE_RECORDS = 1024,
-    FAKE_PARAMETERS = 256
+    FAKE_PREPARED = 64
 };
 
 struct CUctx_st {
@@ -73,8 +73,8 @@ struct fake_driver {
     long calls, mallocs;
     const char *failed; /* symbol of the last call that was made to fail */
     int launches, fills, modules, memories, streams_live, mallocs_live;
-    uint64_t counted[FAKE_RECORDS]; /* scratches in which the count kernel has left a number */
-    int counts;
+    gpulossi_cross_entropy prepared[FAKE_PREPARED]; /* of prepare kernels that wait for the launch they were made for */
+    int prepares;
     int pushes, pops, retains, releases, synchronizes;
     long loads; /* module loads that were tried */
     fake_launched launch[FAKE_RECORDS];

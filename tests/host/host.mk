@@ -7,6 +7,7 @@ HOST_HEADERS := $(HOST)/fake_driver.h $(HOST)/check.h gpuloss.h
 HOST_COMMON := $(HOST)/fake_driver.c $(HOST)/check.c $(HOST)/gpuloss_impl.c
 HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/test_lifecycle.c $(HOST)/test_failures.c \
 	$(HOST)/test_environment.c $(HOST)/test_loading.c $(HOST)/test_scratch.c $(HOST)/test_launch.c \
+	$(HOST)/test_choice.c $(HOST)/test_divisors.c $(HOST)/test_combine.c $(HOST)/test_refusals.c \
 	$(HOST)/test_parameters.c $(HOST)/test_unpack.c $(HOST)/test_threads.c
 HOST_THREADS := $(HOST_COMMON) $(HOST)/test_threads.c $(HOST)/test_threads_main.c
 

@@ -77,6 +77,25 @@ static void every_module_has_its_text(void **state) {
     }
 }
 
+/* A kernel takes the very struct that the host fills. */
+static void every_kernel_takes_its_parameters(void **state) {
+    int module;
+    (void)state;
+    for (module = 0; module < GPULOSSI_MODULE_COUNT; module++) {
+        size_t bytes =
+            strncmp(module_name(module), "kl_div_", 7) == 0 ? sizeof(gpulossi_kl_div) : sizeof(gpulossi_cross_entropy);
+        char wanted[64], text[256];
+        FILE *file = open_in_folder(module_name(module), ".ptx");
+        int found = 0;
+        snprintf(wanted, sizeof wanted, ".param .align 8 .b8 p[%lu]\n", (unsigned long)bytes);
+        while (!found && fgets(text, sizeof text, file) != NULL)
+            found = strcmp(text, wanted) == 0;
+        fclose(file);
+        if (!found)
+            fail_msg("%s does not take %lu bytes", module_name(module), (unsigned long)bytes);
+    }
+}
+
 static void every_module_has_its_row(void **state) {
     int module;
     (void)state;
@@ -127,6 +146,7 @@ static void there_is_nothing_more(void **state) {
 
 int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_module_has_its_text),
+                                       cmocka_unit_test(every_kernel_takes_its_parameters),
                                        cmocka_unit_test(every_module_has_its_row), cmocka_unit_test(the_sums_are_right),
                                        cmocka_unit_test(there_is_nothing_more)};
     if (count > 1)

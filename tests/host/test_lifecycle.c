@@ -2,7 +2,7 @@
 
 /* Every function with a context: what it does to the caller's current CUcontext is the same for all. */
 static void call_everything(gpuloss_context *context, struct CUstream_st *stream) {
-    gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    gpuloss_cross_entropy_desc ce = some_cross_entropy(), combine = some_combine();
     gpuloss_kl_div_desc kl = some_kl_div();
     struct CUctx_st *before = fake_current();
     struct CUstream_st *own;
@@ -18,6 +18,7 @@ static void call_everything(gpuloss_context *context, struct CUstream_st *stream
     UNCHANGED(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_F64, stream));
     UNCHANGED(gpuloss_cross_entropy(context, &ce, stream));
     UNCHANGED(gpuloss_cross_entropy_workspace(context, &ce, &bytes));
+    UNCHANGED(gpuloss_cross_entropy_combine(context, &combine, stream));
     UNCHANGED(gpuloss_kl_div(context, &kl, stream));
     UNCHANGED(gpuloss_kl_div_workspace(context, &kl, &bytes));
     UNCHANGED(gpuloss_alloc(context, &memory, 16));
@@ -157,6 +158,8 @@ static void null_handles_are_named(void **state) {
     REFUSED(gpuloss_cross_entropy_workspace, (NULL, &ce, &bytes), "context");
     REFUSED(gpuloss_cross_entropy_workspace, (context, NULL, &bytes), "desc");
     REFUSED(gpuloss_cross_entropy_workspace, (context, &ce, NULL), "bytes");
+    REFUSED(gpuloss_cross_entropy_combine, (NULL, &ce, NULL), "context");
+    REFUSED(gpuloss_cross_entropy_combine, (context, NULL, NULL), "desc");
     REFUSED(gpuloss_kl_div, (NULL, &kl, NULL), "context");
     REFUSED(gpuloss_kl_div, (context, NULL, NULL), "desc");
     REFUSED(gpuloss_kl_div_workspace, (NULL, &kl, &bytes), "context");

@@ -1,6 +1,8 @@
 /* Which kernels are loaded, when, and as what text. */
 #include "check.h"
 
+#include <stdio.h>
+
 static int is_loaded(const char *entry) {
     int i, count = 0;
     for (i = 0; i < fake.modules; i++)
@@ -31,12 +33,21 @@ static void only_what_is_needed(void **state) {
     assert_int_equal(fake.loads, 4);
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
     assert_int_equal(is_loaded("gpuloss_cross_entropy_held_f32"), 1);
-    assert_int_equal(is_loaded("gpuloss_cross_entropy_count_targets"), 1);
+    assert_int_equal(is_loaded(PREPARE_KERNEL), 1);
     ce.classes = 1 << 20;
     ce.dtype = GPULOSS_BF16;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
     assert_int_equal(is_loaded("gpuloss_cross_entropy_streamed_bf16"), 1);
     assert_int_equal(fake.loads, 7);
+    ce.softcap = 30.0;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    assert_int_equal(is_loaded("gpuloss_cross_entropy_options_bf16"), 1);
+    ce = some_combine();
+    expect_ok(gpuloss_cross_entropy_combine(context, &ce, NULL));
+    assert_int_equal(is_loaded("gpuloss_cross_entropy_combine_shards"), 1);
+    ce.dtype = GPULOSS_F64;
+    expect_ok(gpuloss_cross_entropy_combine(context, &ce, NULL));
+    assert_int_equal(fake.loads, 9);
     gpuloss_destroy(context);
 }
 
@@ -65,41 +76,51 @@ static void a_second_call_takes_nothing_more(void **state) {
     gpuloss_destroy(context);
 }
 
+/* The kernels of a loss in one dtype, and those that serve every dtype, which are named whole. */
 static void preload_loads_a_loss_and_dtype(void **state) {
     static const struct {
         gpuloss_dtype dtype;
         const char *name;
     } dtypes[] = {{GPULOSS_F32, "f32"}, {GPULOSS_F64, "f64"}, {GPULOSS_F16, "f16"}, {GPULOSS_BF16, "bf16"}};
-    size_t i;
-    int m;
+    static const struct {
+        gpuloss_loss loss;
+        int count;
+        const char *kernels[7];
+        const char *of_every_dtype[2];
+    } losses[] = {
+        {GPULOSS_CROSS_ENTROPY,
+         7,
+         {"cross_entropy_held", "cross_entropy_streamed", "cross_entropy_options", "cross_entropy_probabilities",
+          "cross_entropy_columns"},
+         {PREPARE_KERNEL, "gpuloss_cross_entropy_combine_shards"}},
+        {GPULOSS_KL_DIV, 6, {"kl_div_pp", "kl_div_lp", "kl_div_pl", "kl_div_ll", "kl_div_options"}, {PREPARE_KERNEL}},
+    };
+    size_t i, l, k;
     (void)state;
-    for (i = 0; i < 4; i++) {
-        gpuloss_context *context = new_context();
-        char suffix[8] = "_";
-        int first = fake.modules;
-        strcat(suffix, dtypes[i].name);
-        expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, dtypes[i].dtype, NULL));
-        assert_int_equal(fake.modules - first, 4);
-        for (m = first; m < fake.modules; m++) {
-            const char *entry = fake.module[m].entry;
-            assert_int_equal(strncmp(entry, "gpuloss_kl_div_", 15), 0);
-            assert_string_equal(entry + strlen(entry) - strlen(suffix), suffix);
+    for (i = 0; i < 4; i++)
+        for (l = 0; l < 2; l++) {
+            gpuloss_context *context = new_context();
+            int first = fake.modules;
+            expect_ok(gpuloss_preload(context, losses[l].loss, dtypes[i].dtype, NULL));
+            assert_int_equal(fake.modules - first, losses[l].count);
+            for (k = 0; losses[l].kernels[k] != NULL; k++) {
+                char entry[64];
+                snprintf(entry, sizeof entry, "gpuloss_%s_%s", losses[l].kernels[k], dtypes[i].name);
+                assert_int_equal(is_loaded(entry), 1);
+            }
+            for (k = 0; k < 2 && losses[l].of_every_dtype[k] != NULL; k++)
+                assert_int_equal(is_loaded(losses[l].of_every_dtype[k]), 1);
+            expect_ok(gpuloss_preload(context, losses[l].loss, dtypes[i].dtype, NULL));
+            assert_int_equal(fake.modules - first, losses[l].count);
+            assert_int_equal(fake.launches, 0);
+            gpuloss_destroy(context);
+            assert_int_equal(fake_live_modules(), 0);
         }
-        first = fake.modules;
-        expect_ok(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, dtypes[i].dtype, NULL));
-        assert_int_equal(fake.modules - first, 3);
-        assert_int_equal(is_loaded("gpuloss_cross_entropy_count_targets"), 1);
-        expect_ok(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, dtypes[i].dtype, NULL));
-        assert_int_equal(fake.modules - first, 3);
-        assert_int_equal(fake.launches, 0);
-        gpuloss_destroy(context);
-        assert_int_equal(fake_live_modules(), 0);
-    }
 }
 
 static void capture(void **state) {
     gpuloss_context *context = new_context();
-    gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    gpuloss_cross_entropy_desc ce = some_cross_entropy(), combine = some_combine();
     struct CUstream_st *stream = stream_number(1);
     int memories, i;
     (void)state;
@@ -118,6 +139,17 @@ static void capture(void **state) {
     ce.flags = 0;
     ce.ignore_index = 0;
     expect_ok(gpuloss_cross_entropy(context, &ce, stream));
+    /* Whatever the loss is asked for. */
+    ce.label_smoothing = 0.1;
+    expect_ok(gpuloss_cross_entropy(context, &ce, stream));
+    ce.inner = 10;
+    ce.class_weights = AT(6);
+    expect_ok(gpuloss_cross_entropy(context, &ce, stream));
+    give_probabilities(&ce);
+    expect_ok(gpuloss_cross_entropy(context, &ce, stream));
+    ce.inner = 0;
+    expect_ok(gpuloss_cross_entropy(context, &ce, stream));
+    expect_ok(gpuloss_cross_entropy_combine(context, &combine, stream));
     assert_int_equal(fake.memories, memories);
     /* Streams that are new while they are captured, until no scratch is left: refused, not allocated. */
     for (i = 2; i < 1000; i++) {

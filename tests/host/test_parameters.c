@@ -17,7 +17,183 @@ static const gpulossi_kl_div *kl_div(const gpuloss_kl_div_desc *d) {
 
 #define ADDRESS(n) ((uint64_t)(uintptr_t)AT(n))
 
-/* What both descs below have in common. */
+/* All of the parameters, but for where the scratch lies. */
+static void expect_parameters(const gpuloss_cross_entropy_desc *d, gpulossi_cross_entropy want) {
+    const gpulossi_cross_entropy *got = cross_entropy(d);
+    assert_true(got->rows.scratch != 0);
+    want.rows.scratch = got->rows.scratch;
+    assert_memory_equal(got, &want, sizeof want);
+}
+
+/* 77 rows of 1001 floats, summed, and nothing else ... */
+static gpuloss_cross_entropy_desc rows_of_floats(void) {
+    gpuloss_cross_entropy_desc d;
+    memset(&d, 0, sizeof d);
+    d.logits = AT(1);
+    d.targets = AT(2);
+    d.rows = 77;
+    d.classes = 1001;
+    d.dtype = GPULOSS_F32;
+    d.target_type = GPULOSS_I64;
+    d.reduction = GPULOSS_SUM;
+    return d;
+}
+
+/* ... and what the kernel is given for it. `group`: threads that share a row. */
+static gpulossi_cross_entropy parameters_of_rows(unsigned group) {
+    gpulossi_cross_entropy p;
+    memset(&p, 0, sizeof p);
+    p.rows.rows = 77;
+    p.rows.classes = p.rows.last_classes = p.total_classes = 1001;
+    p.rows.grad_stride = p.logits_stride = p.probabilities_stride = p.grad_probabilities_stride = 1001;
+    p.rows.grad_scale = p.rows.divisor = p.logit_scale = 1.0;
+    p.rows.group = group;
+    p.logits = ADDRESS(1);
+    p.targets = ADDRESS(2);
+    p.inner = 1;
+    p.target_type = GPULOSS_I64;
+    p.target_dtype = p.grad_dtype = GPULOSS_F32;
+    return p;
+}
+
+static void cross_entropy_fields(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of_floats();
+    gpulossi_cross_entropy p = parameters_of_rows(32);
+    (void)state;
+    context = new_context();
+    d.loss = AT(3), p.rows.loss = ADDRESS(3);
+    expect_parameters(&d, p);
+    d.logits_stride = p.logits_stride = 1003;
+    d.loss_rows = AT(4), p.rows.loss_rows = ADDRESS(4);
+    d.lse = AT(5), p.lse = ADDRESS(5);
+    d.grad_logits = AT(6), p.rows.grad = ADDRESS(6);
+    d.grad_logits_stride = p.rows.grad_stride = 1009;
+    d.bad_targets = (int64_t *)AT(7), p.bad_targets = ADDRESS(7);
+    d.grad_loss = AT(8), p.rows.grad_loss = ADDRESS(8);
+    d.grad_loss_rows = AT(9), p.rows.grad_loss_rows = ADDRESS(9);
+    d.ignore_index = p.ignore_index = INT64_MIN + 5;
+    d.grad_scale = p.rows.grad_scale = 0.75;
+    d.flags = GPULOSS_USE_IGNORE_INDEX | GPULOSS_USE_GRAD_SCALE;
+    p.rows.flags = GPULOSSI_IGNORES;
+    expect_parameters(&d, p);
+    d.lse = NULL, p.lse = 0;
+    d.lse_in = AT(5), p.lse_in = ADDRESS(5);
+    expect_parameters(&d, p);
+    gpuloss_destroy(context);
+}
+
+static void cross_entropy_option_fields(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of_floats();
+    gpulossi_cross_entropy p = parameters_of_rows(64);
+    (void)state;
+    context = new_context();
+    d.class_weights = AT(3), p.class_weights = ADDRESS(3);
+    d.row_weights = AT(4), p.row_weights = ADDRESS(4);
+    d.z_loss = AT(5), p.z_loss = ADDRESS(5);
+    d.z_loss_rows = AT(6), p.z_loss_rows = ADDRESS(6);
+    d.argmax = (int64_t *)AT(7), p.argmax = ADDRESS(7);
+    d.correct = (int64_t *)AT(8), p.correct = ADDRESS(8);
+    d.label_smoothing = p.label_smoothing = 0.125;
+    d.lse_square_scale = p.lse_square_scale = 0.25;
+    d.logit_scale = p.logit_scale = -0.5;
+    d.softcap = p.softcap = 30.0;
+    expect_parameters(&d, p);
+    d.grad_logits = AT(9), p.rows.grad = ADDRESS(9);
+    d.grad_dtype = GPULOSS_BF16, p.grad_dtype = GPULOSS_BF16;
+    d.grad_logits_stride = p.rows.grad_stride = 1004;
+    d.target_dtype = GPULOSS_F16, p.target_dtype = GPULOSS_F16;
+    d.target_type = GPULOSS_I16, p.target_type = GPULOSS_I16;
+    d.reduction = GPULOSS_MEAN;
+    d.divisor_in = AT(10), p.rows.divisor_in = ADDRESS(10);
+    expect_parameters(&d, p);
+    d.divisor_in = NULL, p.rows.divisor_in = 0;
+    d.divisor = p.rows.divisor = 5.0, p.rows.grad_scale = 1.0 / 5.0;
+    expect_parameters(&d, p);
+    gpuloss_destroy(context);
+}
+
+static void probability_fields(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of_floats();
+    gpulossi_cross_entropy p = parameters_of_rows(64);
+    (void)state;
+    context = new_context();
+    give_probabilities(&d);
+    p.targets = p.target_type = 0;
+    p.probabilities = ADDRESS(20);
+    d.loss_rows = AT(3), p.rows.loss_rows = ADDRESS(3);
+    expect_parameters(&d, p);
+    d.target_probabilities_stride = p.probabilities_stride = 1005;
+    d.grad_target_probabilities = AT(4), p.grad_probabilities = ADDRESS(4);
+    d.grad_target_probabilities_stride = p.grad_probabilities_stride = 1006;
+    d.target_dtype = GPULOSS_F64, p.target_dtype = GPULOSS_F64;
+    /* There is a gradient, although not one of the logits. */
+    d.grad_loss_rows = AT(5), p.rows.grad_loss_rows = ADDRESS(5);
+    expect_parameters(&d, p);
+    d.grad_logits = AT(6), p.rows.grad = ADDRESS(6);
+    expect_parameters(&d, p);
+    gpuloss_destroy(context);
+}
+
+/* Classes that are not innermost: a stride is from one image to the next. */
+static void column_fields(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of_floats();
+    gpulossi_cross_entropy p = parameters_of_rows(256);
+    (void)state;
+    context = new_context();
+    d.inner = p.inner = 11;
+    d.grad_logits = AT(3), p.rows.grad = ADDRESS(3);
+    p.logits_stride = p.rows.grad_stride = p.probabilities_stride = p.grad_probabilities_stride = 11 * 1001;
+    expect_parameters(&d, p);
+    give_probabilities(&d);
+    p.targets = p.target_type = 0;
+    p.probabilities = ADDRESS(20);
+    d.grad_target_probabilities = AT(4), p.grad_probabilities = ADDRESS(4);
+    d.logits_stride = p.logits_stride = 11 * 1001 + 1;
+    d.grad_logits_stride = p.rows.grad_stride = 11 * 1001 + 2;
+    d.target_probabilities_stride = p.probabilities_stride = 11 * 1001 + 3;
+    d.grad_target_probabilities_stride = p.grad_probabilities_stride = 11 * 1001 + 4;
+    expect_parameters(&d, p);
+    gpuloss_destroy(context);
+}
+
+static void shard_fields(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of_floats();
+    gpulossi_cross_entropy p = parameters_of_rows(64);
+    (void)state;
+    context = new_context();
+    d.total_classes = p.total_classes = 5000;
+    d.class_offset = p.class_offset = 3999;
+    d.shard_rows = (gpuloss_shard_row *)AT(3), p.shard_rows = ADDRESS(3);
+    d.bad_targets = (int64_t *)AT(4), p.bad_targets = ADDRESS(4);
+    expect_parameters(&d, p);
+    d.shard_rows = NULL, p.shard_rows = 0;
+    d.lse_in = AT(5), p.lse_in = ADDRESS(5);
+    d.grad_logits = AT(6), p.rows.grad = ADDRESS(6);
+    expect_parameters(&d, p);
+    gpuloss_destroy(context);
+}
+
+/* Types that are not given are that of the logits. */
+static void types_of_arrays(void **state) {
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GPULOSS_BF16};
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < 4; t++) {
+        gpuloss_cross_entropy_desc d = rows_of_floats();
+        const gpulossi_cross_entropy *p;
+        d.dtype = dtypes[t];
+        d.loss = AT(3);
+        d.target_type = GPULOSS_U8;
+        p = cross_entropy(&d);
+        assert_int_equal(p->grad_dtype, d.dtype);
+        assert_int_equal(p->target_dtype, d.dtype);
+        assert_int_equal(p->target_type, GPULOSS_U8);
+        assert_int_equal((p->rows.flags & GPULOSSI_F64_RESULTS) != 0, d.dtype == GPULOSS_F64);
+    }
+    gpuloss_destroy(context);
+}
+
 static void expect_rows(const gpulossi_rows *rows) {
     assert_int_equal(rows->rows, 77);
     assert_int_equal(rows->classes, 1001);
@@ -27,115 +203,7 @@ static void expect_rows(const gpulossi_rows *rows) {
     assert_int_equal(rows->loss_rows, ADDRESS(4));
     assert_int_equal(rows->grad_loss, ADDRESS(8));
     assert_int_equal(rows->grad_loss_rows, ADDRESS(9));
-}
-
-static void cross_entropy_fields(void **state) {
-    gpuloss_cross_entropy_desc d = some_cross_entropy();
-    const gpulossi_cross_entropy *p;
-    (void)state;
-    context = new_context();
-    d.logits = AT(1);
-    d.logits_stride = 1003;
-    d.targets = AT(2);
-    d.rows = 77;
-    d.classes = 1001;
-    d.ignore_index = INT64_MIN + 5;
-    d.loss = AT(3);
-    d.loss_rows = AT(4);
-    d.lse = AT(5);
-    d.grad_logits = AT(6);
-    d.grad_logits_stride = 1009;
-    d.bad_targets = (int64_t *)AT(7);
-    d.grad_scale = 0.75;
-    d.flags |= GPULOSS_USE_GRAD_SCALE;
-    d.grad_loss = AT(8);
-    d.grad_loss_rows = AT(9);
-    p = cross_entropy(&d);
-    expect_rows(&p->rows);
-    assert_true(p->rows.grad_scale == 0.75);
-    assert_true(p->rows.scratch != 0);
-    assert_int_equal(p->logits, ADDRESS(1));
-    assert_int_equal(p->logits_stride, 1003);
-    assert_int_equal(p->targets, ADDRESS(2));
-    assert_int_equal(p->ignore_index, INT64_MIN + 5);
-    assert_int_equal(p->lse, ADDRESS(5));
-    assert_int_equal(p->lse_in, 0);
-    assert_int_equal(p->bad_targets, ADDRESS(7));
-    d.lse = NULL;
-    d.lse_in = AT(5);
-    p = cross_entropy(&d);
-    assert_int_equal(p->lse, 0);
-    assert_int_equal(p->lse_in, ADDRESS(5));
-    gpuloss_destroy(context);
-}
-
-static void cross_entropy_neutral(void **state) {
-    gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
-    const gpulossi_cross_entropy *p;
-    (void)state;
-    context = new_context();
-    assert_int_equal(d.reduction, GPULOSS_MEAN);
-    assert_int_equal(d.flags, GPULOSS_USE_IGNORE_INDEX);
-    assert_int_equal(d.ignore_index, -100);
-    d.logits = AT(1);
-    d.targets = AT(2);
-    d.dtype = GPULOSS_F16;
-    d.target_type = GPULOSS_I32;
-    d.rows = 5;
-    d.classes = 9;
-    d.lse = AT(3);
-    p = cross_entropy(&d);
-    assert_int_equal(p->logits_stride, 9);
-    assert_int_equal(p->ignore_index, -100);
-    assert_int_equal(p->rows.grad, 0);
-    assert_int_equal(p->rows.loss, 0);
-    assert_int_equal(p->rows.loss_rows, 0);
-    assert_int_equal(p->rows.grad_loss, 0);
-    assert_int_equal(p->rows.grad_loss_rows, 0);
-    assert_int_equal(p->bad_targets, 0);
-    assert_int_equal(p->lse_in, 0);
-    gpuloss_destroy(context);
-}
-
-static void cross_entropy_flags_and_divisors(void **state) {
-    gpuloss_cross_entropy_desc d = some_cross_entropy();
-    const gpulossi_cross_entropy *p;
-    (void)state;
-    context = new_context();
-    p = cross_entropy(&d);
-    assert_int_equal(p->rows.flags, GPULOSSI_IGNORES | GPULOSSI_DATA_DIVISOR | GPULOSSI_COUNTED | GPULOSSI_EVEN);
-    assert_true(p->rows.grad_scale == 1.0);
-    d.target_type = GPULOSS_I32;
-    d.grad_logits = NULL;
-    p = cross_entropy(&d);
-    assert_int_equal(p->rows.flags, GPULOSSI_I32_TARGETS | GPULOSSI_IGNORES | GPULOSSI_DATA_DIVISOR | GPULOSSI_EVEN);
-    d = some_cross_entropy();
-    d.flags = 0;
-    d.ignore_index = 0;
-    p = cross_entropy(&d);
-    assert_int_equal(p->rows.flags, GPULOSSI_EVEN);
-    assert_true(p->rows.divisor == 1000.0);
-    assert_true(p->rows.grad_scale == 1.0 / 1000.0);
-    d.flags = GPULOSS_USE_GRAD_SCALE;
-    d.reduction = GPULOSS_BATCHMEAN;
-    p = cross_entropy(&d);
-    assert_true(p->rows.divisor == 1000.0);
-    assert_true(p->rows.grad_scale == 0.0);
-    d.grad_scale = -3.0;
-    d.reduction = GPULOSS_SUM;
-    p = cross_entropy(&d);
-    assert_true(p->rows.divisor == 1.0);
-    assert_true(p->rows.grad_scale == -3.0);
-    d.reduction = GPULOSS_NONE;
-    d.loss = NULL;
-    d.flags |= GPULOSS_USE_IGNORE_INDEX;
-    p = cross_entropy(&d);
-    assert_int_equal(p->rows.flags, GPULOSSI_IGNORES | GPULOSSI_EVEN);
-    assert_true(p->rows.grad_scale == -3.0);
-    d.logits_stride = 1002;
-    p = cross_entropy(&d);
-    assert_int_equal(p->rows.flags, GPULOSSI_IGNORES);
-    gpuloss_destroy(context);
+    assert_int_equal(rows->divisor_in, 0);
 }
 
 static void kl_div_fields(void **state) {
@@ -228,8 +296,10 @@ static void eps_lies_in_0_to_1(void **state) {
 }
 
 int parameter_tests(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(cross_entropy_fields), TEST(cross_entropy_neutral), TEST(cross_entropy_flags_and_divisors),
-        TEST(kl_div_fields),        TEST(kl_div_divisors),       TEST(eps_lies_in_0_to_1)};
+    const struct CMUnitTest tests[] = {TEST(cross_entropy_fields), TEST(cross_entropy_option_fields),
+                                       TEST(probability_fields),   TEST(column_fields),
+                                       TEST(shard_fields),         TEST(types_of_arrays),
+                                       TEST(kl_div_fields),        TEST(kl_div_divisors),
+                                       TEST(eps_lies_in_0_to_1)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

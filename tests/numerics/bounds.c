@@ -26,11 +26,11 @@ sum_shape sum_shape_of(gpuloss_dtype dtype, int64_t classes) {
     shape.tree = 0;
     for (reach = 1; reach < classes; reach *= 2)
         shape.tree += 1;
+    shape.rescalings = shape.tree;
     return shape;
 }
 
-/* Half an ulp of the element type around `value`: the one rounding of a gradient when it is stored. */
-static long double store_rounding(gpuloss_dtype dtype, long double value) {
+long double store_rounding(gpuloss_dtype dtype, long double value) {
     long double magnitude = fabsl(value), largest = (long double)dtype_max(dtype);
     if (!(magnitude < largest))
         magnitude = largest;
@@ -41,16 +41,20 @@ static long double store_rounding(gpuloss_dtype dtype, long double value) {
  * sum S = sum e_c weighs these by p_c, which makes mean_distance of the first part; adding up costs u an addition.
  * Where m is found while summing, a partial sum is rescaled by exp(m_old - m_new): the distances of the rescalings of a
  * term and its own add up to d_c, so that only exp_relative + u comes again, once a level of the tree. log S then has
- * that relative error of S as its absolute error, and one ulp (2u) of its own. s_i = grad_scale grad_loss
- * grad_loss_rows / D: grad_scale and D rounded, two products, one division, one spare. */
+ * that relative error of S as its absolute error, and one ulp (2u) of its own. */
+long double log_sum_bound(gpuloss_dtype dtype, sum_shape shape, const reference_row *row) {
+    arithmetic a = arithmetic_of(dtype);
+    long double sum = a.exp_roundings * a.u * row->mean_distance + a.exp_relative +
+                      (shape.sequential + shape.tree) * a.u + shape.rescalings * (a.exp_relative + a.u);
+    return sum + 2 * a.u * row->log_sum;
+}
+
+/* s_i = grad_scale grad_loss grad_loss_rows / D: grad_scale and D rounded, two products, one division, one spare. */
 row_bounds cross_entropy_row_bounds(gpuloss_dtype dtype, int64_t classes, const reference_row *row, long double y) {
     arithmetic a = arithmetic_of(dtype);
-    sum_shape shape = sum_shape_of(dtype, classes);
     row_bounds b;
-    long double sum = a.exp_roundings * a.u * row->mean_distance + a.exp_relative +
-                      (shape.sequential + shape.tree) * a.u + shape.tree * (a.exp_relative + a.u);
     long double target_distance = row->max - y;
-    b.log_sum = sum + 2 * a.u * row->log_sum;
+    b.log_sum = log_sum_bound(dtype, sum_shape_of(dtype, classes), row);
     /* lse = m + log S; loss = log S + (m - y): the difference is rounded, and the sum. */
     b.lse = b.log_sum + a.u * fabsl(row->max + row->log_sum) + a.smallest;
     b.loss = b.log_sum + a.u * target_distance + a.u * (row->log_sum + target_distance) + a.smallest;

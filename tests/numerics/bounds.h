@@ -17,10 +17,14 @@ typedef struct arithmetic {
 
 arithmetic arithmetic_of(gpuloss_dtype dtype);
 
+/* Half an ulp of the element type around `value`: the one rounding of a gradient when it is stored. */
+long double store_rounding(gpuloss_dtype dtype, long double value);
+
 /* Sums of a row: so many additions one after another, then a tree. */
 typedef struct sum_shape {
     long double sequential;
     long double tree;
+    long double rescalings; /* how often a part of a sum of exponentials is multiplied to suit a higher maximum */
 } sum_shape;
 sum_shape sum_shape_of(gpuloss_dtype dtype, int64_t classes);
 
@@ -31,6 +35,8 @@ typedef struct row_bounds {
     long double scale; /* relative error of s_i */
 } row_bounds;
 
+/* Absolute error of log sum exp(x - m), for exact x. */
+long double log_sum_bound(gpuloss_dtype dtype, sum_shape shape, const reference_row *row);
 /* y: the target's logit; any logit when there is no target. */
 row_bounds cross_entropy_row_bounds(gpuloss_dtype dtype, int64_t classes, const reference_row *row, long double y);
 /* Error of one gradient entry s (p - [c = y]) before it is rounded to the element type, plus that rounding. */

@@ -14,6 +14,9 @@ typedef enum quantity {
     CE_LSE,
     CE_GRAD,
     CE_GRAD_FROM_LSE,
+    CE_Z_LOSS,
+    CE_Z_LOSS_ROWS,
+    CE_GRAD_TARGETS,
     KL_LOSS,
     KL_LOSS_ROWS,
     KL_LOSS_ELEMENTS,
@@ -26,7 +29,7 @@ const char *quantity_name(quantity q);
 typedef struct report {
     const char *context;
     int failures;
-    char first[512]; /* the first failure */
+    char first[1024]; /* the first failure */
 } report;
 report report_on(const char *context);
 

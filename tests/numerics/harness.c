@@ -125,15 +125,24 @@ void operand_put(operand *o, gpuloss_dtype dtype, const double *values) {
     upload(o);
 }
 
+static void store_index(unsigned char *to, size_t size, int64_t value) {
+    int32_t i32 = (int32_t)value;
+    int16_t i16 = (int16_t)value;
+    uint8_t u8 = (uint8_t)value;
+    if (size == sizeof u8)
+        memcpy(to, &u8, sizeof u8);
+    else if (size == sizeof i16)
+        memcpy(to, &i16, sizeof i16);
+    else if (size == sizeof i32)
+        memcpy(to, &i32, sizeof i32);
+    else
+        memcpy(to, &value, sizeof value);
+}
+
 void operand_put_indices(operand *o, const int64_t *values) {
     int64_t row;
-    for (row = 0; row < o->rows * o->classes; row++) {
-        int32_t narrow = (int32_t)values[row];
-        if (o->size == sizeof narrow)
-            memcpy(o->before + at(o, 0, row), &narrow, sizeof narrow);
-        else
-            memcpy(o->before + at(o, 0, row), &values[row], sizeof values[row]);
-    }
+    for (row = 0; row < o->rows * o->classes; row++)
+        store_index(o->before + at(o, 0, row), o->size, values[row]);
     upload(o);
 }
 
@@ -171,9 +180,9 @@ double operand_value(const operand *o, gpuloss_dtype dtype, int64_t row, int64_t
     return dtype_load(dtype, o->after + at(o, row, column));
 }
 
-int64_t operand_count(const operand *o) {
+int64_t operand_integer(const operand *o, int64_t row) {
     int64_t value;
-    memcpy(&value, o->after + o->start, sizeof value);
+    memcpy(&value, o->after + at(o, 0, row), sizeof value);
     return value;
 }
 

@@ -61,7 +61,7 @@ void operand_fetch(operand *o, report *r, bool written);
 /* Checks that nothing at all was written. */
 void operand_unchanged(operand *o, report *r);
 double operand_value(const operand *o, gpuloss_dtype dtype, int64_t row, int64_t column);
-int64_t operand_count(const operand *o);
+int64_t operand_integer(const operand *o, int64_t row); /* of elements of 8 bytes */
 
 /* Strides that the tests go through. */
 typedef enum stride_kind { STRIDE_PACKED, STRIDE_ONE_MORE, STRIDE_13_MORE, STRIDE_16_BYTES, STRIDE_KINDS } stride_kind;

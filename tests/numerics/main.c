@@ -46,9 +46,17 @@ int main(int argc, char **argv) {
         printf("numerics skipped: %s\n", harness_reason());
     failed += run_cross_entropy_tests();
     failed += run_cross_entropy_corner_tests();
+    failed += run_cross_entropy_option_tests();
+    failed += run_cross_entropy_layout_tests();
+    failed += run_cross_entropy_option_corner_tests();
+    failed += run_cross_entropy_property_tests();
+    failed += run_cross_entropy_difference_tests();
+    failed += run_cross_entropy_shard_tests();
+    failed += run_cross_entropy_vocabulary_tests();
     failed += run_kl_div_tests();
     failed += run_misuse_tests();
     failed += run_coverage_tests();
+    failed += run_coverage_option_tests();
     failed += run_large_tests();
     if (harness_context)
         worst_print();

@@ -14,31 +14,48 @@ typedef struct reference_row {
     long double mean_distance; /* sum_c p_c (m - x_c) */
 } reference_row;
 
+/* The fields are those of gpuloss_cross_entropy_desc, widened. x, target_probabilities and both gradients are packed
+ * and laid out as `inner` says there. A number of 0 and a pointer of NULL leave an option out. */
 typedef struct reference_cross_entropy {
-    int64_t rows, classes;
-    const double *x;        /* [rows, classes], packed */
-    const int64_t *targets; /* [rows] */
+    int64_t rows, classes, inner;
+    const double *x;
+    const int64_t *targets;             /* [rows]; not read with target_probabilities */
+    const double *target_probabilities; /* as x */
     gpuloss_reduction reduction;
     int use_ignore_index;
     int64_t ignore_index;
+    const double *class_weights; /* [classes] */
+    const double *row_weights;   /* [rows] */
+    double label_smoothing, lse_square_scale, logit_scale, softcap, external_divisor;
     long double grad_scale;       /* every upstream factor that is one number, multiplied */
     const double *grad_loss_rows; /* [rows], or NULL for 1 */
-    const double *lse_in;         /* [rows], or NULL: the gradient's p is exp(x - lse_in) */
+    const double *lse_in;         /* [rows], or NULL; stands for the lse in everything but the result of that name */
 
     /* Results; each array may be NULL. */
-    long double loss; /* not for reduction NONE */
+    long double loss, z_loss; /* not for reduction NONE */
     long double divisor;
-    int64_t bad_targets;
-    long double *loss_rows;   /* [rows] */
-    long double *lse;         /* [rows] */
-    long double *scale_rows;  /* [rows]: s_i */
-    long double *probability; /* [rows, classes] */
-    long double *grad;        /* [rows, classes] */
-    reference_row *row_info;  /* [rows] */
+    int64_t bad_targets, correct;
+    int64_t *argmax;                        /* [rows] */
+    long double *loss_rows;                 /* [rows] */
+    long double *z_loss_rows;               /* [rows] */
+    long double *lse;                       /* [rows] */
+    long double *scale_rows;                /* [rows]: s_i r_i */
+    long double *probability;               /* p, as x */
+    long double *grad;                      /* as x */
+    long double *grad_target_probabilities; /* as x */
+    reference_row *row_info;                /* [rows] */
 } reference_cross_entropy;
 
 typedef enum row_kind { ROW_NORMAL, ROW_IGNORED, ROW_BAD_TARGET } row_kind;
 row_kind reference_row_kind(const reference_cross_entropy *r, int64_t row);
+
+/* Where element (row, c) lies in x and what is laid out as it. */
+int64_t reference_element(const reference_cross_entropy *r, int64_t row, int64_t c);
+/* The x of the formulas from a logit as given, and its derivative. */
+long double reference_logit(const reference_cross_entropy *r, double given);
+long double reference_logit_slope(const reference_cross_entropy *r, double given);
+/* The mass q_c of a class: loss_i = r_i (sum_c q_c (lse_i - x_c) + z_i). */
+long double reference_mass(const reference_cross_entropy *r, int64_t row, int64_t c);
 
 void reference_cross_entropy_run(reference_cross_entropy *r);
 /* Fills *info from one row of logits. */

@@ -69,6 +69,24 @@ double take_value(operand *o, gpuloss_dtype dtype, report *r) {
     return operand_value(o, dtype, 0, 0);
 }
 
+int64_t *take_integers(operand *o, report *r) {
+    int64_t i, *values;
+    if (!o->device)
+        return NULL;
+    operand_fetch(o, r, true);
+    values = (int64_t *)require_memory((size_t)o->classes * sizeof *values);
+    for (i = 0; i < o->classes; i++)
+        values[i] = operand_integer(o, i);
+    return values;
+}
+
+int64_t take_integer(operand *o, report *r) {
+    if (!o->device)
+        return 0;
+    operand_fetch(o, r, true);
+    return operand_integer(o, 0);
+}
+
 double *take_gradient(operand *grad, operand *input, bool over_input, gpuloss_dtype dtype, report *r) {
     if (over_input) {
         operand_fetch(input, r, false);

@@ -23,6 +23,8 @@ int64_t given_stride(stride_kind kind, const operand *o);
  * wanted. */
 double *take_values(operand *o, gpuloss_dtype dtype, report *r);
 double take_value(operand *o, gpuloss_dtype dtype, report *r);
+int64_t *take_integers(operand *o, report *r);
+int64_t take_integer(operand *o, report *r);
 /* The same for a gradient, which may lie over the input; otherwise the input must be unchanged. */
 double *take_gradient(operand *grad, operand *input, bool over_input, gpuloss_dtype dtype, report *r);
 

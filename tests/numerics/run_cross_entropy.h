@@ -12,26 +12,45 @@ enum {
     CE_OUT_LSE = 4,
     CE_OUT_GRAD = 8,
     CE_OUT_BAD_TARGETS = 16,
-    CE_OUT_ALL = 31
+    CE_OUT_ALL = 31,
+    CE_OUT_Z_LOSS = 32,
+    CE_OUT_Z_LOSS_ROWS = 64,
+    CE_OUT_ARGMAX = 128,
+    CE_OUT_CORRECT = 256,
+    CE_OUT_GRAD_TARGETS = 512,
+    CE_OUT_EVERY = 1023,
+    CE_OUT_SHARD_ROWS = 1024 /* with total_classes */
 };
 
+/* The numbers of a gpuloss_shard_row. */
+enum { CE_SHARD_NUMBERS = sizeof(gpuloss_shard_row) / sizeof(double) };
+
 typedef struct ce_case {
-    gpuloss_dtype dtype;
+    gpuloss_dtype dtype, grad_dtype, target_dtype; /* the latter two unset: dtype */
     gpuloss_index_type index_type;
     gpuloss_reduction reduction;
-    int64_t rows, classes;
+    int64_t rows, classes, inner;
     const double *x;
     const int64_t *targets;
-    unsigned outputs; /* CE_OUT_LOSS is dropped for reduction NONE, CE_OUT_LSE with lse_in */
-    bool in_place;
-    stride_kind logits_stride, grad_stride;
-    int logits_offset, grad_offset, target_offset, result_offset; /* in elements */
+    const double *target_probabilities; /* instead of targets */
+    /* What a call cannot give is dropped: the sums for reduction NONE, lse with lse_in, correct and bad_targets with
+     * target_probabilities, their gradient without them. */
+    unsigned outputs;
+    bool in_place, targets_in_place;
+    stride_kind logits_stride, grad_stride, targets_stride, grad_targets_stride;
+    int logits_offset, grad_offset, target_offset, grad_target_offset, result_offset; /* in elements */
     bool use_ignore_index;
     int64_t ignore_index;
+    const double *class_weights, *row_weights; /* NULL: not given */
+    double label_smoothing, lse_square_scale, logit_scale, softcap, divisor;
+    bool divisor_on_device;
     bool use_grad_scale;
     double grad_scale;
     const double *grad_loss, *grad_loss_rows, *lse_in; /* NULL: not given */
     bool own_workspace;
+    int64_t total_classes, class_offset; /* of a shard of the vocabulary; 0: it is whole */
+    int shards;                          /* that the results were, or are to be, brought together from; 0: none */
+    const double *shard_rows;            /* [shards, rows] of gpuloss_shard_row; then the call is one of combine */
     size_t guard;
     struct CUstream_st *stream;
 } ce_case;
@@ -39,23 +58,43 @@ typedef struct ce_case {
 /* f32 forward and gradient of mean, i64 targets, everything packed. */
 ce_case ce_case_of(gpuloss_dtype dtype, int64_t rows, int64_t classes, const double *x, const int64_t *targets);
 
+unsigned ce_outputs(const ce_case *c);
+gpuloss_dtype ce_grad_dtype(const ce_case *c);
+gpuloss_dtype ce_target_dtype(const ce_case *c);
+
 /* What came back, widened; NULL and 0 where it was not asked for. */
 typedef struct ce_result {
-    double loss;
-    int64_t bad_targets;
-    double *loss_rows, *lse, *grad;
+    double loss, z_loss;
+    int64_t bad_targets, correct;
+    int64_t *argmax;
+    double *loss_rows, *z_loss_rows, *lse, *grad, *grad_targets, *shard_rows;
 } ce_result;
 
 void ce_run(const ce_case *c, ce_result *result, report *r);
+/* The same from `shards` parts of the vocabulary, the first classes of which are firsts[0] = 0, firsts[1], ...: each by
+ * itself, then brought together, then the gradient of each from the lse. */
+void ce_run_sharded(const ce_case *c, const int64_t *firsts, int shards, ce_result *result, report *r);
+void ce_free(ce_result *result);
+
+/* What a call must give: the exact results and how far each may be off. `ref` has probability, grad and, with
+ * target_probabilities, their gradient where gradients are expected. */
+typedef struct ce_expected {
+    reference_cross_entropy ref;
+    long double loss, z_loss;                                         /* bounds of these, */
+    long double *loss_rows, *z_loss_rows, *lse, *grad, *grad_targets; /* and of each of these */
+} ce_expected;
+void ce_expect(const ce_case *c, bool gradients, ce_expected *e);
+void ce_expected_free(ce_expected *e);
+
 void ce_check(const ce_case *c, const ce_result *result, report *r);
 /* The results have the same bits. */
 void ce_same(const ce_case *c, const ce_result *a, const ce_result *b, report *r);
-void ce_free(ce_result *result);
 
 /* ce_run, ce_check, case_done. `what` is named when it fails. */
 void ce_test(const ce_case *c, const char *what);
 
 /* "what: dtype rows x classes ..." for a report. */
+enum { CE_DESCRIPTION = 640 };
 void ce_describe(const ce_case *c, const char *what, char *text, size_t size);
 
 #endif

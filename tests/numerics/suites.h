@@ -4,9 +4,20 @@
 
 int run_cross_entropy_tests(void);
 int run_cross_entropy_corner_tests(void);
+int run_cross_entropy_option_tests(void);
+int run_cross_entropy_layout_tests(void);
+int run_cross_entropy_option_corner_tests(void);
+int run_cross_entropy_property_tests(void);
+int run_cross_entropy_difference_tests(void);
+int run_cross_entropy_shard_tests(void);
+int run_cross_entropy_vocabulary_tests(void);
 int run_kl_div_tests(void);
 int run_misuse_tests(void);
 int run_coverage_tests(void);
+int run_coverage_option_tests(void);
 int run_large_tests(void);
+
+/* Of the program that tests the checks themselves. */
+int run_check_tests(void);
 
 #endif

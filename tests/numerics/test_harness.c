@@ -10,6 +10,7 @@
 #include "bounds.h"
 #include "compare.h"
 #include "data.h"
+#include "suites.h"
 
 static bool value_passes(double got, long double want, long double bound) {
     report r = report_on("self-test");
@@ -205,5 +206,5 @@ int main(void) {
         cmocka_unit_test(bounds_are_near_the_arithmetic),
         cmocka_unit_test(worst_is_kept),
     };
-    return cmocka_run_group_tests_name("harness", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("harness", tests, NULL, NULL) + run_check_tests();
 }

@@ -12,19 +12,21 @@
 #include "harness.h"
 #include "suites.h"
 
-enum { ROWS = 6, CLASSES = 40, STRIDE = 43, NEEDS_WORKSPACE = 1, ONLY_THE_CALL = 2 };
+enum { ROWS = 6, CLASSES = 40, STRIDE = 43, SHARDS = 2, NEEDS_WORKSPACE = 1, ONLY_THE_CALL = 2 };
+enum { SHARD_NUMBERS = SHARDS * ROWS * (int)(sizeof(gpuloss_shard_row) / sizeof(double)) };
 
-/* Device memory for one correct call of either loss. */
+/* Device memory for one correct call of either loss: inputs, then outputs. */
 typedef struct world {
-    operand logits, second, targets, row_input, scalar_input, grad, loss, loss_rows, lse, elements, bad_targets,
-        workspace;
+    operand logits, second, targets, row_input, scalar_input, weights, shard_rows;
+    operand grad, loss, loss_rows, z_loss, z_loss_rows, lse, argmax, correct, elements, bad_targets, workspace;
 } world;
-enum { WORLD_OPERANDS = 12 };
+enum { WORLD_OPERANDS = sizeof(world) / sizeof(operand) };
 
 static void world_each(world *w, operand **all) {
-    operand *const list[WORLD_OPERANDS] = {&w->logits,       &w->second,   &w->targets,     &w->row_input,
-                                           &w->scalar_input, &w->grad,     &w->loss,        &w->loss_rows,
-                                           &w->lse,          &w->elements, &w->bad_targets, &w->workspace};
+    operand *const list[WORLD_OPERANDS] = {&w->logits,   &w->second,      &w->targets,  &w->row_input, &w->scalar_input,
+                                           &w->weights,  &w->shard_rows,  &w->grad,     &w->loss,      &w->loss_rows,
+                                           &w->z_loss,   &w->z_loss_rows, &w->lse,      &w->argmax,    &w->correct,
+                                           &w->elements, &w->bad_targets, &w->workspace};
     memcpy(all, list, sizeof list);
 }
 
@@ -54,9 +56,17 @@ static world world_new(void) {
     operand_put(&w.row_input, GPULOSS_F32, values);
     w.scalar_input = operand_new("a value", 4, 1, 1, 1, 0, 256);
     operand_put(&w.scalar_input, GPULOSS_F32, values);
+    w.weights = operand_new("weights", 4, 1, CLASSES, CLASSES, 0, 256);
+    operand_put(&w.weights, GPULOSS_F32, values);
+    w.shard_rows = operand_new("shard_rows", 8, 1, SHARD_NUMBERS, SHARD_NUMBERS, 0, 256);
+    operand_put(&w.shard_rows, GPULOSS_F64, values);
     w.grad = filled("gradient", 4, ROWS, CLASSES, STRIDE);
     w.loss = filled("loss", 4, 1, 1, 1);
     w.loss_rows = filled("loss_rows", 4, 1, ROWS, ROWS);
+    w.z_loss = filled("z_loss", 4, 1, 1, 1);
+    w.z_loss_rows = filled("z_loss_rows", 4, 1, ROWS, ROWS);
+    w.argmax = filled("argmax", 8, 1, ROWS, ROWS);
+    w.correct = filled("correct", 8, 1, 1, 1);
     w.lse = filled("lse", 4, 1, ROWS, ROWS);
     w.elements = filled("loss_elements", 4, ROWS, CLASSES, STRIDE);
     w.bad_targets = filled("bad_targets", 8, 1, 1, 1);
@@ -122,6 +132,7 @@ typedef union any_desc {
 /* What the loop over the misuses of a loss calls. */
 typedef struct loss_calls {
     const char *name;
+    const char *query_name; /* of the function that has the query of its workspace */
     any_desc (*correct)(const world *w);
     gpuloss_status (*call)(const any_desc *d);
     gpuloss_status (*query)(const any_desc *d, size_t *bytes);
@@ -135,13 +146,17 @@ typedef struct misuse {
     void (*spoil)(any_desc *d, world *w);
 } misuse;
 
-/* A function that makes one field of a loss's correct desc `d` wrong. */
-#define SPOIL(name, loss, statement)                                                                                   \
+/* The rows of the .def files: a name, what is misused, the fields that the message may blame and what it says that it
+ * got, the status, how it is tried, and what makes the loss's correct desc `d` wrong. They are read twice: for a
+ * function of each, and for the table of them. */
+#define SPOIL(name, loss, statements)                                                                                  \
     static void name(any_desc *any, world *w) {                                                                        \
         loss##_desc *d = &any->loss;                                                                                   \
         (void)w;                                                                                                       \
-        statement;                                                                                                     \
+        statements;                                                                                                    \
     }
+#define MISUSE_ROW(name, what, fields, got, status, how, statements) {what, fields, got, status, how, name},
+#define AT(name) operand_pointer(&w->name)
 
 static void check_misuse(const loss_calls *loss, const misuse *m) {
     char text[128], call[64], query[64];
@@ -151,7 +166,7 @@ static void check_misuse(const loss_calls *loss, const misuse *m) {
     report r;
     (void)snprintf(text, sizeof text, "%s refuses: %s", loss->name, m->what);
     (void)snprintf(call, sizeof call, "gpuloss_%s", loss->name);
-    (void)snprintf(query, sizeof query, "gpuloss_%s_workspace", loss->name);
+    (void)snprintf(query, sizeof query, "gpuloss_%s_workspace", loss->query_name);
     r = report_on(text);
     if (m->how & NEEDS_WORKSPACE) {
         require_ok(loss->query(&d, &bytes));
@@ -183,6 +198,7 @@ static void check_misuses(const loss_calls *loss, const misuse *misuses, size_t 
 
 #define INVALID GPULOSS_ERROR_INVALID_ARGUMENT
 #define MISALIGNED GPULOSS_ERROR_MISALIGNED
+#define TOO_SMALL GPULOSS_ERROR_WORKSPACE_TOO_SMALL
 
 /* ------------------------------------------------------------------------------------------------- cross_entropy */
 
@@ -204,6 +220,12 @@ static any_desc ce_correct(const world *w) {
     d.bad_targets = (int64_t *)operand_pointer(&w->bad_targets);
     d.grad_loss = operand_pointer(&w->scalar_input);
     d.grad_loss_rows = operand_pointer(&w->row_input);
+    d.class_weights = operand_pointer(&w->weights);
+    d.row_weights = operand_pointer(&w->row_input);
+    d.z_loss = operand_pointer(&w->z_loss);
+    d.z_loss_rows = operand_pointer(&w->z_loss_rows);
+    d.argmax = (int64_t *)operand_pointer(&w->argmax);
+    d.correct = (int64_t *)operand_pointer(&w->correct);
     any.ce = d;
     return any;
 }
@@ -221,101 +243,71 @@ static void ce_give_workspace(any_desc *d, void *workspace, size_t bytes) {
     d->ce.workspace_bytes = bytes;
 }
 
-#define SPOIL_CE(name, statement) SPOIL(name, ce, statement)
+/* Makes probabilities its targets. */
+static void soften(ce_desc *d, world *w) {
+    d->targets = NULL;
+    d->target_type = GPULOSS_INDEX_UNSET;
+    d->correct = d->bad_targets = NULL;
+    d->target_probabilities = AT(second);
+    d->target_probabilities_stride = STRIDE;
+    d->grad_target_probabilities = AT(elements);
+    d->grad_target_probabilities_stride = STRIDE;
+}
 
-SPOIL_CE(ce_no_logits, d->logits = NULL)
-SPOIL_CE(ce_no_targets, d->targets = NULL)
-SPOIL_CE(ce_no_dtype, d->dtype = GPULOSS_DTYPE_UNSET)
-SPOIL_CE(ce_wrong_dtype, d->dtype = (gpuloss_dtype)99)
-SPOIL_CE(ce_no_index, d->target_type = GPULOSS_INDEX_UNSET)
-SPOIL_CE(ce_wrong_index, d->target_type = (gpuloss_index_type)77)
-SPOIL_CE(ce_no_reduction, d->reduction = GPULOSS_REDUCTION_UNSET)
-SPOIL_CE(ce_wrong_reduction, d->reduction = (gpuloss_reduction)55)
-SPOIL_CE(ce_rows, d->rows = -3)
-SPOIL_CE(ce_classes_zero, d->classes = 0)
-SPOIL_CE(ce_classes, d->classes = -8)
-SPOIL_CE(ce_stride, d->logits_stride = CLASSES - 1)
-SPOIL_CE(ce_stride_negative, d->logits_stride = -STRIDE)
-SPOIL_CE(ce_grad_stride, d->grad_logits_stride = CLASSES - 1)
-SPOIL_CE(ce_grad_stride_negative, d->grad_logits_stride = -1)
-SPOIL_CE(ce_in_place, d->grad_logits = operand_pointer(&w->logits); d->grad_logits_stride = STRIDE + 1)
-SPOIL_CE(ce_flags, d->flags |= 1u << 30)
-SPOIL_CE(ce_other_flag, d->flags |= (unsigned)GPULOSS_PYTORCH_ZEROS)
-SPOIL_CE(ce_loss_of_none, d->reduction = GPULOSS_NONE)
-SPOIL_CE(ce_lse_twice, d->lse_in = operand_pointer(&w->row_input))
-SPOIL_CE(ce_logits_odd, d->logits = byte_after(d->logits))
-SPOIL_CE(ce_targets_odd, d->targets = byte_after(d->targets))
-SPOIL_CE(ce_loss_odd, d->loss = byte_after(d->loss))
-SPOIL_CE(ce_loss_rows_odd, d->loss_rows = byte_after(d->loss_rows))
-SPOIL_CE(ce_lse_odd, d->lse = byte_after(d->lse))
-SPOIL_CE(ce_lse_in_odd, d->lse = NULL; d->lse_in = byte_after(operand_pointer(&w->row_input)))
-SPOIL_CE(ce_grad_odd, d->grad_logits = byte_after(d->grad_logits))
-SPOIL_CE(ce_bad_odd, d->bad_targets = (int64_t *)((uintptr_t)d->bad_targets + 4))
-SPOIL_CE(ce_grad_loss_odd, d->grad_loss = byte_after(d->grad_loss))
-SPOIL_CE(ce_grad_loss_rows_odd, d->grad_loss_rows = byte_after(d->grad_loss_rows))
-SPOIL_CE(ce_workspace_odd, d->workspace = byte_after(d->workspace))
-SPOIL_CE(ce_workspace_8, d->workspace = (void *)((uintptr_t)d->workspace + 8))
-SPOIL_CE(ce_workspace_small, d->workspace_bytes -= 1)
-SPOIL_CE(ce_too_many, d->rows = INT64_MAX / 4)
-SPOIL_CE(ce_no_output, d->loss = d->loss_rows = d->lse = d->grad_logits = NULL; d->bad_targets = NULL;
-         d->grad_loss = d->grad_loss_rows = NULL)
-SPOIL_CE(ce_no_scale_flag, d->grad_scale = 0.5)
-SPOIL_CE(ce_no_ignore_flag, d->flags = 0)
-SPOIL_CE(ce_factor_of_none, d->reduction = GPULOSS_NONE; d->loss = NULL)
-SPOIL_CE(ce_factor_alone, d->grad_logits = NULL; d->grad_loss_rows = NULL)
-SPOIL_CE(ce_row_factor_alone, d->grad_logits = NULL; d->grad_loss = NULL)
-SPOIL_CE(ce_overlap, d->grad_logits = (unsigned char *)operand_pointer(&w->logits) + 4)
+static void no_output_but_bad_targets(ce_desc *d) {
+    d->loss = d->loss_rows = d->z_loss = d->z_loss_rows = d->lse = d->grad_logits = NULL;
+    d->grad_loss = d->grad_loss_rows = NULL;
+    d->argmax = d->correct = NULL;
+}
 
+/* Makes it the second one of two shards. */
+static void take_shard(ce_desc *d, world *w) {
+    no_output_but_bad_targets(d);
+    d->total_classes = SHARDS * CLASSES;
+    d->class_offset = CLASSES;
+    d->shard_rows = (gpuloss_shard_row *)AT(shard_rows);
+}
+
+#define MISUSE(name, what, fields, got, status, how, ...) SPOIL(name, ce, __VA_ARGS__)
+#include "misuse_combine.def"
+#include "misuse_cross_entropy.def"
+#undef MISUSE
+#define MISUSE MISUSE_ROW
 static const misuse ce_misuses[] = {
-    {"no logits", "logits", "", INVALID, 0, ce_no_logits},
-    {"no targets", "targets", "", INVALID, 0, ce_no_targets},
-    {"dtype unset", "dtype", "", INVALID, 0, ce_no_dtype},
-    {"dtype unknown", "dtype", "99", INVALID, 0, ce_wrong_dtype},
-    {"target_type unset", "target_type", "", INVALID, 0, ce_no_index},
-    {"target_type unknown", "target_type", "77", INVALID, 0, ce_wrong_index},
-    {"reduction unset", "reduction", "", INVALID, 0, ce_no_reduction},
-    {"reduction unknown", "reduction", "55", INVALID, 0, ce_wrong_reduction},
-    {"negative rows", "rows", "-3", INVALID, 0, ce_rows},
-    {"no classes", "classes", "0", INVALID, 0, ce_classes_zero},
-    {"negative classes", "classes", "-8", INVALID, 0, ce_classes},
-    {"short stride", "logits_stride", "39", INVALID, 0, ce_stride},
-    {"negative stride", "logits_stride", "-43", INVALID, 0, ce_stride_negative},
-    {"short stride of the gradient", "grad_logits_stride", "39", INVALID, 0, ce_grad_stride},
-    {"negative stride of the gradient", "grad_logits_stride", "-1", INVALID, 0, ce_grad_stride_negative},
-    {"in place with another stride", "grad_logits_stride|grad_logits", "44", INVALID, 0, ce_in_place},
-    {"unknown flag", "flags", "", INVALID, 0, ce_flags},
-    {"flag of another loss", "flags", "", INVALID, 0, ce_other_flag},
-    {"loss with reduction none", "loss|reduction", "", INVALID, 0, ce_loss_of_none},
-    {"lse with lse_in", "lse|lse_in", "", INVALID, 0, ce_lse_twice},
-    {"more bytes than addresses", "rows|logits_stride|grad_logits_stride", "", INVALID, 0, ce_too_many},
-    {"no output", "loss, loss_rows, lse, grad_logits, bad_targets", "", INVALID, 0, ce_no_output},
-    {"grad_scale without its flag", "grad_scale", "0.5", INVALID, 0, ce_no_scale_flag},
-    {"ignore_index without its flag", "ignore_index", "-100", INVALID, 0, ce_no_ignore_flag},
-    {"grad_loss with reduction none", "grad_loss", "0x", INVALID, 0, ce_factor_of_none},
-    {"grad_loss without a gradient", "grad_loss", "0x", INVALID, 0, ce_factor_alone},
-    {"grad_loss_rows without a gradient", "grad_loss_rows", "0x", INVALID, 0, ce_row_factor_alone},
-    {"gradient overlaps the logits", "grad_logits", "0x", INVALID, 0, ce_overlap},
-    {"logits", "logits", "0x", MISALIGNED, 0, ce_logits_odd},
-    {"targets", "targets", "0x", MISALIGNED, 0, ce_targets_odd},
-    {"loss", "loss", "0x", MISALIGNED, 0, ce_loss_odd},
-    {"loss_rows", "loss_rows", "0x", MISALIGNED, 0, ce_loss_rows_odd},
-    {"lse", "lse", "0x", MISALIGNED, 0, ce_lse_odd},
-    {"lse_in", "lse_in", "0x", MISALIGNED, 0, ce_lse_in_odd},
-    {"grad_logits", "grad_logits", "0x", MISALIGNED, 0, ce_grad_odd},
-    {"bad_targets", "bad_targets", "0x", MISALIGNED, 0, ce_bad_odd},
-    {"grad_loss", "grad_loss", "0x", MISALIGNED, 0, ce_grad_loss_odd},
-    {"grad_loss_rows", "grad_loss_rows", "0x", MISALIGNED, 0, ce_grad_loss_rows_odd},
-    {"workspace", "workspace", "0x", MISALIGNED, NEEDS_WORKSPACE | ONLY_THE_CALL, ce_workspace_odd},
-    {"workspace at 8 bytes", "workspace", "0x", MISALIGNED, NEEDS_WORKSPACE | ONLY_THE_CALL, ce_workspace_8},
-    {"small workspace", "workspace_bytes", "", GPULOSS_ERROR_WORKSPACE_TOO_SMALL, NEEDS_WORKSPACE | ONLY_THE_CALL,
-     ce_workspace_small},
+#include "misuse_cross_entropy.def"
 };
+static const misuse combine_misuses[] = {
+#include "misuse_combine.def"
+};
+#undef MISUSE
 
 static void cross_entropy_refuses(void **state) {
-    static const loss_calls cross_entropy = {"cross_entropy", ce_correct, ce_call, ce_query, ce_give_workspace};
+    static const loss_calls cross_entropy = {"cross_entropy", "cross_entropy", ce_correct,
+                                             ce_call,         ce_query,        ce_give_workspace};
     (void)state;
     REQUIRE_GPU();
     check_misuses(&cross_entropy, ce_misuses, sizeof ce_misuses / sizeof ce_misuses[0]);
+}
+
+static any_desc combine_correct(const world *w) {
+    any_desc any = ce_correct(w);
+    any.ce.logits = any.ce.grad_loss = any.ce.grad_loss_rows = NULL;
+    any.ce.grad_logits = NULL;
+    any.ce.shards = SHARDS;
+    any.ce.shard_rows = (gpuloss_shard_row *)AT(shard_rows);
+    return any;
+}
+
+static gpuloss_status combine_call(const any_desc *d) {
+    return gpuloss_cross_entropy_combine(harness_context, &d->ce, NULL);
+}
+
+static void combine_refuses(void **state) {
+    static const loss_calls combine = {
+        "cross_entropy_combine", "cross_entropy", combine_correct, combine_call, ce_query, ce_give_workspace};
+    (void)state;
+    REQUIRE_GPU();
+    check_misuses(&combine, combine_misuses, sizeof combine_misuses / sizeof combine_misuses[0]);
 }
 
 /* -------------------------------------------------------------------------------------------------------- kl_div */
@@ -356,96 +348,17 @@ static void kl_give_workspace(any_desc *d, void *workspace, size_t bytes) {
     d->kl.workspace_bytes = bytes;
 }
 
-#define SPOIL_KL(name, statement) SPOIL(name, kl, statement)
-
-SPOIL_KL(kl_no_input, d->input = NULL)
-SPOIL_KL(kl_no_target, d->target = NULL)
-SPOIL_KL(kl_no_dtype, d->dtype = GPULOSS_DTYPE_UNSET)
-SPOIL_KL(kl_wrong_dtype, d->dtype = (gpuloss_dtype)99)
-SPOIL_KL(kl_no_input_kind, d->input_kind = GPULOSS_KIND_UNSET)
-SPOIL_KL(kl_no_target_kind, d->target_kind = GPULOSS_KIND_UNSET)
-SPOIL_KL(kl_wrong_kind, d->target_kind = (gpuloss_kind)33)
-SPOIL_KL(kl_no_reduction, d->reduction = GPULOSS_REDUCTION_UNSET)
-SPOIL_KL(kl_rows, d->rows = -3)
-SPOIL_KL(kl_classes, d->classes = 0)
-SPOIL_KL(kl_input_stride, d->input_stride = CLASSES - 1)
-SPOIL_KL(kl_target_stride, d->target_stride = CLASSES - 1)
-SPOIL_KL(kl_elements_stride, d->loss_elements_stride = CLASSES - 1)
-SPOIL_KL(kl_grad_stride, d->grad_input_stride = CLASSES - 1)
-SPOIL_KL(kl_in_place, d->grad_input = operand_pointer(&w->logits); d->grad_input_stride = STRIDE + 1)
-SPOIL_KL(kl_flags, d->flags |= 1u << 30)
-SPOIL_KL(kl_other_flag, d->flags |= (unsigned)GPULOSS_USE_IGNORE_INDEX)
-SPOIL_KL(kl_loss_of_none, d->reduction = GPULOSS_NONE)
-SPOIL_KL(kl_eps_negative, d->eps = -0.5)
-SPOIL_KL(kl_eps_nan, d->eps = (double)NAN)
-SPOIL_KL(kl_eps_inf, d->eps = (double)INFINITY)
-SPOIL_KL(kl_eps_of_logs, d->eps = 0.5; d->input_kind = d->target_kind = GPULOSS_LOG_PROBABILITIES)
-SPOIL_KL(kl_input_odd, d->input = byte_after(d->input))
-SPOIL_KL(kl_target_odd, d->target = byte_after(d->target))
-SPOIL_KL(kl_loss_odd, d->loss = byte_after(d->loss))
-SPOIL_KL(kl_loss_rows_odd, d->loss_rows = byte_after(d->loss_rows))
-SPOIL_KL(kl_elements_odd, d->loss_elements = byte_after(d->loss_elements))
-SPOIL_KL(kl_grad_odd, d->grad_input = byte_after(d->grad_input))
-SPOIL_KL(kl_grad_loss_odd, d->grad_loss = byte_after(d->grad_loss))
-SPOIL_KL(kl_grad_loss_rows_odd, d->grad_loss_rows = byte_after(d->grad_loss_rows))
-SPOIL_KL(kl_workspace_odd, d->workspace = byte_after(d->workspace))
-SPOIL_KL(kl_workspace_small, d->workspace_bytes -= 1)
-SPOIL_KL(kl_too_many, d->rows = INT64_MAX / 4)
-SPOIL_KL(kl_no_output, d->loss = d->loss_rows = d->loss_elements = d->grad_input = NULL;
-         d->grad_loss = d->grad_loss_rows = NULL)
-SPOIL_KL(kl_no_scale_flag, d->grad_scale = 0.5)
-SPOIL_KL(kl_factor_of_none, d->reduction = GPULOSS_NONE; d->loss = NULL)
-SPOIL_KL(kl_factor_alone, d->grad_input = NULL; d->grad_loss_rows = NULL)
-SPOIL_KL(kl_overlap, d->grad_input = (unsigned char *)operand_pointer(&w->logits) + 4)
-SPOIL_KL(kl_overlap_target, d->grad_input = operand_pointer(&w->second))
-SPOIL_KL(kl_overlap_elements, d->loss_elements = operand_pointer(&w->logits))
-
+#define MISUSE(name, what, fields, got, status, how, ...) SPOIL(name, kl, __VA_ARGS__)
+#include "misuse_kl_div.def"
+#undef MISUSE
+#define MISUSE MISUSE_ROW
 static const misuse kl_misuses[] = {
-    {"no input", "input", "", INVALID, 0, kl_no_input},
-    {"no target", "target", "", INVALID, 0, kl_no_target},
-    {"dtype unset", "dtype", "", INVALID, 0, kl_no_dtype},
-    {"dtype unknown", "dtype", "99", INVALID, 0, kl_wrong_dtype},
-    {"input_kind unset", "input_kind", "", INVALID, 0, kl_no_input_kind},
-    {"target_kind unset", "target_kind", "", INVALID, 0, kl_no_target_kind},
-    {"target_kind unknown", "target_kind", "33", INVALID, 0, kl_wrong_kind},
-    {"reduction unset", "reduction", "", INVALID, 0, kl_no_reduction},
-    {"negative rows", "rows", "-3", INVALID, 0, kl_rows},
-    {"no classes", "classes", "0", INVALID, 0, kl_classes},
-    {"short stride of the input", "input_stride", "39", INVALID, 0, kl_input_stride},
-    {"short stride of the target", "target_stride", "39", INVALID, 0, kl_target_stride},
-    {"short stride of the terms", "loss_elements_stride", "39", INVALID, 0, kl_elements_stride},
-    {"short stride of the gradient", "grad_input_stride", "39", INVALID, 0, kl_grad_stride},
-    {"in place with another stride", "grad_input_stride|grad_input", "44", INVALID, 0, kl_in_place},
-    {"unknown flag", "flags", "", INVALID, 0, kl_flags},
-    {"flag of another loss", "flags", "", INVALID, 0, kl_other_flag},
-    {"loss with reduction none", "loss|reduction", "", INVALID, 0, kl_loss_of_none},
-    {"negative eps", "eps", "-0.5", INVALID, 0, kl_eps_negative},
-    {"eps is NaN", "eps", "", INVALID, 0, kl_eps_nan},
-    {"eps is infinite", "eps", "", INVALID, 0, kl_eps_inf},
-    {"eps with logarithms only", "eps", "0.5", INVALID, 0, kl_eps_of_logs},
-    {"more bytes than addresses", "rows|input_stride|target_stride|grad_input_stride", "", INVALID, 0, kl_too_many},
-    {"no output", "loss, loss_rows, loss_elements, grad_input", "", INVALID, 0, kl_no_output},
-    {"grad_scale without its flag", "grad_scale", "0.5", INVALID, 0, kl_no_scale_flag},
-    {"grad_loss with reduction none", "grad_loss", "0x", INVALID, 0, kl_factor_of_none},
-    {"grad_loss without a gradient", "grad_loss", "0x", INVALID, 0, kl_factor_alone},
-    {"gradient overlaps the input", "grad_input", "0x", INVALID, 0, kl_overlap},
-    {"gradient over the target", "grad_input", "0x", INVALID, 0, kl_overlap_target},
-    {"terms over the input", "loss_elements", "0x", INVALID, 0, kl_overlap_elements},
-    {"input", "input", "0x", MISALIGNED, 0, kl_input_odd},
-    {"target", "target", "0x", MISALIGNED, 0, kl_target_odd},
-    {"loss", "loss", "0x", MISALIGNED, 0, kl_loss_odd},
-    {"loss_rows", "loss_rows", "0x", MISALIGNED, 0, kl_loss_rows_odd},
-    {"loss_elements", "loss_elements", "0x", MISALIGNED, 0, kl_elements_odd},
-    {"grad_input", "grad_input", "0x", MISALIGNED, 0, kl_grad_odd},
-    {"grad_loss", "grad_loss", "0x", MISALIGNED, 0, kl_grad_loss_odd},
-    {"grad_loss_rows", "grad_loss_rows", "0x", MISALIGNED, 0, kl_grad_loss_rows_odd},
-    {"workspace", "workspace", "0x", MISALIGNED, NEEDS_WORKSPACE | ONLY_THE_CALL, kl_workspace_odd},
-    {"small workspace", "workspace_bytes", "", GPULOSS_ERROR_WORKSPACE_TOO_SMALL, NEEDS_WORKSPACE | ONLY_THE_CALL,
-     kl_workspace_small},
+#include "misuse_kl_div.def"
 };
+#undef MISUSE
 
 static void kl_div_refuses(void **state) {
-    static const loss_calls kl_div = {"kl_div", kl_correct, kl_call, kl_query, kl_give_workspace};
+    static const loss_calls kl_div = {"kl_div", "kl_div", kl_correct, kl_call, kl_query, kl_give_workspace};
     (void)state;
     REQUIRE_GPU();
     check_misuses(&kl_div, kl_misuses, sizeof kl_misuses / sizeof kl_misuses[0]);
@@ -464,11 +377,13 @@ static void empty_arrays_may_be_null(void **state) {
     ce = ce_correct(&w).ce;
     ce.rows = 0;
     ce.logits = ce.targets = ce.grad_loss = ce.grad_loss_rows = NULL;
-    ce.loss_rows = ce.lse = ce.grad_logits = NULL;
+    ce.loss_rows = ce.z_loss_rows = ce.lse = ce.grad_logits = NULL;
+    ce.argmax = NULL;
+    ce.class_weights = ce.row_weights = NULL;
     require_ok(gpuloss_cross_entropy(harness_context, &ce, NULL));
     operand_fetch(&w.loss, &r, true);
     operand_fetch(&w.bad_targets, &r, true);
-    if (!isnan(operand_value(&w.loss, GPULOSS_F32, 0, 0)) || operand_count(&w.bad_targets) != 0)
+    if (!isnan(operand_value(&w.loss, GPULOSS_F32, 0, 0)) || operand_integer(&w.bad_targets, 0) != 0)
         report_failure(&r, "cross_entropy", 0, 0, "the mean of nothing is not NaN, or bad targets were counted");
     kl = kl_correct(&w).kl;
     kl.rows = 0;
@@ -516,9 +431,8 @@ static void nulls_are_refused(void **state) {
 
 int run_misuse_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cross_entropy_refuses),
-        cmocka_unit_test(kl_div_refuses),
-        cmocka_unit_test(nulls_are_refused),
+        cmocka_unit_test(cross_entropy_refuses),    cmocka_unit_test(combine_refuses),
+        cmocka_unit_test(kl_div_refuses),           cmocka_unit_test(nulls_are_refused),
         cmocka_unit_test(empty_arrays_may_be_null),
     };
     return cmocka_run_group_tests_name("misuse", tests, NULL, NULL);

@@ -60,50 +60,112 @@ static void *memory(size_t count, size_t size) {
 }
 
 static long double upstream_of(const vector_case *c) {
-    const double *factor = vector_values(c, "grad_scale", 1);
-    return factor ? (long double)*factor : 1;
+    return (long double)vector_number(c, "grad_scale", 1);
+}
+
+static int64_t *integers(const vector_case *c, const char *name, size_t count) {
+    const double *values = required(c, name, count);
+    int64_t *to = (int64_t *)memory(count, sizeof *to);
+    size_t i;
+    for (i = 0; i < count; i++)
+        to[i] = (int64_t)values[i];
+    return to;
+}
+
+static void read_cross_entropy(const vector_case *c, reference_cross_entropy *r) {
+    size_t rows, n;
+    memset(r, 0, sizeof *r);
+    r->rows = vector_integer(c, "rows", 0);
+    r->classes = vector_integer(c, "classes", 0);
+    r->inner = vector_integer(c, "inner", 0);
+    rows = (size_t)r->rows;
+    n = rows * (size_t)r->classes;
+    assert_true(n > 0);
+    r->x = required(c, "x", n);
+    r->target_probabilities = vector_values(c, "target_probabilities", n);
+    r->targets = r->target_probabilities ? NULL : integers(c, "targets", rows);
+    r->reduction = (gpuloss_reduction)vector_integer(c, "reduction", 0);
+    r->use_ignore_index = 1;
+    r->ignore_index = vector_integer(c, "ignore_index", -100);
+    r->class_weights = vector_values(c, "class_weights", (size_t)r->classes);
+    r->row_weights = vector_values(c, "row_weights", rows);
+    r->label_smoothing = vector_number(c, "label_smoothing", 0);
+    r->lse_square_scale = vector_number(c, "lse_square_scale", 0);
+    r->logit_scale = vector_number(c, "logit_scale", 0);
+    r->softcap = vector_number(c, "softcap", 0);
+    r->external_divisor = vector_number(c, "divisor", 0);
+    r->grad_scale = upstream_of(c);
+    r->grad_loss_rows = vector_values(c, "grad_loss_rows", rows);
+    r->argmax = (int64_t *)memory(rows, sizeof *r->argmax);
+    r->loss_rows = (long double *)memory(rows, sizeof(long double));
+    r->z_loss_rows = (long double *)memory(rows, sizeof(long double));
+    r->lse = (long double *)memory(rows, sizeof(long double));
+    r->grad = (long double *)memory(n, sizeof(long double));
+    r->grad_target_probabilities = (long double *)memory(n, sizeof(long double));
+}
+
+static void free_cross_entropy(reference_cross_entropy *r) {
+    free((void *)(uintptr_t)r->targets);
+    free(r->argmax);
+    free(r->loss_rows);
+    free(r->z_loss_rows);
+    free(r->lse);
+    free(r->grad);
+    free(r->grad_target_probabilities);
+}
+
+/* The size of the terms of a row's loss: masses add up to the largest weight times the sum of the targets, and are
+ * multiplied with differences of logits. The options of the vectors make logits larger by a factor below 2. */
+static long double largest_term(const vector_case *c, const reference_cross_entropy *r) {
+    size_t rows = (size_t)r->rows, classes = (size_t)r->classes;
+    long double logit = 4 * largest_of(r->x, rows * classes) + logl((long double)classes), mass = 1;
+    if (r->target_probabilities)
+        mass += (long double)classes * largest_of(r->target_probabilities, rows * classes);
+    if (r->class_weights)
+        mass *= 1 + largest_of(r->class_weights, classes);
+    mass += (long double)r->lse_square_scale * logit;
+    if (r->row_weights)
+        mass *= 1 + largest_of(r->row_weights, rows);
+    if (r->grad_loss_rows)
+        mass *= 1 + largest_of(r->grad_loss_rows, rows);
+    return mass * logit * (1 + fabsl(upstream_of(c)));
+}
+
+static void expect_counts(const vector_case *c, const reference_cross_entropy *r) {
+    const double *best = vector_values(c, "argmax", (size_t)r->rows);
+    int64_t row;
+    for (row = 0; best && row < r->rows; row++)
+        if (r->argmax[row] != (int64_t)best[row])
+            fail_msg("%s: argmax[%d]: reference %d, PyTorch %g", c->name, (int)row, (int)r->argmax[row], best[row]);
+    if (r->correct != vector_integer(c, "correct", r->correct))
+        fail_msg("%s: correct: reference %d", c->name, (int)r->correct);
 }
 
 static void check_cross_entropy(const vector_case *c) {
     reference_cross_entropy r;
-    size_t rows, n, i;
-    int64_t *targets;
-    const double *given;
+    size_t rows, n;
     long double operations, largest;
-    memset(&r, 0, sizeof r);
-    r.rows = vector_integer(c, "rows", 0);
-    r.classes = vector_integer(c, "classes", 0);
+    read_cross_entropy(c, &r);
+    reference_cross_entropy_run(&r);
     rows = (size_t)r.rows;
     n = rows * (size_t)r.classes;
-    assert_true(n > 0);
-    r.x = required(c, "x", n);
-    given = required(c, "targets", rows);
-    targets = (int64_t *)memory(rows, sizeof *targets);
-    for (i = 0; i < rows; i++)
-        targets[i] = (int64_t)given[i];
-    r.targets = targets;
-    r.reduction = (gpuloss_reduction)vector_integer(c, "reduction", 0);
-    r.use_ignore_index = 1;
-    r.ignore_index = vector_integer(c, "ignore_index", -100);
-    r.grad_scale = upstream_of(c);
-    r.grad_loss_rows = vector_values(c, "grad_loss_rows", rows);
-    r.loss_rows = (long double *)memory(rows, sizeof(long double));
-    r.lse = (long double *)memory(rows, sizeof(long double));
-    r.grad = (long double *)memory(n, sizeof(long double));
-    reference_cross_entropy_run(&r);
-    operations = (long double)n + 16;
-    largest = 2 * largest_of(r.x, n);
+    operations = (long double)n + 24;
+    largest = largest_term(c, &r);
     required(c, "grad", n);
     expect_all(c, "loss_rows", r.loss_rows, rows, operations, largest);
+    expect_all(c, "z_loss_rows", r.z_loss_rows, rows, operations, largest);
     expect_all(c, "lse", r.lse, rows, operations, largest);
     expect_all(c, "grad", r.grad, n, operations, largest);
-    if (r.reduction != GPULOSS_NONE)
+    expect_all(c, "grad_target_probabilities", r.grad_target_probabilities, n, operations, largest);
+    expect_counts(c, &r);
+    if (r.reduction != GPULOSS_NONE) {
         expect_near(c->name, "loss", 0, r.loss, *required(c, "loss", 1),
                     tolerance(operations, largest * (1 + (long double)rows)));
-    free(targets);
-    free(r.loss_rows);
-    free(r.lse);
-    free(r.grad);
+        if (r.lse_square_scale > 0)
+            expect_near(c->name, "z_loss", 0, r.z_loss, *required(c, "z_loss", 1),
+                        tolerance(operations, largest * (1 + (long double)rows)));
+    }
+    free_cross_entropy(&r);
 }
 
 static void check_kl_div(const vector_case *c) {
@@ -178,6 +240,11 @@ static void cross_entropy_as_pytorch(void **state) {
     check_file("cross_entropy.txt", "cross_entropy", 17, check_cross_entropy);
 }
 
+static void cross_entropy_options_as_pytorch(void **state) {
+    (void)state;
+    check_file("cross_entropy_options.txt", "cross_entropy", 65, check_cross_entropy);
+}
+
 static void kl_div_as_pytorch(void **state) {
     (void)state;
     check_file("kl_div.txt", "kl_div", 27, check_kl_div);
@@ -242,6 +309,7 @@ static void kl_div_of_near_distributions(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cross_entropy_as_pytorch),
+        cmocka_unit_test(cross_entropy_options_as_pytorch),
         cmocka_unit_test(kl_div_as_pytorch),
         cmocka_unit_test(cross_entropy_of_equal_logits),
         cmocka_unit_test(kl_div_of_near_distributions),

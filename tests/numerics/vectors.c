@@ -55,6 +55,11 @@ const double *vector_values(const vector_case *c, const char *name, size_t count
     return NULL;
 }
 
+double vector_number(const vector_case *c, const char *name, double otherwise) {
+    const double *value = vector_values(c, name, 1);
+    return value ? *value : otherwise;
+}
+
 int64_t vector_integer(const vector_case *c, const char *name, int64_t otherwise) {
     const double *value = vector_values(c, name, 1);
     return value ? (int64_t)*value : otherwise;

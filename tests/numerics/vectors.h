@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { VECTOR_FIELDS = 16, VECTOR_NAME = 64 };
+enum { VECTOR_FIELDS = 32, VECTOR_NAME = 64 };
 
 typedef struct vector_field {
     char name[VECTOR_NAME];
@@ -26,7 +26,8 @@ void vector_free(vector_case *c);
 
 /* The values of a field that must have `count` of them; NULL when the case has no such field. */
 const double *vector_values(const vector_case *c, const char *name, size_t count);
-/* A field of one whole number, or `otherwise`. */
+/* A field of one number, or `otherwise`. */
+double vector_number(const vector_case *c, const char *name, double otherwise);
 int64_t vector_integer(const vector_case *c, const char *name, int64_t otherwise);
 
 #endif

@@ -1,4 +1,5 @@
-"""Writes cross_entropy.txt and kl_div.txt beside this file: what PyTorch computes, in double precision on the CPU.
+"""Writes cross_entropy.txt, cross_entropy_options.txt and kl_div.txt beside this file: what PyTorch computes, in double
+precision on the CPU.
 
     python tests/vectors/make_vectors.py
 
@@ -103,6 +104,167 @@ def cross_entropy_cases():
     yield cross_entropy(source, "all_ignored_sum", grid(source, 2, 3, -2, 2, 64), torch.tensor([-100, -100]), "sum")
 
 
+def image_grid(source, images, classes, inner, low, high, steps):
+    """[images, classes, inner], or [images, classes] where inner is 0."""
+    flat = grid(source, images * classes, max(inner, 1), low, high, steps)
+    return flat.reshape(images, classes, inner) if inner else flat.reshape(images, classes)
+
+
+def transformed(x, options):
+    x = x * options.get("logit_scale", 1.0)
+    cap = options.get("softcap", 0.0)
+    return cap * torch.tanh(x / cap) if cap else x
+
+
+def option_losses(x, target, options):
+    """loss_rows, z_loss_rows and lse, [images] or [images, inner]: F.cross_entropy of what the options make of x, plus
+    the z-loss, times the row weights."""
+    ignore_index = options.get("ignore_index", -100)
+    x = transformed(x, options)
+    lse = torch.logsumexp(x, dim=1)
+    rows = F.cross_entropy(
+        x,
+        target,
+        weight=options.get("class_weights"),
+        reduction="none",
+        ignore_index=ignore_index,
+        label_smoothing=options.get("label_smoothing", 0.0),
+    )
+    z_rows = options.get("lse_square_scale", 0.0) * lse**2
+    if not target.is_floating_point():
+        z_rows = torch.where(target == ignore_index, 0.0, z_rows)
+    factor = options["row_weights"].reshape(lse.shape) if "row_weights" in options else torch.ones_like(lse)
+    return factor * (rows + z_rows), factor * z_rows, lse
+
+
+def option_divisor(target, options, reduction, rows):
+    """What the sum of the rows is divided by."""
+    if reduction in ("none", "sum"):
+        return 1.0
+    if "divisor" in options and reduction == "mean":
+        return options["divisor"]
+    if reduction == "batchmean" or target.is_floating_point():
+        return float(rows)
+    kept = target[target != options.get("ignore_index", -100)]
+    weights = options.get("class_weights")
+    return float(kept.numel()) if weights is None else weights[kept].sum()
+
+
+def check_against_pytorch(loss, x, target, options, reduction):
+    """Where PyTorch has all the options itself, its own reduction must give the same."""
+    if reduction not in ("sum", "mean") or {"divisor", "row_weights", "lse_square_scale"} & options.keys():
+        return
+    own = F.cross_entropy(
+        transformed(x, options),
+        target,
+        weight=options.get("class_weights"),
+        reduction=reduction,
+        ignore_index=options.get("ignore_index", -100),
+        label_smoothing=options.get("label_smoothing", 0.0),
+    )
+    assert torch.allclose(own, loss, rtol=1e-13, atol=1e-13, equal_nan=True), (own, loss)
+
+
+def cross_entropy_options(source, name, x, target, reduction, **options):
+    images, classes = x.shape[:2]
+    inner = x.shape[2] if x.dim() == 3 else 0
+    rows = images * max(inner, 1)
+    x = x.clone().requires_grad_(True)
+    probabilities = target.is_floating_point()
+    if probabilities:
+        target = target.clone().requires_grad_(True)
+    loss_rows, z_rows, lse = option_losses(x, target, options)
+    divisor = option_divisor(target, options, reduction, rows)
+    factor, factor_field = upstream(source, reduction, rows, (rows, 1))
+    if reduction == "none":
+        loss_rows.backward(factor.reshape(loss_rows.shape))
+    else:
+        loss = loss_rows.sum() / divisor
+        check_against_pytorch(loss, x, target, options, reduction)
+        loss.backward(factor)
+    fields = {"rows": rows, "classes": classes, "inner": inner, "reduction": REDUCTIONS[reduction]}
+    fields.update(options)
+    fields.setdefault("ignore_index", -100)
+    fields["x"] = x
+    fields["target_probabilities" if probabilities else "targets"] = target
+    fields.update(factor_field)
+    fields.update(loss_rows=loss_rows, z_loss_rows=z_rows, lse=lse, grad=x.grad)
+    if probabilities:
+        fields["grad_target_probabilities"] = target.grad
+    best = x.argmax(dim=1)
+    fields["argmax"] = best
+    if not probabilities:
+        fields["correct"] = int(((best == target) & (target != fields["ignore_index"])).sum())
+    if reduction != "none":
+        fields.update(loss=loss, z_loss=z_rows.sum() / divisor)
+    return case("cross_entropy", name, fields)
+
+
+def option_sets(source, rows, classes):
+    """Options by name: those of PyTorch alone and together, then those that it has no argument for."""
+    weights = (grid(source, 1, classes, 0, 2, 32) + 1 / 32).reshape(-1)
+    row_weights = (grid(source, 1, rows, 0, 2, 32) + 1 / 32).reshape(-1)
+    yield "weights", {"class_weights": weights}
+    yield "smoothing", {"label_smoothing": 0.125}
+    yield "weights_smoothing", {"class_weights": weights, "label_smoothing": 0.3}
+    yield "all_smoothed", {"label_smoothing": 1.0}
+    yield "scale", {"logit_scale": 0.75}
+    yield "softcap", {"softcap": 3.0}
+    yield "z_loss", {"lse_square_scale": 0.015625}
+    yield "row_weights", {"row_weights": row_weights}
+    yield "divisor", {"divisor": 5.5}
+    yield "every", {
+        "class_weights": weights,
+        "label_smoothing": 0.2,
+        "lse_square_scale": 0.001,
+        "logit_scale": 1.25,
+        "softcap": 5.0,
+        "row_weights": row_weights,
+        "divisor": 3.25,
+    }
+
+
+def targets_of(source, images, classes, inner):
+    shape = (images, inner) if inner else (images,)
+    numbers = [source.randrange(classes) for _ in range(images * max(inner, 1))]
+    return torch.tensor(numbers).reshape(shape)
+
+
+def cross_entropy_option_cases():
+    source = random.Random(3)
+    reductions = list(REDUCTIONS)
+    # The reductions go round, so that in the three layouts each option meets all but one of them.
+    turn = 0
+    for inner in (0, 2, 3):
+        images, classes = 4 if inner == 0 else 2, 5
+        rows = images * max(inner, 1)
+        layout = f"inner{inner}_" if inner else ""
+        for name, options in option_sets(source, rows, classes):
+            reduction = "mean" if name == "divisor" else reductions[turn % len(reductions)]
+            turn += 1
+            x = image_grid(source, images, classes, inner, -4, 4, 64)
+            targets = targets_of(source, images, classes, inner)
+            targets.reshape(-1)[1] = -100
+            yield cross_entropy_options(source, f"{layout}{name}_{reduction}", x, targets, reduction, **options)
+            t = image_grid(source, images, classes, inner, 0, 1, 64)
+            yield cross_entropy_options(source, f"{layout}{name}_t_{reduction}", x, t, reduction, **options)
+    x = grid(source, 4, 5, -4, 4, 64)
+    targets = torch.tensor([2, 0, 2, 4])
+    weights = torch.tensor([0.5, 0.0, 2.0, 1.5, 0.25], dtype=torch.float64)
+    inside = {"class_weights": weights, "label_smoothing": 0.25, "ignore_index": 2}
+    yield cross_entropy_options(source, "ignore_index_inside", x, targets, "mean", **inside)
+    zero_weight = torch.tensor([1, 1, 0, 3])
+    yield cross_entropy_options(source, "target_of_no_weight", x, zero_weight, "mean", class_weights=weights)
+    # -inf: of a class without weight is left out here, since PyTorch makes NaN of it.
+    masked = x.clone()
+    masked[0, 1] = masked[2, 3] = -INF
+    yield cross_entropy_options(source, "masked", masked, targets, "none", class_weights=weights + 1)
+    yield cross_entropy_options(source, "masked_smoothed", masked, targets, "none", label_smoothing=0.25)
+    all_ignored = torch.full((4,), -100)
+    every = {"class_weights": weights, "label_smoothing": 0.25, "lse_square_scale": 0.5}
+    yield cross_entropy_options(source, "all_ignored", x, all_ignored, "sum", **every)
+
+
 def kl_div(source, name, input_kind, target_kind, given, target, reduction):
     """given and target hold what their kind says; an input of probabilities goes through torch.log."""
     rows, classes = given.shape
@@ -178,6 +340,7 @@ def main():
     warnings.simplefilter("ignore")  # about what kl_div's mean means
     torch.set_num_threads(1)
     (HERE / "cross_entropy.txt").write_text("".join(cross_entropy_cases()))
+    (HERE / "cross_entropy_options.txt").write_text("".join(cross_entropy_option_cases()))
     (HERE / "kl_div.txt").write_text("".join(kl_div_cases()))
 
 

@@ -1,0 +1,65 @@
+/* The kernel that serves every loss. */
+#include "grid.cuh"
+#include "targets.cuh"
+
+/* What must be known before the rows are: the divisor of a mean's gradient, and the sum of the class weights. */
+struct targets {};
+template <class> struct prepare {
+    DEVICE void count(const gpulossi_cross_entropy &p, gpulossi_scratch *scratch) {
+        int64_t stride = (int64_t)gridDim.x * blockDim.x;
+        int counted = 0;
+#pragma unroll 1
+        for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < p.rows.rows; base += stride) {
+            int64_t row = base + threadIdx.x;
+            counted += __syncthreads_count(row < p.rows.rows && kind_of(p, read_target(p, row)) != kIgnored);
+        }
+        if (threadIdx.x == 0)
+            atomicAdd((unsigned long long *)&scratch->counts[GPULOSSI_COUNT_ROWS], (unsigned long long)counted);
+    }
+
+    /* The two sums are exact, and leave the scratch's digits by their usual names. */
+    struct Weights {
+        typedef Total<2, 1> Totals;
+        gpulossi_scratch *scratch;
+        DEVICE double weight(const gpulossi_cross_entropy &p, int64_t c) {
+            return p.rows.flags & GPULOSSI_F64_RESULTS ? ((const double *)p.class_weights)[c]
+                                                       : (double)((const float *)p.class_weights)[c];
+        }
+        __device__ __forceinline__ bool wants(int) const { return true; }
+        __device__ __forceinline__ bool concludes() const { return true; }
+        __device__ __forceinline__ void conclude(const double *sums) const {
+            scratch->target_weights = sums[0];
+            scratch->class_weights = sums[1];
+        }
+    };
+
+    DEVICE void weigh(const gpulossi_cross_entropy &p, gpulossi_scratch *scratch) {
+        Weights weights = {scratch};
+        typename Weights::Totals total = Weights::Totals::zero();
+        int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
+        if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
+#pragma unroll 1
+            for (int64_t row = first; row < p.rows.rows; row += stride) {
+                int64_t y = read_target(p, row);
+                if (kind_of(p, y) == kClass)
+                    total.sums[0].add(Weights::weight(p, y), scratch->digits[0]);
+            }
+#pragma unroll 1
+        for (int64_t c = first; c < p.total_classes; c += stride)
+            total.sums[1].add(Weights::weight(p, c), scratch->digits[1]);
+        end(weights, scratch, total);
+    }
+
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        gpulossi_scratch *scratch = (gpulossi_scratch *)p.rows.scratch;
+        if (p.class_weights)
+            weigh(p, scratch);
+        else
+            count(p, scratch);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(GPULOSSI_BLOCK)
+    MODULE_ENTRY(const __grid_constant__ gpulossi_cross_entropy p) {
+    MODULE_KERNEL<MODULE_DTYPE>::run(p);
+}

@@ -1,0 +1,226 @@
+/* Which kernel a call of cross-entropy takes, and how its rows are spread over threads and blocks. */
+#include "check.h"
+
+#include <stdio.h>
+
+static gpuloss_context *context;
+
+static const struct {
+    gpuloss_dtype dtype;
+    const char *name;
+    int64_t width; /* elements of 16 bytes */
+} dtypes[] = {{GPULOSS_F32, "f32", 4}, {GPULOSS_F64, "f64", 2}, {GPULOSS_F16, "f16", 8}, {GPULOSS_BF16, "bf16", 8}};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+/* Runs the call and says how; it is the kernel of that name and dtype. */
+static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line) {
+    char entry[64];
+    fake.launches = 0;
+    expect_ok_(gpuloss_cross_entropy(context, d, NULL), line);
+    snprintf(entry, sizeof entry, "gpuloss_cross_entropy_%s_%s", name, dtypes[d->dtype - GPULOSS_F32].name);
+    if (strcmp(last_launch()->entry, entry) != 0)
+        fail_msg("line %d: %s is launched instead of %s", line, last_launch()->entry, entry);
+    assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
+    return last_launch();
+}
+#define TAKES(change, name)                                                                                            \
+    d = base;                                                                                                          \
+    change;                                                                                                            \
+    expect_kernel(&d, name, __LINE__)
+
+/* Each option by itself leaves the kernels that know none; what is given its neutral value does not. */
+static void every_option_alone(const gpuloss_cross_entropy_desc *call, const char *plain) {
+    gpuloss_cross_entropy_desc base = *call, d;
+    const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
+    TAKES((void)0, plain);
+    TAKES(d.class_weights = AT(6), "options");
+    TAKES(d.row_weights = AT(6), "options");
+    TAKES(d.label_smoothing = 1e-9, "options");
+    TAKES(d.lse_square_scale = 1e-9, "options");
+    TAKES(d.logit_scale = 1.5, "options");
+    TAKES(d.logit_scale = -1.0, "options");
+    TAKES(d.softcap = 1e30, "options");
+    TAKES(d.z_loss = AT(6), "options");
+    TAKES(d.z_loss_rows = AT(6), "options");
+    TAKES(d.argmax = (int64_t *)AT(6), "options");
+    TAKES(d.correct = (int64_t *)AT(6), "options");
+    TAKES(d.grad_dtype = other, "options");
+    TAKES(give_probabilities(&d), "probabilities");
+    TAKES((give_probabilities(&d), d.label_smoothing = 0.5), "probabilities");
+    TAKES((give_probabilities(&d), d.grad_logits = NULL, d.grad_target_probabilities = AT(6)), "probabilities");
+    TAKES(d.inner = 8, "columns");
+    TAKES((d.inner = 8, d.label_smoothing = 0.5), "columns");
+    TAKES((d.inner = 8, d.grad_dtype = other), "columns");
+    TAKES((d.inner = 8, give_probabilities(&d)), "columns");
+    TAKES(d.logit_scale = 1.0, plain);
+    TAKES(d.inner = 1, plain);
+    TAKES(d.grad_dtype = d.dtype, plain);
+    TAKES((d.grad_dtype = other, d.grad_logits = NULL), plain);
+    TAKES(d.target_dtype = other, plain);
+    TAKES(d.target_type = GPULOSS_U8, plain);
+    TAKES((d.flags = 0, d.ignore_index = 0), plain);
+    TAKES(d.divisor = 3.0, plain);
+    TAKES(d.divisor_in = AT(6), plain);
+    TAKES(d.reduction = GPULOSS_SUM, plain);
+    TAKES((d.loss_rows = AT(6), d.lse = AT(7), d.bad_targets = (int64_t *)AT(8)), plain);
+    TAKES(d.lse_in = AT(6), plain);
+    TAKES(d.grad_loss = d.grad_loss_rows = AT(6), plain);
+}
+
+static void options_leave_the_plain_kernels(void **state) {
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        d.dtype = dtypes[t].dtype;
+        every_option_alone(&d, "held");
+        d.classes = 1 << 20;
+        d.rows = 8;
+        every_option_alone(&d, "streamed");
+    }
+    gpuloss_destroy(context);
+}
+
+/* A shard has other classes than its targets, also when it is the only one. */
+static void shards_leave_the_plain_kernels(void **state) {
+    gpuloss_cross_entropy_desc base, d;
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        base = some_shard();
+        base.dtype = dtypes[t].dtype;
+        TAKES((void)0, "options");
+        TAKES((d.total_classes = d.classes, d.class_offset = 0), "options");
+        TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), "options");
+        TAKES((d.shard_rows = NULL, d.bad_targets = (int64_t *)AT(6)), "options");
+    }
+    gpuloss_destroy(context);
+}
+
+static void expect_group(const gpuloss_cross_entropy_desc *d, const char *name, unsigned group, int line) {
+    const fake_launched *l = expect_kernel(d, name, line);
+    uint64_t blocks = ((uint64_t)d->rows + GPULOSSI_BLOCK / group - 1) / (GPULOSSI_BLOCK / group);
+    if (l->parameters.rows.group != group)
+        fail_msg("line %d: %u threads share %lld classes, instead of %u", line, l->parameters.rows.group,
+                 (long long)d->classes, group);
+    assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
+}
+
+/* The fewest threads that can hold a row do; a vector more takes twice as many, and a block streams what it can't hold.
+ */
+static void groups_of_held_rows(void **state) {
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        unsigned group;
+        d.dtype = dtypes[t].dtype;
+        for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
+            const char *next = group < GPULOSSI_BLOCK ? "held" : "streamed";
+            d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * dtypes[t].width;
+            expect_group(&d, "held", group, __LINE__);
+            d.classes++;
+            expect_group(&d, next, group < GPULOSSI_BLOCK ? 2 * group : group, __LINE__);
+        }
+        d.classes = 1;
+        expect_group(&d, "held", 1, __LINE__);
+    }
+    gpuloss_destroy(context);
+}
+
+/* With options a thread gets about four vectors, wherever the row begins. */
+static void groups_of_rows_with_options(void **state) {
+    size_t t;
+    int soft;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++)
+        for (soft = 0; soft < 2; soft++) {
+            gpuloss_cross_entropy_desc even = some_cross_entropy(), d;
+            const char *name = soft ? "probabilities" : "options";
+            unsigned group;
+            even.dtype = dtypes[t].dtype;
+            even.softcap = 2.0;
+            if (soft)
+                give_probabilities(&even);
+            for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
+                unsigned next = group < GPULOSSI_BLOCK ? 2 * group : group;
+                even.classes = (int64_t)group * GPULOSSI_VECTORS_STREAMED * dtypes[t].width;
+                d = even;
+                expect_group(&d, name, group, __LINE__);
+                d.classes++;
+                expect_group(&d, name, next, __LINE__);
+                d = even;
+                d.logits_stride = d.classes + 1;
+                expect_group(&d, name, next, __LINE__);
+                d = even;
+                d.rows = 100000;
+                d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+                expect_group(&d, name, group, __LINE__);
+            }
+        }
+    gpuloss_destroy(context);
+}
+
+/* Columns: warps share the classes of 64 columns, and a block has as many such groups as fit. */
+static void groups_of_columns(void **state) {
+    static const struct {
+        int64_t classes;
+        unsigned group;
+    } of_classes[] = {{1, 32}, {8, 32}, {9, 64}, {16, 64}, {17, 128}, {32, 128}, {33, 256}, {1000, 256}, {100000, 256}};
+    static const int64_t rows[] = {2, 64, 66, 128, 130, 512, 514, 1000, 1 << 20, 1 << 24};
+    size_t c, r;
+    (void)state;
+    context = new_context();
+    for (c = 0; c < sizeof of_classes / sizeof of_classes[0]; c++)
+        for (r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+            gpuloss_cross_entropy_desc d = some_cross_entropy();
+            uint64_t tiles = ((uint64_t)rows[r] + 63) / 64, groups = GPULOSSI_BLOCK / of_classes[c].group;
+            uint64_t blocks = (tiles + groups - 1) / groups;
+            const fake_launched *l;
+            d.inner = 2;
+            d.rows = rows[r];
+            d.classes = of_classes[c].classes;
+            d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+            l = expect_kernel(&d, "columns", __LINE__);
+            assert_int_equal(l->parameters.rows.group, of_classes[c].group);
+            assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
+        }
+    gpuloss_destroy(context);
+}
+
+/* Vectors are of the logits where classes are innermost, and nowhere else: what begins on 16 bytes is told. */
+static void even_rows(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    context = new_context();
+#define EVEN(change, expected)                                                                                         \
+    d = base;                                                                                                          \
+    change;                                                                                                            \
+    expect_ok(gpuloss_cross_entropy(context, &d, NULL));                                                               \
+    assert_int_equal((last_launch()->parameters.rows.flags & GPULOSSI_EVEN) != 0, expected)
+    EVEN((void)0, 1);
+    EVEN(d.softcap = 1.0, 1);
+    EVEN((d.softcap = 1.0, d.grad_logits_stride = 1001), 1);
+    EVEN((d.softcap = 1.0, d.logits_stride = 1001), 0);
+    EVEN((d.softcap = 1.0, d.logits = (const char *)d.logits + 4), 0);
+    EVEN((give_probabilities(&d), d.target_probabilities_stride = 1001), 1);
+    EVEN(d.inner = 1, 1);
+    EVEN(d.inner = 4, 0);
+    gpuloss_destroy(context);
+}
+
+int choice_tests(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(options_leave_the_plain_kernels),
+        TEST(shards_leave_the_plain_kernels),
+        TEST(groups_of_held_rows),
+        TEST(groups_of_rows_with_options),
+        TEST(groups_of_columns),
+        TEST(even_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

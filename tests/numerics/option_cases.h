@@ -1,0 +1,41 @@
+/* Cases of gpuloss_cross_entropy by the set of their options, with inputs for them. */
+#ifndef TESTS_NUMERICS_OPTION_CASES_H
+#define TESTS_NUMERICS_OPTION_CASES_H
+
+#include "run_cross_entropy.h"
+
+enum {
+    OPTION_WEIGHTS = 1,
+    OPTION_SMOOTHING = 2,
+    OPTION_Z_LOSS = 4,
+    OPTION_SOFTCAP = 8,
+    OPTION_SCALE = 16,
+    OPTION_ROW_WEIGHTS = 32,
+    OPTION_IGNORE_INDEX = 64,
+    OPTION_SETS = 128,
+    OPTION_ALL = 127,
+    OPTION_PROBABILITIES = 128 /* for targets */
+};
+
+/* The memory lives as long as the inputs. */
+typedef struct option_inputs {
+    double *x, *t, *class_weights, *row_weights;
+    int64_t *targets;
+} option_inputs;
+
+typedef struct option_shape {
+    int64_t rows, classes, inner;
+} option_shape;
+
+/* Every output is asked for; the reduction is mean. */
+ce_case option_case(gpuloss_dtype dtype, option_shape shape, unsigned options, logits_kind kind, uint64_t seed,
+                    option_inputs *in);
+void option_inputs_free(option_inputs *in);
+
+/* The index types in turn, as far as the classes fit, and an ignore_index that fits too. */
+void option_index_type(ce_case *c, unsigned number);
+/* Everything else that a case can choose, in periods that share no factor where they can, so that a run over many
+ * numbers meets the combinations in pairs. */
+void option_vary(ce_case *c, unsigned number);
+
+#endif

@@ -1,0 +1,469 @@
+/* What the other tests leave out of the kernels of cross-entropy with options, in rows, in columns and in shards: every
+ * way to read and write each element type, each place of a vector, every type of index wherever one is read, upstream
+ * factors, work left out with a given lse, the slow ways of the exponentials, and sums over rows far apart in size. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "option_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+static const double inf = (double)INFINITY;
+
+static int64_t width_of(gpuloss_dtype dtype) {
+    return (int64_t)(16 / dtype_size(dtype));
+}
+
+static void put(const ce_case *c, const option_inputs *in, int64_t row, int64_t column, double value) {
+    reference_cross_entropy layout = {0};
+    layout.classes = c->classes;
+    layout.inner = c->inner;
+    in->x[reference_element(&layout, row, column)] = value;
+}
+
+/* A forward call in two parts of the vocabulary. */
+static void run_shards(const ce_case *whole, int64_t second) {
+    const int64_t firsts[] = {0, second};
+    char text[CE_DESCRIPTION];
+    ce_case c = *whole;
+    ce_result result;
+    report r;
+    ce_describe(&c, "shards", text, sizeof text);
+    r = report_on(text);
+    c.outputs &= ~(unsigned)CE_OUT_GRAD;
+    c.grad_loss = NULL;
+    c.shards = 2;
+    ce_run_sharded(&c, firsts, 2, &result, &r);
+    ce_check(&c, &result, &r);
+    ce_free(&result);
+    case_done(&r);
+}
+
+/* With and without class weights, then with indices in the place of the probabilities. */
+static void run_types(ce_case *c, const option_inputs *in) {
+    int64_t i;
+    for (i = 0; i < c->rows * c->classes; i++)
+        in->t[i] = dtype_round(c->target_dtype, in->t[i]);
+    c->class_weights = in->class_weights;
+    ce_test(c, "types of arrays");
+    c->class_weights = NULL;
+    ce_test(c, "types of arrays");
+    c->target_probabilities = NULL;
+    ce_test(c, "types of arrays");
+    c->class_weights = in->class_weights;
+    ce_test(c, "types of arrays");
+}
+
+/* Three types, of arrays that all fit the vectors of the logits, or of which none does. */
+static void types_of_arrays(void **state) {
+    unsigned d, t, apart, columns;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (t = 0; t < DTYPE_COUNT; t++)
+            for (apart = 0; apart < 2; apart++)
+                for (columns = 0; columns < 2; columns++) {
+                    option_shape rows = {2, 4 * width_of(all_dtypes[d]) + 1, 0}, image = {6, 8, 6};
+                    option_inputs in;
+                    ce_case c = option_case(all_dtypes[d], columns ? image : rows, OPTION_PROBABILITIES, LOGITS_NORMAL,
+                                            d + t, &in);
+                    c.target_dtype = all_dtypes[t];
+                    c.grad_dtype = all_dtypes[(t + apart + columns) % DTYPE_COUNT];
+                    c.logits_stride = c.grad_stride = c.targets_stride = c.grad_targets_stride = STRIDE_16_BYTES;
+                    c.target_offset = c.grad_offset = c.grad_target_offset = c.result_offset = (int)apart;
+                    c.label_smoothing = 0.1;
+                    run_types(&c, &in);
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* The maximum, a NaN, or a masked class in each place of a thread's vectors: as many rows as places. */
+static void every_place(void **state) {
+    unsigned d, columns, soft, kind;
+    double negative[32];
+    int64_t i;
+    (void)state;
+    REQUIRE_GPU();
+    for (i = 0; i < 32; i++)
+        negative[i] = -0.5;
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (columns = 0; columns < 2; columns++)
+            for (soft = 0; soft < 2; soft++)
+                for (kind = 0; kind < 4; kind++) {
+                    int64_t n = columns ? 8 : 4 * width_of(all_dtypes[d]);
+                    const double values[] = {20, (double)NAN, -inf, inf};
+                    option_shape shape = {n, n, columns ? n : 0};
+                    unsigned options = OPTION_SMOOTHING | OPTION_WEIGHTS | (soft ? OPTION_PROBABILITIES : 0u);
+                    option_inputs in;
+                    ce_case c = option_case(all_dtypes[d], shape, options, LOGITS_NORMAL, kind, &in);
+                    for (i = 0; i < n; i++)
+                        put(&c, &in, i, i, values[kind]);
+                    c.reduction = kind == 2 ? GPULOSS_SUM : GPULOSS_NONE;
+                    ce_test(&c, "every place");
+                    c.row_weights = negative;
+                    ce_test(&c, "every place");
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* Every kind of upstream factor in columns; the divisor of the gradient given, in memory, counted and weighed. */
+static void factors_in_columns(void **state) {
+    enum { ROWS = 6 };
+    static const option_shape image = {ROWS, 5, 3};
+    static const double upstream = -0.75, weights[ROWS] = {1.0, 0.0, -2.0, 0.125, 3.0, 0.5};
+    unsigned d, given;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (given = 0; given < 24; given++) {
+            unsigned options = (given & 1 ? OPTION_WEIGHTS : 0u) | (given & 2 ? OPTION_IGNORE_INDEX : 0u);
+            option_inputs in;
+            ce_case c = option_case(all_dtypes[d], image, options, LOGITS_NORMAL, 8, &in);
+            c.divisor = given < 8 ? 2.75 : 0;
+            c.divisor_on_device = given % 8 < 4 && given < 8;
+            if (given < 16) {
+                c.grad_loss = &upstream;
+                c.grad_loss_rows = weights;
+            } else {
+                c.outputs &= ~(unsigned)CE_OUT_GRAD;
+            }
+            ce_test(&c, "factors in columns");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Without options: rows that are held, and streamed. */
+static void plain_types_of_index(void **state) {
+    unsigned d, type, streamed;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (type = 0; type < 4; type++)
+            for (streamed = 0; streamed < 2; streamed++) {
+                option_shape shape = {2, streamed ? 2049 * width_of(all_dtypes[d]) : 21, 0};
+                option_inputs in;
+                ce_case c = option_case(all_dtypes[d], shape, 0, LOGITS_NORMAL, type, &in);
+                c.targets = in.targets;
+                in.targets[0] = 7;
+                in.targets[1] = 20;
+                c.index_type = (gpuloss_index_type)((unsigned)GPULOSS_I64 + type);
+                c.outputs = CE_OUT_ALL;
+                c.divisor = 2.75;
+                c.divisor_on_device = type % 2 == 1;
+                ce_test(&c, "types of index without options");
+                option_inputs_free(&in);
+            }
+    test_done();
+}
+
+/* In rows, columns and shards; the loss is divided by the weights of the targets, which a launch without a gradient sums
+ * up itself. */
+static void types_of_index(void **state) {
+    static const option_shape shapes[] = {{7, 21, 0}, {7, 21, 7}};
+    unsigned d, k, type, ignores;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (type = 0; type < 4; type++)
+                for (ignores = 0; ignores < 2; ignores++) {
+                    option_inputs in;
+                    ce_case c = option_case(all_dtypes[d], shapes[k],
+                                            OPTION_WEIGHTS | (ignores ? (unsigned)OPTION_IGNORE_INDEX : 0u),
+                                            LOGITS_NORMAL, type, &in);
+                    option_index_type(&c, type);
+                    ce_test(&c, "types of index");
+                    c.outputs &= ~(unsigned)CE_OUT_GRAD;
+                    ce_test(&c, "types of index");
+                    if (k == 0)
+                        run_shards(&c, 9);
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* A row's factors in the combination of shards. */
+static void options_of_shards(void **state) {
+    static const option_shape shape = {9, 30, 0};
+    unsigned d, set;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (set = 0; set < 8; set++) {
+            unsigned options = set & 1 ? OPTION_ALL : OPTION_SMOOTHING | OPTION_ROW_WEIGHTS;
+            option_inputs in;
+            ce_case c = option_case(all_dtypes[d], shape, options, LOGITS_ASCENDING, set, &in);
+            c.divisor = set & 2 ? 2.75 : 0;
+            c.divisor_on_device = (set & 6) == 6;
+            in.targets[4] = 30;
+            put(&c, &in, 5, 3, (double)NAN);
+            put(&c, &in, 6, 25, (double)NAN);
+            run_shards(&c, set & 4 ? 3 : 25);
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* From a given lse, with each set of options and of outputs there is work that is left out. */
+static void outputs_from_lse(void **state) {
+    enum { ROWS = 4 };
+    static const option_shape shapes[] = {{ROWS, 37, 0}, {ROWS, 12, 2}};
+    static const double lse[ROWS] = {3.5, 6.25, 4, 5};
+    static const unsigned sets[] = {0, OPTION_SMOOTHING, OPTION_SMOOTHING | OPTION_WEIGHTS, OPTION_PROBABILITIES};
+    static const unsigned outputs[] = {CE_OUT_GRAD,
+                                       CE_OUT_LOSS,
+                                       CE_OUT_LOSS_ROWS | CE_OUT_GRAD,
+                                       CE_OUT_ARGMAX,
+                                       CE_OUT_CORRECT | CE_OUT_GRAD,
+                                       CE_OUT_Z_LOSS_ROWS | CE_OUT_GRAD};
+    unsigned d, k, set, o;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (set = 0; set < sizeof sets / sizeof sets[0]; set++) {
+                option_inputs in;
+                ce_case c = option_case(all_dtypes[d], shapes[k], sets[set] | OPTION_Z_LOSS, LOGITS_NORMAL, 5, &in);
+                c.lse_in = lse;
+                for (o = 0; o < sizeof outputs / sizeof outputs[0]; o++) {
+                    c.outputs = outputs[o] | CE_OUT_GRAD_TARGETS;
+                    if (ce_outputs(&c))
+                        ce_test(&c, "outputs from an lse");
+                }
+                option_inputs_free(&in);
+            }
+    test_done();
+}
+
+/* Four groups of two warps in a block, each of which meets by itself; from a given lse as well. */
+static void groups_of_options(void **state) {
+    enum { ROWS = 5, IMAGE = 256 };
+    static const double lse[ROWS] = {3, 4, 5, 6, 7};
+    unsigned d, soft;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (soft = 0; soft < 2; soft++) {
+            unsigned options = OPTION_SMOOTHING | (soft ? OPTION_PROBABILITIES : OPTION_WEIGHTS);
+            option_shape rows = {ROWS, 130 * width_of(all_dtypes[d]), 0}, image = {IMAGE, 9, IMAGE};
+            option_inputs in;
+            ce_case c = option_case(all_dtypes[d], rows, options, LOGITS_NORMAL, 5, &in);
+            ce_test(&c, "groups of options");
+            c.lse_in = lse;
+            c.outputs = CE_OUT_GRAD;
+            ce_test(&c, "groups of options with lse_in");
+            option_inputs_free(&in);
+            c = option_case(all_dtypes[d], image, options, LOGITS_ASCENDING, 5, &in);
+            ce_test(&c, "groups of columns");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* More tiles of columns, of a whole block each, than there are blocks. */
+static void more_tiles_than_the_grid(void **state) {
+    int64_t tiles = harness_small ? 33 : 1300;
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        option_shape image = {64 * tiles, 33, 64 * tiles};
+        option_inputs in;
+        ce_case c = option_case(all_dtypes[d], image, 0, LOGITS_NORMAL, 5, &in);
+        c.outputs = CE_OUT_LOSS | CE_OUT_GRAD;
+        ce_test(&c, "more tiles than blocks");
+        option_inputs_free(&in);
+    }
+    test_done();
+}
+
+/* Which classes of a row lie far below the others: one after the other, or all but one. */
+static bool lies_below(int64_t row, int64_t i, int64_t classes) {
+    switch (row) {
+    case 0:
+        return i % 2 == 0;
+    case 1:
+        return i % 2 == 1;
+    case 2:
+        return i < classes / 2;
+    case 3:
+        return i < classes - 1;
+    case 4:
+        return i > 0;
+    default:
+        return i / 2 % 2 == 0;
+    }
+}
+
+/* Doubles whose exponentials are subnormal, next to the maximum, before it and after it; with a softcap, those of which
+ * the derivative is made. */
+static void subnormal_exponentials_of_options(void **state) {
+    enum { ROWS = 6 };
+    static const option_shape shapes[] = {{ROWS, 16, 0}, {ROWS, 64, 0}, {ROWS, 512, 0}, {ROWS, 17, 6}, {ROWS, 4, 6}};
+    static const double softcaps[] = {0, 2, 2000};
+    unsigned k, soft, set, cap;
+    int64_t row, i;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        for (soft = 0; soft < 2; soft++)
+            for (set = 0; set < 2; set++)
+                for (cap = 0; cap < sizeof softcaps / sizeof softcaps[0]; cap++) {
+                    unsigned options = (set ? OPTION_SMOOTHING : 0u) | (soft ? OPTION_PROBABILITIES : 0u);
+                    option_inputs in;
+                    ce_case c = option_case(GPULOSS_F64, shapes[k], options | OPTION_Z_LOSS, LOGITS_NORMAL, k, &in);
+                    c.softcap = softcaps[cap];
+                    for (row = 0; row < ROWS; row++)
+                        for (i = 0; i < c.classes; i++)
+                            put(&c, &in, row, i, !lies_below(row, i, c.classes) ? 0 : cap == 2 ? -755 : -720.5);
+                    ce_test(&c, "subnormal exponentials");
+                    if (c.inner == 0 && !soft) {
+                        run_shards(&c, c.classes / 2);
+                        run_shards(&c, c.classes - 1);
+                    }
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* The sums over rows, of terms far apart in size and of either sign: of the loss, and of its part from the lse. Those
+ * are 2^e and 2^2e for the exponents e, which for double are eight times these. */
+static void sums_of_far_apart_options(void **state) {
+    enum { ROWS = 8 };
+    static const option_shape shapes[] = {{ROWS, 1, 0}, {ROWS, 1, ROWS}};
+    static const int exponents[][ROWS] = {{1, 0, -1, 20, -20, 3, 2, 1},     {-40, -41, -42, -40, -40, -40, -40, -40},
+                                          {50, 50, -40, 50, 50, 50, 20, 1}, {50, 1, 1, 1, 1, 1, 1, -40},
+                                          {60, 1, 1, 1, 1, 1, 1, 1},        {62, 62, 62, 62, 62, 62, 62, 62}};
+    unsigned d, k, e, soft, sign;
+    int row;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (soft = 0; soft < 2; soft++)
+                for (e = 0; e < sizeof exponents / sizeof exponents[0]; e++)
+                    for (sign = 0; sign < 4; sign++) {
+                        double lse[ROWS], weights[ROWS];
+                        option_inputs in;
+                        ce_case c = option_case(all_dtypes[d], shapes[k], soft ? OPTION_PROBABILITIES : 0u,
+                                                LOGITS_NORMAL, k, &in);
+                        for (row = 0; row < ROWS; row++) {
+                            lse[row] = ldexp(1, exponents[e][row] * (c.dtype == GPULOSS_F64 ? e == 5 ? 16 : 8 : 1));
+                            weights[row] = sign == 0 || (sign == 2 && row % 2) ? 1 : -1;
+                            in.x[row] = 0;
+                            if (soft)
+                                in.t[row] = 1;
+                        }
+                        if (sign == 3)
+                            lse[2] = e % 2 && !soft ? inf : (double)NAN;
+                        c.lse_in = lse;
+                        c.row_weights = weights;
+                        c.lse_square_scale = e == 5 ? 0 : 1;
+                        c.reduction = GPULOSS_SUM;
+                        c.outputs = CE_OUT_LOSS | CE_OUT_Z_LOSS | CE_OUT_LOSS_ROWS;
+                        ce_test(&c, "sums far apart");
+                        option_inputs_free(&in);
+                    }
+    test_done();
+}
+
+/* The sum of the weights of the targets, in the launch of the loss and, for a gradient, in the one before it, which sums
+ * up those of all classes as well. */
+static void sums_of_far_apart_weights(void **state) {
+    enum { ROWS = 8, CLASSES = 5 };
+    static const option_shape shapes[] = {{ROWS, CLASSES, 0}, {ROWS, CLASSES, ROWS}};
+    static const int exponents[][CLASSES] = {{50, 2, -40, -100, 0}, {50, 50, 50, 50, 50},     {-80, -81, -82, -80, -80},
+                                             {45, 2, 1, 1, 0},      {-100, -30, -80, -90, 9}, {110, 110, 110, 110, 110},
+                                             {1, 1, 1, 9999, 9999}};
+    unsigned d, k, e, grad;
+    int i;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (e = 0; e < sizeof exponents / sizeof exponents[0]; e++)
+                for (grad = 0; grad < 2; grad++) {
+                    option_inputs in;
+                    ce_case c =
+                        option_case(all_dtypes[d], shapes[k], OPTION_WEIGHTS | OPTION_SMOOTHING, LOGITS_NORMAL, k, &in);
+                    for (i = 0; i < CLASSES; i++)
+                        in.class_weights[i] = ldexp(1, exponents[e][i] * (c.dtype == GPULOSS_F64 ? 9 : 1));
+                    for (i = 0; i < ROWS; i++)
+                        in.targets[i] = i % (e == 4 ? 4 : CLASSES);
+                    c.outputs = CE_OUT_LOSS | (grad ? (unsigned)CE_OUT_GRAD : (unsigned)CE_OUT_BAD_TARGETS);
+                    ce_test(&c, "weights far apart");
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* Shards of which one lies far below the other, and sums over the rows that they make, of terms far apart in size. */
+static void shards_far_apart(void **state) {
+    enum { ROWS = 4, CLASSES = 6 };
+    static const option_shape shape = {ROWS, CLASSES, 0};
+    static const int exponents[][ROWS] = {{0, 1, 2, 3}, {100, -100, 20, 1}, {110, 110, 110, 110}, {-100, -90, -110, 0}};
+    unsigned d, e, above;
+    int64_t row, i;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (e = 0; e < sizeof exponents / sizeof exponents[0]; e++)
+            for (above = 0; above < 2; above++) {
+                option_inputs in;
+                ce_case c =
+                    option_case(all_dtypes[d], shape, OPTION_SMOOTHING | OPTION_ROW_WEIGHTS, LOGITS_NORMAL, e, &in);
+                for (row = 0; row < ROWS; row++) {
+                    in.row_weights[row] = ldexp(row % 2 ? 1 : -1, exponents[e][row] * (c.dtype == GPULOSS_F64 ? 9 : 1));
+                    for (i = 0; i < CLASSES; i++)
+                        put(&c, &in, row, i, (i < 3) == (above != 0) ? 0.5 : -720);
+                }
+                c.reduction = GPULOSS_SUM;
+                run_shards(&c, 3);
+                option_inputs_free(&in);
+            }
+    test_done();
+}
+
+/* Rows of more than one step of a block, with masses, whose maximum still rises. */
+static void long_rows_with_masses(void **state) {
+    unsigned d, soft;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (soft = 0; soft < 2; soft++) {
+            option_shape shape = {1, 2049 * width_of(all_dtypes[d]), 0};
+            option_inputs in;
+            ce_case c = option_case(all_dtypes[d], shape, OPTION_SMOOTHING | (soft ? OPTION_PROBABILITIES : 0u),
+                                    LOGITS_ASCENDING, d, &in);
+            ce_test(&c, "long row with masses");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
+int run_coverage_option_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(types_of_arrays),
+        cmocka_unit_test(every_place),
+        cmocka_unit_test(factors_in_columns),
+        cmocka_unit_test(plain_types_of_index),
+        cmocka_unit_test(types_of_index),
+        cmocka_unit_test(options_of_shards),
+        cmocka_unit_test(outputs_from_lse),
+        cmocka_unit_test(groups_of_options),
+        cmocka_unit_test(more_tiles_than_the_grid),
+        cmocka_unit_test(subnormal_exponentials_of_options),
+        cmocka_unit_test(sums_of_far_apart_options),
+        cmocka_unit_test(sums_of_far_apart_weights),
+        cmocka_unit_test(shards_far_apart),
+        cmocka_unit_test(long_rows_with_masses),
+    };
+    return cmocka_run_group_tests_name("coverage of options", tests, NULL, NULL);
+}
