@@ -1,17 +1,16 @@
 /* The kernels of divergences, by the names that the module table gives them. */
 #include "kl.cuh"
 #include "pairs.cuh"
+#include "sparse.cuh"
 
 /* p for probabilities, l for logarithms, the input first. As many blocks on a multiprocessor as the registers of each
  * kind allow without spilling. */
 template <class E, bool kLogInput, bool kLogTarget> struct Rows {
-    enum {
-        wide = sizeof(typename E::Bits) == 8,
-        blocks = wide ? 2 : 4,
-        vectors = Width<E>::value < 8 ? GPULOSSI_PAIRS_STREAMED : 1
-    };
-    DEVICE void run(const gpulossi_kl_div &p) {
-        Schedule<KlDiv<E, kLogInput, kLogTarget>>::template streamed<vectors>(p);
+    typedef gpulossi_kl_div Params;
+    enum { blocks = sizeof(typename E::Bits) == 8 ? 2 : 4 };
+    DEVICE void run(const Params &p) {
+        Schedule<KlDiv<E, kLogInput, kLogTarget>>::template streamed<(Width<E>::value < 8) ? GPULOSSI_PAIRS_STREAMED
+                                                                                           : 1>(p);
     }
 };
 template <class E> struct pp : Rows<E, false, false> {};
@@ -19,14 +18,17 @@ template <class E> struct lp : Rows<E, true, false> {};
 template <class E> struct pl : Rows<E, false, true> {};
 template <class E> struct ll : Rows<E, true, true> {};
 
-template <class E> struct options {
+template <class E> struct options : Pairs<E> {
     enum { blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
-    DEVICE void run(const gpulossi_kl_div &p) { Pairs<E>::run(p); }
+};
+
+template <class E> struct sparse : Sparse<E> {
+    enum { blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
 };
 
 typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;
 
 extern "C" __global__ void __launch_bounds__(GPULOSSI_BLOCK, Kernel::blocks)
-    MODULE_ENTRY(const __grid_constant__ gpulossi_kl_div p) {
+    MODULE_ENTRY(const __grid_constant__ Kernel::Params p) {
     Kernel::run(p);
 }

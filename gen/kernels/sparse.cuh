@@ -25,22 +25,27 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
     using Base::p;
     enum { kArrays = 1, K = GPULOSSI_VECTORS_STREAMED / 2, W = Width<E>::value };
 
-    /* Of the k classes. */
+    /* Of the teacher's k classes, and of exp(x - top) over them and over all. */
     struct Sums {
-        double teacher, student, f;
+        double teacher, student, all;
         int bad;
         template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
             teacher = lanes.template over<Sum>(teacher);
             student = lanes.template over<Sum>(student);
-            f = lanes.template over<Sum>(f);
+            all = lanes.template over<Sum>(all);
             bad = lanes.template over<Sum>(bad);
         }
+    };
+    struct Divergence {
+        double f;
+        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) { f = lanes.template over<Sum>(f); }
     };
     /* Of a row, once its softmax is known. */
     struct Row {
         int64_t row;
-        bool zero; /* left out, or with a bad index */
-        N top, inverse, log_sum, scale, others;
+        bool out, zero; /* left out; that, past the last row or with a bad index: the gradient is 0 */
+        N top, inverse, log_sum, scale;
+        N norm, own, others; /* what p is divided by, q is multiplied with, and that of other classes */
     };
 
     __device__ __forceinline__ explicit Sparse(const Params &p) : Base(p) {}
@@ -92,32 +97,63 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         return s;
     }
 
-    /* The sums over the entries that belong to this thread; with `terms` those of the divergence. */
-    __device__ __forceinline__ void add(const Group &group, const Row &r, bool terms, Sums &s) const {
-        bool bucket = p.residual == GPULOSS_BUCKET;
-        N norm = p.residual == GPULOSS_RENORMALIZE ? (N)s.teacher : N(1);
-        double teacher = 0, student = 0, f = 0;
+    /* Over the entries that belong to this thread. */
+    __device__ __forceinline__ Sums sums(const Group &group, const Row &r) const {
+        Sums s = {0.0, 0.0, 0.0, 0};
 #pragma unroll 1
-        for (int64_t j = group.rank; j < p.k; j += group.size) {
+        for (int64_t j = group.rank; j < p.k && !r.out; j += group.size) {
             int64_t c = index(r.row, j);
             if (c < 0 || c >= p.rows.classes) {
-                s.bad += !terms;
+                s.bad++;
                 continue;
             }
-            N t = this->teacher(r.row, j);
+            N t = teacher(r.row, j);
             if (t == N(-1))
                 continue;
-            N x = logit(r.row, c), q = exp_below(x, r.top) * r.inverse;
-            Pair<N> y = {t / norm, q, natural_log(t / norm) - ((x - r.top) - r.log_sum)};
-            teacher += (double)t;
-            student += (double)q;
-            y.forward(bucket, N(0), N(0));
-            f += (double)y.f;
+            s.teacher += (double)t;
+            s.student += (double)exp_below(logit(r.row, c), r.top);
         }
-        if (terms)
-            s.f = f;
-        else
-            s.teacher = teacher, s.student = student;
+        return s;
+    }
+    /* Over the elements: in double, so that what is left when those of the k classes are taken off keeps its digits. */
+    __device__ __forceinline__ double sum_of_all(const Group &group, const Cut<E> &cut, const Row &r) const {
+        double sum = 0;
+#pragma unroll 1
+        for (int v = group.rank; v < cut.vectors; v += group.size)
+#pragma unroll 1
+            for (int i = 0; i < W; i++)
+                if (cut.inside(cut.first(v) + i))
+                    sum += (double)exp_below(logit(r.row, cut.first(v) + i), r.top);
+        return sum;
+    }
+    __device__ __forceinline__ Divergence divergence(const Group &group, const Row &r) const {
+        Divergence d = {0.0};
+#pragma unroll 1
+        for (int64_t j = group.rank; j < p.k && !r.zero; j += group.size) {
+            N t = teacher(r.row, j);
+            if (t == N(-1))
+                continue;
+            N x = logit(r.row, index(r.row, j)), log_q = (x - r.top) - r.log_sum;
+            Pair<N> y = {t / r.norm, exp_below(x, r.top) * r.inverse, natural_log(t / r.norm) - log_q};
+            y.forward(p.residual == GPULOSS_BUCKET, N(0), N(0));
+            d.f += (double)y.f;
+        }
+        return d;
+    }
+    /* What follows from the sums; gives the bucket's part of the divergence. */
+    __device__ __forceinline__ double complete(Row &r, const Sums &s) const {
+        double rest = 1 - s.teacher, left = (s.all - s.student) / s.all;
+        r.zero = r.zero || s.bad != 0;
+        r.norm = p.residual == GPULOSS_RENORMALIZE ? (N)s.teacher : N(1);
+        r.own = r.others = p.residual == GPULOSS_DROP ? (N)s.teacher : N(1);
+        if (p.residual != GPULOSS_BUCKET)
+            return 0;
+        rest = rest > 0 || rest != rest ? rest : 0; /* a sum that rounds to more than 1 leaves nothing over */
+        left = left > 0 || left != left ? left : 0;
+        r.others = (N)(rest == 0 ? 1.0 : 1.0 - rest / left);
+        Pair<double> bucket = {rest, left, log_any_ratio(rest, left)};
+        bucket.forward(true, 0.0, 0.0);
+        return bucket.f;
     }
 
     __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int v, const Vector<E> &x) const {
@@ -130,20 +166,18 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
 
     /* The gradients of all classes as if they were others, and then of the k classes, whose own are worked out before:
      * the gradient may lie over the logits. */
-    __device__ __forceinline__ void gradients(const Group &group, const Cut<E> &cut, const Row &r, const Sums &s,
-                                              N *kept) const {
+    __device__ __forceinline__ void gradients(const Group &group, const Cut<E> &cut, const Row &r, N *kept) const {
         typename Schedule<Sparse>::Arrays arrays(*this, cut, r.row);
-        N norm = p.residual == GPULOSS_RENORMALIZE ? (N)s.teacher : N(1);
-        N own = p.residual == GPULOSS_DROP ? (N)s.teacher : N(1);
         int at = 0;
 #pragma unroll 1
         for (int64_t j = group.rank; j < p.k && !r.zero; j += group.size, at++) {
-            N t = this->teacher(r.row, j);
-            kept[at * GPULOSSI_BLOCK] = t == N(-1) ? N(0)
-                                                   : r.scale * (exp_below(logit(r.row, index(r.row, j)), r.top) *
-                                                                    r.inverse * own -
-                                                                t / norm);
+            N t = teacher(r.row, j);
+            kept[at * GPULOSSI_BLOCK] =
+                t == N(-1)
+                    ? N(0)
+                    : r.scale * (exp_below(logit(r.row, index(r.row, j)), r.top) * r.inverse * r.own - t / r.norm);
         }
+        group.settle(); /* nobody reads these logits any more */
 #pragma unroll 1
         for (int v = group.rank; v < cut.vectors; v += K * group.size) {
             Vector<E> x[K][1];
@@ -157,9 +191,59 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         at = 0;
 #pragma unroll 1
         for (int64_t j = group.rank; j < p.k && !r.zero; j += group.size, at++)
-            if (this->teacher(r.row, j) != N(-1))
+            if (teacher(r.row, j) != N(-1))
                 ((typename E::Bits *)p.rows.grad)[r.row * p.rows.grad_stride + index(r.row, j)] =
                     E::narrow(kept[at * GPULOSSI_BLOCK]);
+    }
+
+    __device__ __forceinline__ bool concludes() const {
+        return Base::concludes() || p.bad_indices;
+    }
+    __device__ __forceinline__ void conclude(const double *sums) const {
+        Base::conclude(sums);
+        if (p.bad_indices)
+            *(int64_t *)p.bad_indices = take(&this->scratch()->bad_targets);
+    }
+
+    DEVICE void run(const Params &p) {
+        __shared__ Totals totals[GPULOSSI_BLOCK];
+        __shared__ N kept[GPULOSSI_ENTRIES_A_VECTOR * W][GPULOSSI_BLOCK];
+        Sparse sparse(p);
+        typename Schedule<Sparse>::Rows rows(p);
+        Group &group = rows.group;
+        totals[threadIdx.x] = Totals::zero();
+#pragma unroll 1
+        while (rows.queue.more()) {
+            int64_t row = rows.row();
+            bool live = rows.live(row);
+            Cut<E> cut = rows.cut(sparse, row);
+            rows.queue.announce();
+            Softmax<N> softmax = sparse.softmax(group, cut, row, rows.queue.turn);
+            Row r = {row, !live || sparse.left_out(row)};
+            r.zero = r.out;
+            r.top = softmax.top;
+            r.inverse = reciprocal(softmax.sum);
+            r.log_sum = natural_log(softmax.sum);
+            if (live)
+                r.scale = (N)(sparse.scale(row, sparse.scale_of_all()) * p.inverse_temperature);
+            Sums sums = sparse.sums(group, r);
+            if (p.residual == GPULOSS_BUCKET)
+                sums.all = sparse.sum_of_all(group, cut, r);
+            group.fold(sums, rows.queue.turn);
+            double bucket = sparse.complete(r, sums);
+            Divergence d = sparse.divergence(group, r);
+            group.fold(d, rows.queue.turn);
+            if (p.rows.grad)
+                sparse.gradients(group, cut, r, &kept[0][threadIdx.x]);
+            if (live && group.rank == 0) {
+                double loss = r.out ? 0.0 : sums.bad ? CUDART_NAN : (d.f + bucket) * sparse.weight(row);
+                if (sums.bad && p.bad_indices)
+                    atomicAdd((unsigned long long *)&sparse.scratch()->bad_targets, (unsigned long long)sums.bad);
+                sparse.finish(row, r.out, loss, totals[threadIdx.x]);
+            }
+            rows.queue.advance();
+        }
+        end(sparse, sparse.scratch(), totals[threadIdx.x]);
     }
 };
 

@@ -3,6 +3,7 @@
 #ifndef TESTS_NUMERICS_REFERENCE_H
 #define TESTS_NUMERICS_REFERENCE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "../../gpuloss.h"
@@ -61,23 +62,52 @@ void reference_cross_entropy_run(reference_cross_entropy *r);
 /* Fills *info from one row of logits. */
 void reference_softmax(const double *x, int64_t classes, reference_row *info);
 
+/* The fields are those of gpuloss_kl_div_desc, widened; input, target and both gradients are packed. A number of 0 and a
+ * pointer of NULL leave an option out. */
 typedef struct reference_kl_div {
     int64_t rows, classes;
-    const double *input, *target; /* [rows, classes], packed */
+    const double *input, *target; /* [rows, classes] */
     gpuloss_kind input_kind, target_kind;
+    gpuloss_divergence divergence;
     gpuloss_reduction reduction;
-    int pytorch_zeros;
-    double eps;
+    int pytorch_zeros, temperature_squared;
+    double beta, temperature, eps, external_divisor;
+    const double *row_weights; /* [rows] */
+    const int64_t *labels;     /* [rows] */
+    int64_t ignore_index;      /* of labels */
     long double grad_scale;
     const double *grad_loss_rows; /* [rows], or NULL for 1 */
 
+    /* Results; each array may be NULL. */
     long double loss; /* not for reduction NONE */
     long double divisor;
-    long double *loss_rows;  /* [rows] */
-    long double *scale_rows; /* [rows] */
-    long double *terms;      /* [rows, classes] */
-    long double *grad;       /* [rows, classes] */
+    long double *loss_rows;   /* [rows] */
+    long double *scale_rows;  /* [rows]: s_i r_i F */
+    long double *terms;       /* [rows, classes]: r_i F f */
+    long double *grad;        /* [rows, classes] */
+    long double *grad_target; /* [rows, classes] */
 } reference_kl_div;
+
+/* A pair of probabilities, and what the divergence makes of it. */
+typedef struct reference_pair {
+    long double p, q;               /* of the target and of the input */
+    long double log_p, log_q;       /* with eps */
+    long double d;                  /* log_p - log_q */
+    long double f, of_p, of_q;      /* f, df/dp and df/dq */
+    long double of_log_p, of_log_q; /* those times p and q */
+} reference_pair;
+
+/* What a row adds up to. */
+typedef struct reference_kl_row {
+    reference_row input, target;               /* of logits over the temperature */
+    long double f, sum_of_log_p, sum_of_log_q; /* of the fields of its pairs */
+} reference_kl_row;
+
+bool reference_left_out(const reference_kl_div *r, int64_t row);
+reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row);
+reference_pair reference_pair_of(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c);
+/* A logit over the temperature. */
+long double reference_cooled(const reference_kl_div *r, double logit);
 
 void reference_kl_div_run(reference_kl_div *r);
 

@@ -3,82 +3,227 @@
 
 #include "reference.h"
 
-/* D: 1 (none, sum), rows classes (mean), rows (batchmean). */
-static long double divisor_of(const reference_kl_div *r) {
-    if (r->reduction == GPULOSS_BATCHMEAN)
-        return (long double)r->rows;
-    if (r->reduction == GPULOSS_MEAN)
-        return (long double)r->rows * (long double)r->classes;
-    return 1;
+bool reference_left_out(const reference_kl_div *r, int64_t row) {
+    return r->labels && r->labels[row] == r->ignore_index;
 }
 
-/* log(a / b) from the relative difference where the two are near each other, so that it keeps its digits. a, b > 0. */
+/* D: 1 (none, sum), else what is given, or the rows that are not left out, times classes for mean. */
+static long double divisor_of(const reference_kl_div *r) {
+    int64_t row, rows = 0;
+    if (r->reduction != GPULOSS_MEAN && r->reduction != GPULOSS_BATCHMEAN)
+        return 1;
+    if (r->external_divisor > 0)
+        return (long double)r->external_divisor;
+    for (row = 0; row < r->rows; row++)
+        rows += !reference_left_out(r, row);
+    return (long double)rows * (r->reduction == GPULOSS_MEAN ? (long double)r->classes : 1);
+}
+
+static long double temperature_of(const reference_kl_div *r) {
+    return r->temperature > 0 ? (long double)r->temperature : 1;
+}
+
+long double reference_cooled(const reference_kl_div *r, double logit) {
+    return (long double)logit / temperature_of(r);
+}
+
+/* m = max z and log sum exp(z - m). A row with NaN or +inf, or of -inf alone, has no softmax: NaN comes of it. */
+static reference_row softmax_of(const reference_kl_div *r, const double *logits) {
+    reference_row info = {-(long double)INFINITY, 0, 0};
+    long double sum = 0;
+    int64_t c;
+    for (c = 0; c < r->classes; c++)
+        info.max = fmaxl(info.max, reference_cooled(r, logits[c]));
+    for (c = 0; c < r->classes; c++) {
+        long double distance = info.max - reference_cooled(r, logits[c]), e = expl(-distance);
+        sum += e;
+        if (!isinf(distance))
+            info.mean_distance += e * distance;
+    }
+    info.log_sum = logl(sum);
+    info.mean_distance /= sum;
+    return info;
+}
+
+/* A probability and its logarithm, from what its side holds. eps is added to what is given as a probability. */
+static void read_side(const reference_kl_div *r, gpuloss_kind kind, const reference_row *info, double given,
+                      long double *p, long double *log_p) {
+    if (kind == GPULOSS_PROBABILITIES) {
+        *p = (long double)given;
+        *log_p = logl((long double)given + (long double)r->eps);
+        return;
+    }
+    *log_p = kind == GPULOSS_LOGITS ? reference_cooled(r, given) - info->max - info->log_sum : (long double)given;
+    *p = expl(*log_p);
+}
+
+/* log(a / b) from the relative difference where the two are near each other, so that it keeps its digits. */
 static long double log_ratio(long double a, long double b) {
     long double difference = (a - b) / b;
-    return fabsl(difference) < 0.5L ? log1pl(difference) : logl(a) - logl(b);
+    return a > 0 && b > 0 && fabsl(difference) < 0.5L ? log1pl(difference) : logl(a) - logl(b);
 }
 
-/* term = t (log(t + eps) - log(q + eps)); eps is added to probabilities only.
- * t = 0 contributes 0, unless PyTorch's zeros are wanted: xlogy(t, t) - t log q when the target is a probability,
- * exp(log t) (log t - log q) when it is a logarithm, in which 0 * inf is NaN. */
-static long double term_of(const reference_kl_div *r, double input, double target) {
-    long double eps = (long double)r->eps, x = (long double)input, y = (long double)target;
-    int input_is_log = r->input_kind == GPULOSS_LOG_PROBABILITIES;
-    int target_is_log = r->target_kind == GPULOSS_LOG_PROBABILITIES;
-    long double t = target_is_log ? expl(y) : y;
-    long double log_q = input_is_log ? x : logl(x + eps);
-    if (target_is_log ? isinf(y) && y < 0 : t == 0) {
-        if (!r->pytorch_zeros)
-            return 0;
-        return target_is_log ? t * (y - log_q) : 0 - t * log_q;
+/* KL(a || b), which a = 0 adds nothing to: f = a d, df/db = -a / (b + eps_b), df/da = d + a / (a + eps_a). */
+typedef struct kl_parts {
+    long double f, of_a, of_b, of_log_a, of_log_b;
+} kl_parts;
+
+static kl_parts kl_of(long double a, long double eps_a, long double b, long double eps_b, long double d) {
+    kl_parts k = {0, 0, 0, 0, 0};
+    if (a == 0)
+        return k;
+    k.f = a < 0 ? (long double)NAN : a * d;
+    k.of_a = d + a / (a + eps_a);
+    k.of_b = -a / (b + eps_b);
+    k.of_log_a = a * k.of_a;
+    k.of_log_b = -a;
+    return k;
+}
+
+static void forward_kl(reference_pair *y, long double eps_p, long double eps_q) {
+    kl_parts k = kl_of(y->p, eps_p, y->q, eps_q, y->d);
+    y->f = k.f;
+    y->of_p = k.of_a, y->of_log_p = k.of_log_a;
+    y->of_q = k.of_b, y->of_log_q = k.of_log_b;
+}
+
+static void reverse_kl(reference_pair *y, long double eps_p, long double eps_q) {
+    kl_parts k = kl_of(y->q, eps_q, y->p, eps_p, -y->d);
+    y->f = k.f;
+    y->of_q = k.of_a, y->of_log_q = k.of_log_a;
+    y->of_p = k.of_b, y->of_log_p = k.of_log_b;
+}
+
+/* m = b p + (1-b) q, f = b p log(p / m) + (1-b) q log(q / m). */
+static void jensen_shannon(reference_pair *y, long double b) {
+    long double m = b * y->p + (1 - b) * y->q;
+    y->of_p = y->p == 0 ? 0 : b * log_ratio(y->p, m);
+    y->of_q = y->q == 0 ? 0 : (1 - b) * log_ratio(y->q, m);
+    y->of_log_p = y->p * y->of_p;
+    y->of_log_q = y->q * y->of_q;
+    y->f = y->of_log_p + y->of_log_q;
+    if (y->p < 0 || y->q < 0)
+        y->f = (long double)NAN;
+}
+
+static void total_variation(reference_pair *y) {
+    y->f = y->p < 0 || y->q < 0 ? (long double)NAN : fabsl(y->p - y->q) / 2;
+    y->of_p = isnan(y->f) ? y->f : y->p > y->q ? 0.5L : y->p < y->q ? -0.5L : 0;
+    y->of_q = -y->of_p;
+    y->of_log_p = y->p * y->of_p;
+    y->of_log_q = y->q * y->of_q;
+}
+
+/* What PyTorch makes of p = 0: xlogy(p, p) - p log q when the target is a probability, exp(log p) (log p - log q) when
+ * it is a logarithm, in which 0 * inf is NaN. Its log q has the derivative 1 / q, so that the gradient to q is -p / q. */
+static void pytorch_zero(const reference_kl_div *r, reference_pair *y, double target, long double eps_q) {
+    bool is_log = r->target_kind == GPULOSS_LOG_PROBABILITIES;
+    if (y->p != 0 || (is_log && !isinf(target)))
+        return;
+    y->f = is_log ? y->p * (y->log_p - y->log_q) : 0 - y->p * y->log_q;
+    y->of_q = -y->p / (y->q + eps_q);
+}
+
+reference_pair reference_pair_of(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c) {
+    double input = r->input[row * r->classes + c], target = r->target[row * r->classes + c];
+    bool plain_input = r->input_kind == GPULOSS_PROBABILITIES, plain_target = r->target_kind == GPULOSS_PROBABILITIES;
+    long double eps_q = plain_input ? (long double)r->eps : 0, eps_p = plain_target ? (long double)r->eps : 0;
+    double b = r->divergence == GPULOSS_JENSEN_SHANNON ? r->beta : -1;
+    reference_pair y;
+    read_side(r, r->input_kind, &of_row->input, input, &y.q, &y.log_q);
+    read_side(r, r->target_kind, &of_row->target, target, &y.p, &y.log_p);
+    y.d = plain_input && plain_target ? log_ratio(y.p + eps_p, y.q + eps_q) : y.log_p - y.log_q;
+    if (r->divergence == GPULOSS_TOTAL_VARIATION) {
+        total_variation(&y);
+    } else if (r->divergence == GPULOSS_REVERSE_KL || b >= 1) {
+        reverse_kl(&y, eps_p, eps_q);
+    } else if (b > 0) {
+        jensen_shannon(&y, (long double)b);
+    } else {
+        forward_kl(&y, eps_p, eps_q);
+        if (r->pytorch_zeros)
+            pytorch_zero(r, &y, target, eps_q);
     }
-    if (isnan(t) || t < 0)
-        return (long double)NAN;
-    if (target_is_log)
-        return t * (y - log_q);
-    if (input_is_log)
-        return t * (logl(t + eps) - x);
-    if (x + eps > 0)
-        return t * log_ratio(t + eps, x + eps);
-    return t * (logl(t + eps) - log_q);
+    return y;
 }
 
-/* dq = -t / (q + eps) s for probabilities, dx = -t s for logarithms; 0 where t = 0, as for the term. PyTorch's log has
- * the derivative 1 / q, so that its gradient at t = 0, q = 0 is 0 * inf. */
-static long double gradient_of(const reference_kl_div *r, double input, double target, long double s) {
-    int target_is_log = r->target_kind == GPULOSS_LOG_PROBABILITIES;
-    long double t = target_is_log ? expl((long double)target) : (long double)target;
-    if (target_is_log ? isinf(target) && target < 0 : t == 0) {
-        if (r->pytorch_zeros && r->input_kind == GPULOSS_PROBABILITIES)
-            return -t / ((long double)input + (long double)r->eps) * s;
+reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row) {
+    reference_kl_row of_row = {{0, 0, 0}, {0, 0, 0}, 0, 0, 0};
+    int64_t c;
+    if (r->input_kind == GPULOSS_LOGITS)
+        of_row.input = softmax_of(r, r->input + row * r->classes);
+    if (r->target_kind == GPULOSS_LOGITS)
+        of_row.target = softmax_of(r, r->target + row * r->classes);
+    for (c = 0; c < r->classes; c++) {
+        reference_pair y = reference_pair_of(r, &of_row, row, c);
+        of_row.f += y.f;
+        of_row.sum_of_log_p += y.of_log_p;
+        of_row.sum_of_log_q += y.of_log_q;
+    }
+    return of_row;
+}
+
+/* df/dp of probabilities, u = p df/dp of logarithms, (u - p sum u) / T of logits. */
+static long double derivative(const reference_kl_div *r, gpuloss_kind kind, long double of_p, long double u,
+                              long double p, long double sum) {
+    if (kind == GPULOSS_PROBABILITIES)
+        return of_p;
+    return kind == GPULOSS_LOG_PROBABILITIES ? u : (u - p * sum) / temperature_of(r);
+}
+
+static void run_pair(reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c, long double factor,
+                     long double s) {
+    int64_t i = row * r->classes + c;
+    reference_pair y = reference_pair_of(r, of_row, row, c);
+    if (r->terms)
+        r->terms[i] = factor * y.f;
+    if (r->grad)
+        r->grad[i] = s * derivative(r, r->input_kind, y.of_q, y.of_log_q, y.q, of_row->sum_of_log_q);
+    if (r->grad_target)
+        r->grad_target[i] = s * derivative(r, r->target_kind, y.of_p, y.of_log_p, y.p, of_row->sum_of_log_p);
+}
+
+static void leave_out(reference_kl_div *r, int64_t row) {
+    int64_t i;
+    for (i = row * r->classes; i < (row + 1) * r->classes; i++) {
+        if (r->terms)
+            r->terms[i] = 0;
+        if (r->grad)
+            r->grad[i] = 0;
+        if (r->grad_target)
+            r->grad_target[i] = 0;
+    }
+}
+
+/* r_i F sum f. */
+static long double run_row(reference_kl_div *r, int64_t row) {
+    long double factor = r->row_weights ? (long double)r->row_weights[row] : 1, s;
+    reference_kl_row of_row;
+    int64_t c;
+    if (r->temperature_squared)
+        factor *= temperature_of(r) * temperature_of(r);
+    s = r->grad_scale * (r->grad_loss_rows ? (long double)r->grad_loss_rows[row] : 1) * factor / r->divisor;
+    if (r->scale_rows)
+        r->scale_rows[row] = s;
+    if (reference_left_out(r, row)) {
+        leave_out(r, row);
         return 0;
     }
-    if (r->input_kind == GPULOSS_LOG_PROBABILITIES)
-        return -t * s;
-    return -t / ((long double)input + (long double)r->eps) * s;
+    of_row = reference_row_of(r, row);
+    for (c = 0; c < r->classes; c++)
+        run_pair(r, &of_row, row, c, factor, s);
+    return factor * of_row.f;
 }
 
 void reference_kl_div_run(reference_kl_div *r) {
     long double sum = 0;
-    int64_t row, c;
+    int64_t row;
     r->divisor = divisor_of(r);
     for (row = 0; row < r->rows; row++) {
-        long double s = r->grad_scale * (r->grad_loss_rows ? (long double)r->grad_loss_rows[row] : 1) / r->divisor;
-        long double row_sum = 0;
-        for (c = 0; c < r->classes; c++) {
-            int64_t i = row * r->classes + c;
-            long double term = term_of(r, r->input[i], r->target[i]);
-            row_sum += term;
-            if (r->terms)
-                r->terms[i] = term;
-            if (r->grad)
-                r->grad[i] = gradient_of(r, r->input[i], r->target[i], s);
-        }
-        sum += row_sum;
+        long double loss = run_row(r, row);
+        sum += loss;
         if (r->loss_rows)
-            r->loss_rows[row] = row_sum;
-        if (r->scale_rows)
-            r->scale_rows[row] = s;
+            r->loss_rows[row] = loss;
     }
     r->loss = sum / r->divisor;
 }

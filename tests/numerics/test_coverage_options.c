@@ -267,6 +267,25 @@ static void groups_of_options(void **state) {
     test_done();
 }
 
+/* More rows of a whole block each than there are blocks, with indices and with probabilities. */
+static void more_rows_than_blocks(void **state) {
+    int64_t rows = harness_small ? 9 : 1300;
+    unsigned d, soft;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (soft = 0; soft < 2; soft++) {
+            option_shape shape = {rows, 513 * width_of(all_dtypes[d]), 0};
+            option_inputs in;
+            ce_case c = option_case(all_dtypes[d], shape, soft ? OPTION_PROBABILITIES : OPTION_ROW_WEIGHTS,
+                                    LOGITS_NORMAL, d, &in);
+            c.outputs = CE_OUT_LOSS;
+            ce_test(&c, "more rows than blocks");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 /* More tiles of columns, of a whole block each, than there are blocks. */
 static void more_tiles_than_the_grid(void **state) {
     int64_t tiles = harness_small ? 33 : 1300;
@@ -420,7 +439,7 @@ static void shards_far_apart(void **state) {
                 ce_case c =
                     option_case(all_dtypes[d], shape, OPTION_SMOOTHING | OPTION_ROW_WEIGHTS, LOGITS_NORMAL, e, &in);
                 for (row = 0; row < ROWS; row++) {
-                    in.row_weights[row] = ldexp(row % 2 ? 1 : -1, exponents[e][row] * (c.dtype == GPULOSS_F64 ? 9 : 1));
+                    in.row_weights[row] = ldexp(row ? 1 : -1, exponents[e][row] * (c.dtype == GPULOSS_F64 ? 9 : 1));
                     for (i = 0; i < CLASSES; i++)
                         put(&c, &in, row, i, (i < 3) == (above != 0) ? 0.5 : -720);
                 }
@@ -458,6 +477,7 @@ int run_coverage_option_tests(void) {
         cmocka_unit_test(options_of_shards),
         cmocka_unit_test(outputs_from_lse),
         cmocka_unit_test(groups_of_options),
+        cmocka_unit_test(more_rows_than_blocks),
         cmocka_unit_test(more_tiles_than_the_grid),
         cmocka_unit_test(subnormal_exponentials_of_options),
         cmocka_unit_test(sums_of_far_apart_options),

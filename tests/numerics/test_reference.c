@@ -213,6 +213,64 @@ static void check_kl_div(const vector_case *c) {
     free(r.grad);
 }
 
+static void read_kl_div_options(const vector_case *c, reference_kl_div *r) {
+    size_t rows, n;
+    memset(r, 0, sizeof *r);
+    r->rows = vector_integer(c, "rows", 0);
+    r->classes = vector_integer(c, "classes", 0);
+    rows = (size_t)r->rows;
+    n = rows * (size_t)r->classes;
+    assert_true(n > 0);
+    r->input = required(c, "input", n);
+    r->target = required(c, "target", n);
+    r->input_kind = (gpuloss_kind)vector_integer(c, "input_kind", 0);
+    r->target_kind = (gpuloss_kind)vector_integer(c, "target_kind", 0);
+    r->divergence = (gpuloss_divergence)vector_integer(c, "divergence", -1);
+    r->reduction = (gpuloss_reduction)vector_integer(c, "reduction", 0);
+    r->beta = vector_number(c, "beta", 0);
+    r->temperature = vector_number(c, "temperature", 0);
+    r->temperature_squared = (int)vector_integer(c, "squared", 0);
+    r->eps = vector_number(c, "eps", 0);
+    r->row_weights = vector_values(c, "row_weights", rows);
+    r->labels = vector_values(c, "labels", rows) ? integers(c, "labels", rows) : NULL;
+    r->ignore_index = vector_integer(c, "ignore_index", 0);
+    r->external_divisor = vector_number(c, "divisor", 0);
+    r->grad_scale = upstream_of(c);
+    r->grad_loss_rows = vector_values(c, "grad_loss_rows", rows);
+    r->loss_rows = (long double *)memory(rows, sizeof(long double));
+    r->terms = (long double *)memory(n, sizeof(long double));
+    r->grad = (long double *)memory(n, sizeof(long double));
+    r->grad_target = (long double *)memory(n, sizeof(long double));
+}
+
+/* Probabilities are at least 1/64, or e^-5; p / q and the logarithms of p and q are below 2^8 then. Logits are below 3,
+ * the temperature is at least 1/2; its square, the weights and upstream factors are below 3 each, half of them at a
+ * time with eps. */
+static void check_kl_div_options(const vector_case *c) {
+    reference_kl_div r;
+    size_t rows, n;
+    long double operations, largest = 27 * 256;
+    read_kl_div_options(c, &r);
+    reference_kl_div_run(&r);
+    rows = (size_t)r.rows;
+    n = rows * (size_t)r.classes;
+    operations = (long double)n + 32;
+    required(c, "terms", n);
+    required(c, "grad", n);
+    required(c, "grad_target", n);
+    expect_all(c, "terms", r.terms, n, operations, largest);
+    expect_all(c, "loss_rows", r.loss_rows, rows, operations, largest);
+    expect_all(c, "grad", r.grad, n, operations, largest);
+    expect_all(c, "grad_target", r.grad_target, n, operations, largest);
+    if (r.reduction != GPULOSS_NONE)
+        expect_near(c->name, "loss", 0, r.loss, *required(c, "loss", 1), tolerance(operations, largest));
+    free((void *)(uintptr_t)r.labels);
+    free(r.loss_rows);
+    free(r.terms);
+    free(r.grad);
+    free(r.grad_target);
+}
+
 static void check_file(const char *file_name, const char *loss, int least, void (*check)(const vector_case *)) {
     char path[512];
     vector_case c;
@@ -248,6 +306,11 @@ static void cross_entropy_options_as_pytorch(void **state) {
 static void kl_div_as_pytorch(void **state) {
     (void)state;
     check_file("kl_div.txt", "kl_div", 27, check_kl_div);
+}
+
+static void kl_div_options_as_pytorch(void **state) {
+    (void)state;
+    check_file("kl_div_options.txt", "kl_div", 52, check_kl_div_options);
 }
 
 /* Equal logits: loss = log C, gradient 1/C - [c = y]. */
@@ -311,6 +374,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(cross_entropy_as_pytorch),
         cmocka_unit_test(cross_entropy_options_as_pytorch),
         cmocka_unit_test(kl_div_as_pytorch),
+        cmocka_unit_test(kl_div_options_as_pytorch),
         cmocka_unit_test(cross_entropy_of_equal_logits),
         cmocka_unit_test(kl_div_of_near_distributions),
     };

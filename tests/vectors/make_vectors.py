@@ -1,5 +1,5 @@
-"""Writes cross_entropy.txt, cross_entropy_options.txt and kl_div.txt beside this file: what PyTorch computes, in double
-precision on the CPU.
+"""Writes cross_entropy.txt, cross_entropy_options.txt, kl_div.txt and kl_div_options.txt beside this file: what PyTorch
+computes, in double precision on the CPU.
 
     python tests/vectors/make_vectors.py
 
@@ -13,6 +13,7 @@ Inputs are multiples of a small power of two, or base-2 logarithms of such. Valu
 back to the same double.
 """
 
+import math
 import pathlib
 import random
 import warnings
@@ -336,12 +337,117 @@ def kl_div_cases():
     yield kl_div(source, "negative", "probability", "probability", given, negative, "none")
 
 
+KINDS = {"p": 1, "log": 2, "logits": 3}
+DIVERGENCES = {"forward": 0, "reverse": 1, "js": 2, "tv": 3}
+
+
+def side(source, kind, rows, classes):
+    """Nothing but logits is normalised."""
+    if kind == "logits":
+        return grid(source, rows, classes, -3, 3, 64)
+    x = grid(source, rows, classes, 0, 1, 64) + 1 / 64
+    return x if kind == "p" else -4 * x
+
+
+def logarithm(x, kind, options):
+    if kind == "p":
+        return torch.log(x + options.get("eps", 0.0))
+    return x if kind == "log" else F.log_softmax(x / options.get("temperature", 1.0), dim=1)
+
+
+def kl(log_q, log_p):
+    return F.kl_div(log_q, log_p, reduction="none", log_target=True)
+
+
+def divergence_terms(input_kind, target_kind, divergence, given, target, options):
+    log_q, log_p = logarithm(given, input_kind, options), logarithm(target, target_kind, options)
+    q = given if input_kind == "p" else log_q.exp()
+    p = target if target_kind == "p" else log_p.exp()
+    beta = options.get("beta", 0.0)
+    if divergence == "tv":
+        return (p - q).abs() / 2
+    if divergence == "reverse" or (divergence == "js" and beta == 1):
+        return q * (log_q - log_p) if "eps" in options else kl(log_p, log_q)
+    if divergence == "forward" or beta == 0:
+        return p * (log_p - log_q) if "eps" in options else kl(log_q, log_p)
+    log_m = torch.logsumexp(torch.stack([log_p + math.log(beta), log_q + math.log1p(-beta)]), dim=0)
+    return beta * kl(log_m, log_p) + (1 - beta) * kl(log_m, log_q)
+
+
+def kl_div_options(source, kinds, divergence, reduction, rows=3, classes=4, **options):
+    input_kind, target_kind = kinds
+    given = side(source, input_kind, rows, classes).requires_grad_(True)
+    target = side(source, target_kind, rows, classes).requires_grad_(True)
+    kept = torch.ones(rows, dtype=torch.float64)
+    if "labels" in options:
+        kept = (torch.tensor(options["labels"]) != options["ignore_index"]).double()
+    factor = kept.clone()
+    if options.get("squared"):
+        factor *= options["temperature"] ** 2
+    if "row_weights" in options:
+        factor *= options["row_weights"].reshape(-1)
+    terms = factor[:, None] * divergence_terms(input_kind, target_kind, divergence, given, target, options)
+    divisor = {"none": 1, "sum": 1, "batchmean": kept.sum(), "mean": kept.sum() * classes}[reduction]
+    if reduction in ("mean", "batchmean"):
+        divisor = options.get("divisor", divisor)
+    upstream_factor, factor_field = upstream(source, reduction, rows, (rows, 1))
+    if reduction == "none":
+        terms.sum(dim=1).backward(upstream_factor.reshape(-1))
+    else:
+        (terms.sum() / divisor).backward(upstream_factor)
+    fields = {"rows": rows, "classes": classes, "reduction": REDUCTIONS[reduction]}
+    fields.update(input_kind=KINDS[input_kind], target_kind=KINDS[target_kind], divergence=DIVERGENCES[divergence])
+    fields.update(options)
+    fields.update(input=given, target=target)
+    fields.update(factor_field)
+    fields.update(terms=terms, loss_rows=terms.sum(dim=1), grad=given.grad, grad_target=target.grad)
+    if reduction != "none":
+        fields["loss"] = terms.sum() / divisor
+    names = [option for option in options if option != "ignore_index"]
+    name = "_".join([*kinds, divergence, *(names if len(names) < 4 else ["every"]), reduction])
+    return case("kl_div", name, fields)
+
+
+def kl_div_option_cases():
+    source = random.Random(4)
+    reductions, betas = list(REDUCTIONS), (0.5, 0.3, 0.0, 1.0, 0.875)
+    weights = torch.tensor([[0.5], [-1.25], [3.0]], dtype=torch.float64)
+    masked = {"labels": [7, -100, 0], "ignore_index": -100}
+    turn = 0
+    for input_kind in KINDS:
+        for target_kind in KINDS:
+            kinds = (input_kind, target_kind)
+            logits, plain = "logits" in kinds, "p" in kinds
+            for divergence in DIVERGENCES:
+                options = {"beta": betas[turn % 5]} if divergence == "js" else {}
+                if logits and turn % 3:
+                    options["temperature"] = 1.75
+                    options["squared"] = turn % 3 - 1
+                if turn % 4 == 1:
+                    options["row_weights"] = weights
+                if turn % 5 == 2:
+                    options.update(masked)
+                yield kl_div_options(source, kinds, divergence, reductions[turn // 2 % 4], **options)
+                turn += 1
+            if plain:
+                yield kl_div_options(source, kinds, "forward", "batchmean", eps=0.125)
+                yield kl_div_options(source, kinds, "reverse", "none", eps=0.03125)
+    every = {"temperature": 0.5, "squared": 1, "row_weights": weights, **masked}
+    for divergence in DIVERGENCES:
+        options = {"beta": 0.3} if divergence == "js" else {}
+        yield kl_div_options(source, ("logits", "logits"), divergence, "mean", **options, **every)
+    yield kl_div_options(source, ("logits", "logits"), "reverse", "batchmean", divisor=5.5, **every)
+    nothing = {"labels": [2, 2, 2], "ignore_index": 2}
+    yield kl_div_options(source, ("logits", "p"), "js", "sum", beta=0.5, **nothing)
+
+
 def main():
     warnings.simplefilter("ignore")  # about what kl_div's mean means
     torch.set_num_threads(1)
     (HERE / "cross_entropy.txt").write_text("".join(cross_entropy_cases()))
     (HERE / "cross_entropy_options.txt").write_text("".join(cross_entropy_option_cases()))
     (HERE / "kl_div.txt").write_text("".join(kl_div_cases()))
+    (HERE / "kl_div_options.txt").write_text("".join(kl_div_option_cases()))
 
 
 if __name__ == "__main__":
