@@ -260,7 +260,8 @@ typedef struct gpuloss_shard_row {
  * in bad_targets; it adds 1 to D, or nothing with class_weights. All rows ignored, or no rows: mean is NaN, sum is 0.
  * -inf logits are masked classes: with label smoothing, or as the target, they make the loss +inf; a class of weight or
  * probability 0 adds 0 even then. +inf or NaN in a row, or a row of all -inf, makes its loss and gradient NaN (the lse
- * of a row of all -inf is -inf). lse is that of x, ignored row or not. Finite logits never overflow. Exponentials below
+ * of a row of all -inf is -inf). lse is that of x, ignored row or not. Finite logits never overflow, as long as the
+ * difference of two of them with label smoothing or probabilities, or logit_scale times them, does not. Exponentials below
  * 2^-126 count as 0. */
 typedef struct gpuloss_cross_entropy_desc {
     const void *logits; /* [rows, classes] of dtype, or as `inner` says; required */
