@@ -57,13 +57,14 @@ REPORT ?= tests/gpu-report.txt
 gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BUILD)/bench $(BUILD)/libbench.so
 	@BUILD=$(BUILD) bash tests/gpu.sh $(REPORT)
 
-BENCH := tests/bench/bench.c tests/bench/bench.h tests/bench/ceilings.ptx gpuloss.h
-$(BUILD)/bench: tests/bench/main.c $(BENCH)
+BENCH := tests/bench/bench.c tests/bench/cells.c
+BENCH_NEEDS := $(BENCH) tests/bench/bench.h tests/bench/cells.h tests/bench/ceilings.ptx gpuloss.h
+$(BUILD)/bench: tests/bench/main.c $(BENCH_NEEDS)
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/main.c tests/bench/bench.c -o $@ -ldl
-$(BUILD)/libbench.so: $(BENCH)
+	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/main.c $(BENCH) -o $@ -ldl
+$(BUILD)/libbench.so: $(BENCH_NEEDS)
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra -shared -fPIC tests/bench/bench.c -o $@ -ldl
+	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra -shared -fPIC $(BENCH) -o $@ -ldl
 
 bench: $(BUILD)/bench $(BUILD)/libbench.so
 	@BUILD=$(BUILD) bash tests/bench/run.sh

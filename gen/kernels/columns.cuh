@@ -12,7 +12,7 @@ template <class E> struct Columns {
     typedef typename E::Number N;
     typedef typename E::Bits Bits;
     typedef gpulossi_cross_entropy Params;
-    typedef Terms<N, N> Of;
+    typedef Terms<N, N, kColumns> Of;
     typedef typename Of::State State;
     typedef typename Of::Totals Totals;
     enum {
@@ -45,8 +45,7 @@ template <class E> struct Columns {
     __device__ __forceinline__ bool live(int i) const { return number(i) < p.rows.rows; }
 
     __device__ __forceinline__ int64_t image_of(int64_t number) const {
-        uint64_t n = (uint64_t)number, inner = (uint64_t)p.inner;
-        return (int64_t)((n | inner) >> 32 ? n / inner : (uint32_t)n / (uint32_t)inner);
+        return (int64_t)((uint64_t)number / (uint64_t)p.inner); /* in 32 bits where that does */
     }
     __device__ __forceinline__ void go_to(int64_t next) {
         tile = next;
@@ -54,7 +53,7 @@ template <class E> struct Columns {
         within = number(0) - image * p.inner;
 #pragma unroll
         for (int i = 0; i < I; i++)
-            steps[i] = within + i < p.inner ? 0 : (uint32_t)(image_of(number(i)) - image);
+            steps[i] = i == 0 || within + i < p.inner ? 0 : (uint32_t)(image_of(number(i)) - image);
     }
 
     /* An array, and where this thread's columns begin in it. */

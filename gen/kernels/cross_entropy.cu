@@ -4,33 +4,33 @@
 #include "plain.cuh"
 
 /* As many blocks on a multiprocessor as the registers of each kind allow without spilling. */
-template <class E, int of_f32, int of_halves> struct Blocks {
+template <class E, int of_f32, int of_halves, int of_f64> struct Blocks {
     enum { bytes = sizeof(typename E::Bits), threads = GPULOSSI_BLOCK };
-    enum { blocks = bytes == 8 ? 1 : bytes == 4 ? of_f32 : of_halves };
+    enum { blocks = bytes == 8 ? of_f64 : bytes == 4 ? of_f32 : of_halves };
 };
 
-template <class E> struct held : Blocks<E, 3, 3> {
+template <class E> struct held : Blocks<E, 3, 3, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Plain<E>>::template held<GPULOSSI_VECTORS_HELD>(p); }
 };
 
-template <class E> struct streamed : Blocks<E, 3, 3> {
+template <class E> struct streamed : Blocks<E, 3, 3, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) {
         Schedule<Plain<E>>::template streamed<GPULOSSI_VECTORS_STREAMED>(p);
     }
 };
 
-template <class E> struct options : Blocks<E, 3, 2> {
+template <class E> struct options : Blocks<E, 3, 2, 2> {
     enum { vectors = GPULOSSI_VECTORS_STREAMED / (sizeof(typename E::Bits) == 8 ? 2 : 1) };
     DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Options<E, false>>::template streamed<vectors>(p); }
 };
 
-template <class E> struct probabilities : Blocks<E, 3, 2> {
+template <class E> struct probabilities : Blocks<E, 3, 2, 2> {
     DEVICE void run(const gpulossi_cross_entropy &p) {
         Schedule<Options<E, true>>::template streamed<GPULOSSI_VECTORS_STREAMED / 2>(p);
     }
 };
 
-template <class E> struct columns : Blocks<E, 2, 2> {
+template <class E> struct columns : Blocks<E, 2, 2, 2> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Columns<E>::run(p); }
 };
 
@@ -40,7 +40,7 @@ template <class> struct combine {
     enum { threads = GPULOSSI_BLOCK, blocks = 1 };
 
     template <class R> DEVICE void rows(const gpulossi_cross_entropy &p) {
-        typedef Terms<double, R> Of;
+        typedef Terms<double, R, kCombined> Of;
         Of terms(p);
         __shared__ typename Of::Totals totals[GPULOSSI_BLOCK];
         typename Of::Totals &total = totals[threadIdx.x];

@@ -9,7 +9,7 @@ template <class E, bool kSoft> struct Options {
     typedef typename E::Number Number;
     typedef Number N;
     typedef gpulossi_cross_entropy Params;
-    typedef Terms<N, N> OfRows;
+    typedef Terms<N, N, kSoft ? kProbabilities : kIndices> OfRows;
     typedef typename OfRows::Totals Totals;
     typedef typename OfRows::State State;
     enum { kArrays = 1, kOnePass = false, W = Width<E>::value };
@@ -50,7 +50,7 @@ template <class E, bool kSoft> struct Options {
         return r;
     }
     __device__ __forceinline__ N pick(const Row &r) const {
-        return r.of.y < 0 ? N(0) : terms.transformed(E::widen(array(0, r.row)[r.of.y]));
+        return kSoft || r.of.y < 0 ? N(0) : terms.transformed(E::widen(array(0, r.row)[r.of.y]));
     }
 
     /* The masses of vector v, or with kWeights only the weights of its classes. */

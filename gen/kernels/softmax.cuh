@@ -21,8 +21,12 @@ template <class N> struct Softmax {
         top = higher;
     }
     template <int m> __device__ __forceinline__ void enter(const N (&x)[m]) {
-        N part[m];
         raise(larger(top, in_halves<Maximum>(x)));
+        add(x);
+    }
+    /* Numbers of which none is above the top. */
+    template <int m> __device__ __forceinline__ void add(const N (&x)[m]) {
+        N part[m];
         N from = finite(top);
 #pragma unroll
         for (int i = 0; i < m; i++)

@@ -43,7 +43,7 @@ template <class N> struct RowState {
         N part[m], highest = in_halves<Maximum>(logits);
         bool rises = highest > x.top;
         raise(larger(x.top, highest));
-        x.enter(logits);
+        x.add(logits);
         if (finds_best && best >= 0 && (rises || x.sum != x.sum)) {
             bool nan = false;
 #pragma unroll
@@ -103,10 +103,14 @@ template <class N> struct RowState {
     }
 };
 
+/* Who asks: only rows of indices may be a shard, only columns have either indices or probabilities, and what is combined
+ * has no gradient. */
+enum Caller { kIndices, kProbabilities, kColumns, kCombined };
+
 /* N is computed with, R is how results, weights and upstream gradients are stored. */
-template <class N, class R> struct Terms {
+template <class N, class R, Caller kCaller> struct Terms {
     typedef gpulossi_cross_entropy Params;
-    typedef Total<GPULOSSI_SUMS, GPULOSSI_COUNTS> Totals;
+    typedef Total<kCaller == kProbabilities ? GPULOSSI_SUM_WEIGHTS : GPULOSSI_SUMS, GPULOSSI_COUNTS> Totals;
     typedef RowState<N> State;
 
     /* What is worked out once a block. It lies in shared memory, where it takes no registers. */
@@ -122,12 +126,26 @@ template <class N, class R> struct Terms {
     __device__ __forceinline__ explicit Terms(const Params &p) : p(p), of_block(constants(p)) {}
 
     __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
-    __device__ __forceinline__ bool soft() const { return p.probabilities != 0; }
+    __device__ __forceinline__ bool soft() const {
+        return kCaller == kProbabilities || (kCaller == kColumns && p.probabilities != 0);
+    }
     __device__ __forceinline__ bool has_masses() const { return soft() || p.label_smoothing != 0; }
     __device__ __forceinline__ bool has_loss() const { return p.rows.loss || p.rows.loss_rows; }
-    __device__ __forceinline__ bool finds_best() const { return p.argmax || p.correct || p.shard_rows; }
+    __device__ __forceinline__ bool has_indices() const { return kCaller != kProbabilities; } /* perhaps */
+    __device__ __forceinline__ bool writes_shard() const { return kCaller == kIndices && p.shard_rows; }
+    __device__ __forceinline__ bool counts_correct() const { return has_indices() && p.correct; }
+    __device__ __forceinline__ bool counts_bad() const { return has_indices() && p.bad_targets; }
+    __device__ __forceinline__ bool finds_best() const { return p.argmax || counts_correct() || writes_shard(); }
+    __device__ __forceinline__ bool from_lse() const { return kCaller != kCombined && p.lse_in; }
+    /* The rows decide the divisor; an earlier launch has found it. */
+    __device__ __forceinline__ bool data_divides() const {
+        return has_indices() && (p.rows.flags & GPULOSSI_DATA_DIVISOR);
+    }
+    __device__ __forceinline__ bool prepared() const {
+        return has_indices() && kCaller != kCombined && (p.rows.flags & GPULOSSI_PREPARED);
+    }
     __device__ __forceinline__ bool reduces() const {
-        return p.lse_in == 0 || soft() || (has_masses() && has_loss()) || finds_best();
+        return !from_lse() || soft() || (has_masses() && has_loss()) || finds_best();
     }
     __device__ __forceinline__ bool writes() const { return p.rows.grad || p.grad_probabilities; }
 
@@ -203,18 +221,19 @@ template <class N, class R> struct Terms {
     __device__ __forceinline__ void finish(const Row &r, const State &s, N x_y, Totals &total) const {
         N top = reduces() ? s.x.top : (N)((const R *)p.lse_in)[r.row], log_sum = N(0);
         if (reduces())
-            log_sum = p.lse_in ? (N)((const R *)p.lse_in)[r.row] - top : natural_log(s.x.sum);
+            log_sum = from_lse() ? (N)((const R *)p.lse_in)[r.row] - top : natural_log(s.x.sum);
         N lse = top + log_sum, weight = row_weight(r.row), loss = N(0), z = N(0);
         if (r.target == kClass) {
             z = (N)p.lse_square_scale * lse * lse;
-            loss = r.hard * log_sum;
+            if (!soft())
+                loss = r.hard * log_sum; /* NaN where the row is */
             if (r.hard != 0)
                 loss = r.hard * (log_sum + (top - x_y));
             if (has_masses())
                 loss += s.mass * log_sum + s.drop;
             loss = weight * (loss + z);
             z *= weight;
-        } else if (r.target == kBad) {
+        } else if (has_indices() && r.target == kBad) {
             loss = z = Limits<N>::nan();
             if (p.bad_targets)
                 atomicAdd((unsigned long long *)&scratch()->bad_targets, 1ull);
@@ -225,10 +244,10 @@ template <class N, class R> struct Terms {
             ((R *)p.rows.loss_rows)[r.row] = (R)loss;
         if (p.z_loss_rows)
             ((R *)p.z_loss_rows)[r.row] = (R)z;
-        if ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !(p.rows.flags & GPULOSSI_PREPARED))
+        if (data_divides() && !prepared())
             total.counts[GPULOSSI_COUNT_ROWS] += r.target != kIgnored;
 #pragma unroll 1
-        for (int i = 0; i < GPULOSSI_SUMS; i++) /* the long code of a sum is there once */
+        for (int i = 0; i < Totals::kSums; i++) /* the long code of a sum is there once */
             if (wants(i))
                 total.sums[i].add(i == GPULOSSI_SUM_LOSS          ? (double)loss
                                   : i == GPULOSSI_SUM_Z_LOSS      ? (double)z
@@ -249,7 +268,7 @@ template <class N, class R> struct Terms {
     enum { kZero = -2 };
     __device__ __forceinline__ Gradient gradient(const Row &r, const State &s) const {
         Gradient g = {s.x.top, N(1), N(0), N(0), r.hard, N(0), r.target == kClass ? (int)r.y : kZero};
-        if (p.lse_in) {
+        if (from_lse()) {
             g.top = (N)((const R *)p.lse_in)[r.row];
         } else {
             g.inverse = reciprocal(s.x.sum);
@@ -283,28 +302,25 @@ template <class N, class R> struct Terms {
     }
 
     __device__ __forceinline__ bool wants(int i) const {
-        return i == GPULOSSI_SUM_LOSS ? p.rows.loss != 0
-               : i == GPULOSSI_SUM_Z_LOSS
-                   ? p.z_loss != 0
-                   : p.class_weights && (p.rows.flags & GPULOSSI_DATA_DIVISOR) && !(p.rows.flags & GPULOSSI_PREPARED);
+        return i == GPULOSSI_SUM_LOSS     ? p.rows.loss != 0
+               : i == GPULOSSI_SUM_Z_LOSS ? p.z_loss != 0
+                                          : p.class_weights && data_divides() && !prepared();
     }
     __device__ __forceinline__ bool concludes() const {
-        return p.rows.loss || p.z_loss || p.correct || p.bad_targets ||
-               ((p.rows.flags & GPULOSSI_PREPARED) && p.class_weights == 0);
+        return p.rows.loss || p.z_loss || counts_correct() || counts_bad() || (prepared() && p.class_weights == 0);
     }
     __device__ __forceinline__ void conclude(const double *sums) const {
-        double rows = (double)take(&scratch()->counts[GPULOSSI_COUNT_ROWS]), divisor = divisor_of<R>(p.rows);
-        if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
-            divisor = p.class_weights == 0                 ? rows
-                      : (p.rows.flags & GPULOSSI_PREPARED) ? scratch()->target_weights
-                                                           : sums[GPULOSSI_SUM_WEIGHTS];
+        double rows = has_indices() ? (double)take(&scratch()->counts[GPULOSSI_COUNT_ROWS]) : 0,
+               divisor = divisor_of<R>(p.rows);
+        if (data_divides())
+            divisor = p.class_weights == 0 ? rows : prepared() ? scratch()->target_weights : sums[GPULOSSI_SUM_WEIGHTS];
         if (p.rows.loss)
             *(R *)p.rows.loss = (R)(sums[GPULOSSI_SUM_LOSS] / divisor);
         if (p.z_loss)
             *(R *)p.z_loss = (R)(sums[GPULOSSI_SUM_Z_LOSS] / divisor);
-        if (p.correct)
+        if (counts_correct())
             *(int64_t *)p.correct = take(&scratch()->counts[GPULOSSI_COUNT_CORRECT]);
-        if (p.bad_targets)
+        if (counts_bad())
             *(int64_t *)p.bad_targets = take(&scratch()->bad_targets);
     }
 
@@ -313,8 +329,11 @@ template <class N, class R> struct Terms {
         __shared__ Constants c;
         gpulossi_scratch *scratch = (gpulossi_scratch *)p.rows.scratch;
         if (threadIdx.x == 0) {
-            c.grad_scale = gradient_scale<R>(p.rows, p.class_weights ? scratch->target_weights
-                                                                     : (double)scratch->counts[GPULOSSI_COUNT_ROWS]);
+            if (kCaller != kCombined)
+                c.grad_scale =
+                    gradient_scale<R>(p.rows, kCaller == kProbabilities ? 1.0 /* the host knows it all */
+                                              : p.class_weights         ? scratch->target_weights
+                                                                        : (double)scratch->counts[GPULOSSI_COUNT_ROWS]);
             c.keep = (N)(1.0 - p.label_smoothing);
             c.smooth = (N)(p.label_smoothing / (double)p.total_classes);
             c.scale = (N)p.logit_scale;
@@ -327,7 +346,7 @@ template <class N, class R> struct Terms {
 
     __device__ __forceinline__ void finish_best(const Row &r, const State &s, N x_y, Totals &total) const {
         int64_t best = s.argmax() + p.class_offset;
-        if (p.shard_rows && p.shards == 0) {
+        if (writes_shard()) {
             gpuloss_shard_row shard = {(double)s.x.top, (double)s.x.sum, r.y >= 0 ? (double)x_y : 0.0,
                                        (double)s.mass,  -(double)s.drop, (double)best};
             if (s.best < 0 && s.best != State::kNone)
@@ -336,7 +355,7 @@ template <class N, class R> struct Terms {
         }
         if (p.argmax)
             ((int64_t *)p.argmax)[r.row] = best;
-        if (p.correct && r.target == kClass)
+        if (counts_correct() && r.target == kClass)
             total.counts[GPULOSSI_COUNT_CORRECT] += best == read_target(p, r.row);
     }
 };

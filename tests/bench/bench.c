@@ -1,27 +1,9 @@
 /* Measures gpuloss against what the memory of the GPU can do, both in one process. */
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
-#include "bench.h"
+#include "cells.h"
 
 enum { WARM_UP = 3, RUNS = 30, MEGABYTE = 1 << 20, CEILING_STEP = 4, CEILING_THREADS = 512 };
-
-const bench_cell bench_cells[] = {
-    {"kl_div_pp", "f32", 16384, 16384, BENCH_LOSS},        {"kl_div_pp", "f32", 16384, 16384, BENCH_BOTH},
-    {"kl_div_ll", "f32", 16384, 16384, BENCH_LOSS},        {"kl_div_ll", "f32", 16384, 16384, BENCH_BOTH},
-    {"kl_div_pp", "bf16", 16384, 32768, BENCH_LOSS},       {"kl_div_pp", "bf16", 16384, 32768, BENCH_BOTH},
-    {"cross_entropy", "f32", 32768, 4096, BENCH_LOSS},     {"cross_entropy", "f32", 32768, 4096, BENCH_BOTH},
-    {"cross_entropy", "f32", 32768, 4096, BENCH_BACKWARD}, {"cross_entropy", "f32", 131072, 1000, BENCH_LOSS},
-    {"cross_entropy", "f32", 131072, 1000, BENCH_BOTH},    {"cross_entropy", "f32", 4194304, 64, BENCH_LOSS},
-    {"cross_entropy", "f32", 4194304, 64, BENCH_BOTH},     {"cross_entropy", "bf16", 65536, 4096, BENCH_LOSS},
-    {"cross_entropy", "bf16", 65536, 4096, BENCH_BOTH},    {"cross_entropy", "bf16", 8192, 32000, BENCH_LOSS},
-    {"cross_entropy", "bf16", 8192, 32000, BENCH_BOTH},    {"cross_entropy", "bf16", 8192, 128256, BENCH_LOSS},
-    {"cross_entropy", "bf16", 8192, 128256, BENCH_BOTH},   {"cross_entropy", "f32", 8192, 128256, BENCH_LOSS},
-    {"cross_entropy", "f32", 8192, 128256, BENCH_BOTH},
-};
-
-int bench_cell_count(void) {
-    return (int)(sizeof bench_cells / sizeof bench_cells[0]);
-}
 
 /* What the library itself does not need of the driver. */
 typedef struct timing {
@@ -36,9 +18,10 @@ static struct {
     timing timing;
     void *module;
     void *events[2];
-    void *buffers[3];
-    size_t buffer_bytes[3];
-    void *small; /* loss, lse */
+    void *buffers[4];
+    size_t buffer_bytes[4];
+    void *small; /* loss, lse, argmax */
+    int64_t bytes;
     int cell;
 } bench;
 
@@ -64,20 +47,26 @@ static int dtype_of(const char *name) {
 static int bytes_of(const bench_cell *c) {
     return gpulossi_dtype_bytes((gpuloss_dtype)dtype_of(c->dtype));
 }
-static int is_kl(const bench_cell *c) {
-    return strncmp(c->loss, "kl_div", 6) == 0;
+static int is(const bench_cell *c, const char *loss) {
+    return strcmp(c->loss, loss) == 0;
+}
+static int is_pair(const bench_cell *c) {
+    return strncmp(c->loss, "kl_div", 6) == 0 || is(c, "jsd_logits");
+}
+static int has_options(const bench_cell *c) {
+    return is(c, "cross_entropy_options");
 }
 
 double bench_bytes(int cell) {
     const bench_cell *c = &bench_cells[cell];
     double array = (double)c->rows * (double)c->classes * bytes_of(c);
-    double moved = is_kl(c) ? 2 * array : array + 8.0 * (double)c->rows;
+    double moved = is_pair(c) ? 2 * array : array + (has_options(c) ? 16.0 : 8.0) * (double)c->rows;
     return c->pass == BENCH_LOSS ? moved : moved + array;
 }
 
 int bench_ceiling_of(int cell) {
     const bench_cell *c = &bench_cells[cell];
-    return c->pass == BENCH_LOSS ? BENCH_READ : is_kl(c) ? BENCH_BLEND : BENCH_COPY;
+    return c->pass == BENCH_LOSS ? BENCH_READ : is_pair(c) ? BENCH_BLEND : BENCH_COPY;
 }
 
 static int launch(const char *kernel, unsigned blocks, unsigned threads, void **arguments) {
@@ -113,14 +102,16 @@ int bench_prepare(int cell) {
     size_t bytes = (size_t)count * (size_t)bytes_of(c);
     uint64_t seed = 77;
     bench.cell = cell;
-    if (reserve(BENCH_INPUT, bytes) || reserve(BENCH_TARGET, is_kl(c) ? bytes : (size_t)rows * 8) ||
-        reserve(BENCH_GRADIENT, c->pass == BENCH_LOSS ? 256 : bytes))
+    if (reserve(BENCH_INPUT, bytes) || reserve(BENCH_TARGET, is_pair(c) ? bytes : (size_t)rows * 8) ||
+        reserve(BENCH_GRADIENT, c->pass == BENCH_LOSS ? 256 : bytes) || reserve(BENCH_WEIGHTS, (size_t)classes * 4))
         return 1;
-    if (!is_kl(c)) {
+    if (!is_pair(c)) {
+        static const bench_cell weights = {"weights", "f32", 1, 1, 1, 0, 0};
         void *arguments[] = {&bench.buffers[BENCH_TARGET], &rows, &classes, &seed};
-        return fill(BENCH_INPUT, count, c, 0, 16.0f, -8.0f) || launch("fill_targets", 512, 256, arguments);
+        return fill(BENCH_INPUT, count, c, 0, 16.0f, -8.0f) || launch("fill_targets", 512, 256, arguments) ||
+               fill(BENCH_WEIGHTS, classes, &weights, 0, 1.0f, 0.5f);
     }
-    if (strcmp(c->loss, "kl_div_pp") == 0)
+    if (is(c, "kl_div_pp"))
         return fill(BENCH_INPUT, count, c, 1, -1.0f / (float)classes, 0.0f) ||
                fill(BENCH_TARGET, count, c, 1, -1.0f / (float)classes, 0.0f);
     return fill(BENCH_INPUT, count, c, 0, 8.0f, -14.0f) || fill(BENCH_TARGET, count, c, 0, 8.0f, -14.0f);
@@ -134,12 +125,19 @@ static gpuloss_cross_entropy_desc describe_cross_entropy(const bench_cell *c) {
     d.classes = c->classes;
     d.dtype = (gpuloss_dtype)dtype_of(c->dtype);
     d.target_type = GPULOSS_I64;
+    d.inner = c->inner;
+    if (has_options(c)) {
+        d.label_smoothing = 0.1;
+        d.class_weights = bench.buffers[BENCH_WEIGHTS];
+        d.lse_square_scale = 1e-4;
+    }
     return d;
 }
 
 static int call_cross_entropy(const bench_cell *c) {
     gpuloss_cross_entropy_desc d = describe_cross_entropy(c);
     d.loss = c->pass == BENCH_BACKWARD ? NULL : bench.small;
+    d.argmax = has_options(c) ? (int64_t *)bench.small + 32 : NULL;
     d.lse_in = c->pass == BENCH_BACKWARD ? (char *)bench.small + 256 : NULL;
     d.grad_logits = c->pass == BENCH_LOSS ? NULL : bench.buffers[BENCH_GRADIENT];
     return check(gpuloss_cross_entropy(bench.context, &d, NULL));
@@ -152,8 +150,13 @@ static int call_kl_div(const bench_cell *c) {
     d.rows = c->rows;
     d.classes = c->classes;
     d.dtype = (gpuloss_dtype)dtype_of(c->dtype);
-    d.input_kind = d.target_kind =
-        strcmp(c->loss, "kl_div_pp") == 0 ? GPULOSS_PROBABILITIES : GPULOSS_LOG_PROBABILITIES;
+    d.input_kind = d.target_kind = is(c, "kl_div_pp")   ? GPULOSS_PROBABILITIES
+                                   : is(c, "kl_div_ll") ? GPULOSS_LOG_PROBABILITIES
+                                                        : GPULOSS_LOGITS;
+    if (is(c, "jsd_logits")) {
+        d.divergence = GPULOSS_JENSEN_SHANNON;
+        d.beta = 0.5;
+    }
     d.loss = bench.small;
     d.grad_input = c->pass == BENCH_LOSS ? NULL : bench.buffers[BENCH_GRADIENT];
     return check(gpuloss_kl_div(bench.context, &d, NULL));
@@ -173,7 +176,7 @@ int bench_kl(uint64_t input, uint64_t target, int64_t rows, int64_t classes, uin
 
 static int call_cell(void) {
     const bench_cell *c = &bench_cells[bench.cell];
-    return is_kl(c) ? call_kl_div(c) : call_cross_entropy(c);
+    return is_pair(c) ? call_kl_div(c) : call_cross_entropy(c);
 }
 
 static int by_time(const void *a, const void *b) {
@@ -212,13 +215,12 @@ int bench_measure(double *milliseconds) {
     return measure(call_cell, milliseconds);
 }
 
-static const int64_t ceiling_bytes = (int64_t)2 << 30; /* of an array */
 static int ceiling_kind;
 static unsigned ceiling_blocks;
 
 static int call_ceiling(void) {
     static const char *const names[] = {"read_vectors", "copy_vectors", "blend_vectors"};
-    int64_t vectors = ceiling_bytes / 16;
+    int64_t vectors = bench.bytes / 16;
     void *three[] = {&bench.buffers[BENCH_INPUT], &bench.buffers[BENCH_GRADIENT], &vectors};
     void *four[] = {&bench.buffers[BENCH_INPUT], &bench.buffers[BENCH_TARGET], &bench.buffers[BENCH_GRADIENT],
                     &vectors};
@@ -227,14 +229,14 @@ static int call_ceiling(void) {
 
 /* The best of several grids, so that nobody is measured against a badly launched stream. */
 int bench_ceiling(int which, double *gigabytes_a_second) {
-    static const bench_cell source = {"ceiling", "f32", 1, 1, 0};
+    static const bench_cell source = {"ceiling", "f32", 1, 1, 1, 0, 0};
     /* 0: as many blocks as there are steps, which the hardware hands out in order. */
     static const unsigned blocks_a_multiprocessor[] = {2, 4, 8, 16, 0};
-    double moved = (double)ceiling_bytes * (which + 1);
+    double moved = (double)bench.bytes * (which + 1);
     unsigned i;
     int buffer;
     for (buffer = 0; buffer < 3; buffer++)
-        if (reserve(buffer, (size_t)ceiling_bytes) || fill(buffer, ceiling_bytes / 4, &source, 0, 2.0f, -1.0f))
+        if (reserve(buffer, (size_t)bench.bytes) || fill(buffer, bench.bytes / 4, &source, 0, 2.0f, -1.0f))
             return 1;
     *gigabytes_a_second = 0;
     for (i = 0; i < sizeof blocks_a_multiprocessor / sizeof blocks_a_multiprocessor[0]; i++) {
@@ -242,7 +244,7 @@ int bench_ceiling(int which, double *gigabytes_a_second) {
         ceiling_kind = which;
         ceiling_blocks = blocks_a_multiprocessor[i] * (unsigned)bench.context->multiprocessors;
         if (ceiling_blocks == 0)
-            ceiling_blocks = (unsigned)(ceiling_bytes / (16 * CEILING_STEP * CEILING_THREADS));
+            ceiling_blocks = (unsigned)(bench.bytes / (16 * CEILING_STEP * CEILING_THREADS));
         if (measure(call_ceiling, &milliseconds))
             return 1;
         if (moved / milliseconds / 1e6 > *gigabytes_a_second)
@@ -265,9 +267,11 @@ static int load_ceilings(const char *path) {
     return check_driver(path, bench.context->driver.module_load(&bench.module, text, 0, NULL, NULL));
 }
 
-int bench_open(const char *ceilings_ptx) {
+int bench_open(const char *ceilings_ptx, int64_t bytes) {
     void *library;
     struct CUctx_st *current = NULL;
+    bench.bytes = 2 * bytes; /* of an array of a ceiling */
+    bench_list(bytes);
     if (check(gpuloss_create(&bench.context, NULL)))
         return 1;
     /* The driver calls made here need a current context. */
@@ -286,12 +290,12 @@ int bench_open(const char *ceilings_ptx) {
     return load_ceilings(ceilings_ptx) ||
            check_driver("cuEventCreate", bench.timing.event_create(&bench.events[0], 0)) ||
            check_driver("cuEventCreate", bench.timing.event_create(&bench.events[1], 0)) ||
-           check(gpuloss_alloc(bench.context, &bench.small, 64 * MEGABYTE));
+           check(gpuloss_alloc(bench.context, &bench.small, MEGABYTE + (size_t)bytes / 4));
 }
 
 void bench_close(void) {
     int i;
-    for (i = 0; i < 3; i++)
+    for (i = 0; i < 4; i++)
         (void)gpuloss_free(bench.context, bench.buffers[i]);
     (void)gpuloss_free(bench.context, bench.small);
     gpuloss_destroy(bench.context);

@@ -2,6 +2,9 @@
 
 #include <stdio.h>
 
+const some_dtype every_dtype[DTYPES] = {
+    {GPULOSS_F32, "f32", 4}, {GPULOSS_F64, "f64", 8}, {GPULOSS_F16, "f16", 2}, {GPULOSS_BF16, "bf16", 2}};
+
 int begin_test(void **state) {
     (void)state;
     fake_reset();
@@ -70,6 +73,23 @@ gpuloss_kl_div_desc some_kl_div(void) {
     d.classes = 1000;
     d.loss = AT(3);
     d.grad_input = AT(4);
+    return d;
+}
+
+gpuloss_kl_div_sparse_desc some_kl_div_sparse(void) {
+    gpuloss_kl_div_sparse_desc d = GPULOSS_KL_DIV_SPARSE_DEFAULTS;
+    d.logits = AT(1);
+    d.indices = AT(2);
+    d.values = AT(5);
+    d.dtype = GPULOSS_F32;
+    d.index_type = GPULOSS_I32;
+    d.value_kind = GPULOSS_PROBABILITIES;
+    d.residual = GPULOSS_BUCKET;
+    d.rows = 1000;
+    d.classes = 1000;
+    d.k = 16;
+    d.loss = AT(3);
+    d.grad_logits = AT(4);
     return d;
 }
 

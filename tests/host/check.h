@@ -26,6 +26,15 @@ void expect_ok_(gpuloss_status got, int line);
 
 /* A device address that nobody reads. */
 #define AT(n) GPULOSS_PTR(0x7000000000 + (n)*0x100000000)
+#define ADDRESS(n) ((uint64_t)(uintptr_t)AT(n))
+
+typedef struct some_dtype {
+    gpuloss_dtype dtype;
+    const char *name;
+    int bytes;
+} some_dtype;
+enum { DTYPES = 4 };
+extern const some_dtype every_dtype[DTYPES];
 
 /* f32, i64 targets, mean with ignore_index, loss and gradient: the call that does most. */
 gpuloss_cross_entropy_desc some_cross_entropy(void);
@@ -37,6 +46,12 @@ gpuloss_cross_entropy_desc some_shard(void);
 gpuloss_cross_entropy_desc some_combine(void);
 /* f32, both sides probabilities, batchmean, loss and gradient. */
 gpuloss_kl_div_desc some_kl_div(void);
+/* The same of logits and 16 probabilities a row, the rest in a bucket. */
+gpuloss_kl_div_sparse_desc some_kl_div_sparse(void);
+/* Leaves the rows out of either one whose label is -100. */
+#define GIVE_LABELS(d)                                                                                                 \
+    ((d)->labels = AT(21), (d)->label_type = GPULOSS_I64, (d)->flags |= (unsigned)GPULOSS_USE_IGNORE_INDEX,            \
+     (d)->ignore_index = -100)
 
 /* The kernel that runs before another one, for what must be known of all rows first. */
 #define PREPARE_KERNEL "gpuloss_common_prepare_targets"
@@ -55,6 +70,11 @@ int divisor_tests(void);
 int combine_tests(void);
 int refusal_tests(void);
 int parameter_tests(void);
+int kl_choice_tests(void);
+int kl_parameter_tests(void);
+int kl_divisor_tests(void);
+int kl_refusal_tests(void);
+int sparse_tests(void);
 int unpack_tests(void);
 int thread_tests(void);
 

@@ -1,6 +1,7 @@
-/* The table of driver functions is private to the implementation. */
+/* Devices, contexts, memory and streams of the stand-in, and its table of functions, which is private to the
+ * implementation. */
 #define GPULOSS_STATIC
-#include "fake_driver.h"
+#include "fake_private.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -14,9 +15,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread struct CUctx_st *stack[16];
 static __thread int depth;
 
-enum { NEEDS_NOTHING, NEEDS_CONTEXT };
-
-static void violate(const char *format, ...) {
+void fake_violate(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     if (fake.violation[0] == 0)
@@ -24,13 +23,12 @@ static void violate(const char *format, ...) {
     va_end(arguments);
 }
 
-/* Takes the lock; returns what the call is made to fail with, or 0. */
-static int begin(const char *symbol, int needs) {
+int fake_begin(const char *symbol, int needs) {
     int code = 0;
     pthread_mutex_lock(&lock);
     fake.calls++;
     if (needs == NEEDS_CONTEXT && depth == 0) {
-        violate("%s without a current context", symbol);
+        fake_violate("%s without a current context", symbol);
         code = 201;
     }
     if (fake.fail_at != 0 && (fake.calls == fake.fail_at || (fake.fail_from_there_on && fake.calls > fake.fail_at)))
@@ -42,15 +40,15 @@ static int begin(const char *symbol, int needs) {
     return code;
 }
 
-static int end(int code) {
+int fake_end(int code) {
     pthread_mutex_unlock(&lock);
     return code;
 }
 
-static int room(int count, const char *what) {
+int fake_room(int count, const char *what) {
     if (count < FAKE_RECORDS)
         return 1;
-    violate("too many records of %s", what);
+    fake_violate("too many records of %s", what);
     return 0;
 }
 
@@ -65,39 +63,39 @@ static int fake_error_string(int code, const char **text) {
 }
 
 static int fake_init(unsigned flags) {
-    int code = begin("cuInit", NEEDS_NOTHING);
+    int code = fake_begin("cuInit", NEEDS_NOTHING);
     if (flags != 0)
-        violate("cuInit with flags");
-    return end(code == 0 && fake.devices == 0 ? 100 : code);
+        fake_violate("cuInit with flags");
+    return fake_end(code == 0 && fake.devices == 0 ? 100 : code);
 }
 static int fake_driver_version(int *version) {
-    int code = begin("cuDriverGetVersion", NEEDS_NOTHING);
+    int code = fake_begin("cuDriverGetVersion", NEEDS_NOTHING);
     if (code == 0)
         *version = fake.driver_version;
-    return end(code);
+    return fake_end(code);
 }
 static int fake_device_count(int *count) {
-    int code = begin("cuDeviceGetCount", NEEDS_NOTHING);
+    int code = fake_begin("cuDeviceGetCount", NEEDS_NOTHING);
     if (code == 0)
         *count = fake.devices;
-    return end(code);
+    return fake_end(code);
 }
 static int fake_device_get(int *device, int ordinal) {
-    int code = begin("cuDeviceGet", NEEDS_NOTHING);
+    int code = fake_begin("cuDeviceGet", NEEDS_NOTHING);
     if (code == 0 && (ordinal < 0 || ordinal >= fake.devices))
         code = 101;
     if (code == 0)
         *device = ordinal;
-    return end(code);
+    return fake_end(code);
 }
 static int fake_device_name(char *name, int bytes, int device) {
-    int code = begin("cuDeviceGetName", NEEDS_NOTHING);
+    int code = fake_begin("cuDeviceGetName", NEEDS_NOTHING);
     if (code == 0)
         snprintf(name, (size_t)bytes, "Fake GPU %d", device);
-    return end(code);
+    return fake_end(code);
 }
 static int fake_device_attribute(int *value, int attribute, int device) {
-    int code = begin("cuDeviceGetAttribute", NEEDS_NOTHING);
+    int code = fake_begin("cuDeviceGetAttribute", NEEDS_NOTHING);
     if (code == 0 && (device < 0 || device >= fake.devices))
         code = 101;
     if (code == 0)
@@ -105,26 +103,26 @@ static int fake_device_attribute(int *value, int attribute, int device) {
                  : attribute == 76 ? fake.minor
                  : attribute == 16 ? fake.multiprocessors
                                    : -1;
-    return end(code);
+    return fake_end(code);
 }
 
 static int fake_primary_retain(struct CUctx_st **context, int device) {
-    int code = begin("cuDevicePrimaryCtxRetain", NEEDS_NOTHING);
+    int code = fake_begin("cuDevicePrimaryCtxRetain", NEEDS_NOTHING);
     if (code == 0) {
         *context = &fake.context[device];
         fake.context[device].retained++;
         fake.retains++;
     }
-    return end(code);
+    return fake_end(code);
 }
 static int release(const char *symbol, int device) {
-    int code = begin(symbol, NEEDS_NOTHING);
+    int code = fake_begin(symbol, NEEDS_NOTHING);
     if (fake.context[device].retained == 0)
-        violate("%s of a context that is not retained", symbol);
+        fake_violate("%s of a context that is not retained", symbol);
     /* There is nobody to try again, so a failed release counts too. */
     fake.context[device].retained--;
     fake.releases++;
-    return end(code);
+    return fake_end(code);
 }
 static int fake_primary_release(int device) {
     return release("cuDevicePrimaryCtxRelease_v2", device);
@@ -134,37 +132,37 @@ static int fake_primary_release_v1(int device) {
 }
 
 static int fake_context_current(struct CUctx_st **context) {
-    int code = begin("cuCtxGetCurrent", NEEDS_NOTHING);
+    int code = fake_begin("cuCtxGetCurrent", NEEDS_NOTHING);
     if (code == 0)
         *context = fake_current();
-    return end(code);
+    return fake_end(code);
 }
 static int fake_context_push(struct CUctx_st *context) {
-    int code = begin("cuCtxPushCurrent_v2", NEEDS_NOTHING);
+    int code = fake_begin("cuCtxPushCurrent_v2", NEEDS_NOTHING);
     if (context < fake.context || context >= fake.context + FAKE_CONTEXTS)
-        violate("cuCtxPushCurrent of something that is no context");
+        fake_violate("cuCtxPushCurrent of something that is no context");
     else if (context < fake.context + FAKE_DEVICES && context->retained == 0)
-        violate("cuCtxPushCurrent of a primary context that is not retained");
+        fake_violate("cuCtxPushCurrent of a primary context that is not retained");
     if (code == 0) {
         stack[depth++] = context;
         fake.pushes++;
     }
-    return end(code);
+    return fake_end(code);
 }
 /* A pop that is made to fail pops all the same: the caller could not do it otherwise. */
 static int fake_context_pop(struct CUctx_st **context) {
-    int code = begin("cuCtxPopCurrent_v2", NEEDS_CONTEXT);
+    int code = fake_begin("cuCtxPopCurrent_v2", NEEDS_CONTEXT);
     if (depth > 0) {
         *context = stack[--depth];
         fake.pops++;
     }
-    return end(code);
+    return fake_end(code);
 }
 static int fake_context_device(int *device) {
-    int code = begin("cuCtxGetDevice", NEEDS_CONTEXT);
+    int code = fake_begin("cuCtxGetDevice", NEEDS_CONTEXT);
     if (code == 0)
         *device = fake_current()->device;
-    return end(code);
+    return fake_end(code);
 }
 
 static void finish_fills(struct CUstream_st *stream, int all) {
@@ -175,136 +173,10 @@ static void finish_fills(struct CUstream_st *stream, int all) {
 }
 
 static int fake_context_synchronize(void) {
-    int code = begin("cuCtxSynchronize", NEEDS_CONTEXT);
+    int code = fake_begin("cuCtxSynchronize", NEEDS_CONTEXT);
     fake.synchronizes++;
     finish_fills(NULL, 1);
-    return end(code);
-}
-
-static int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values) {
-    int code = begin("cuModuleLoadDataEx", NEEDS_CONTEXT);
-    const char *ptx = (const char *)image, *entry = strstr(ptx, ".entry ");
-    fake_module *made = &fake.module[fake.modules];
-    unsigned i;
-    size_t log_bytes = 0;
-    char *log = NULL;
-    fake.loads++;
-    for (i = 0; i < count; i++)
-        if (options[i] == 5)
-            log = (char *)values[i];
-        else if (options[i] == 6)
-            log_bytes = (size_t)(uintptr_t)values[i];
-        else
-            violate("cuModuleLoadDataEx with option %d", options[i]);
-    if (fake.capturing)
-        violate("cuModuleLoadDataEx during capture");
-    if (entry == NULL || !room(fake.modules, "modules"))
-        code = 218;
-    if (code != 0) {
-        if (log != NULL && log_bytes > 0 && fake.log != NULL)
-            snprintf(log, log_bytes, "%s", fake.log);
-        return end(code);
-    }
-    made->context = fake_current();
-    made->live = 1;
-    made->ptx = strdup(ptx);
-    snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
-    *module = made;
-    fake.modules++;
-    return end(0);
-}
-static int fake_module_unload(void *handle) {
-    fake_module *module = (fake_module *)handle;
-    int code = begin("cuModuleUnload", NEEDS_CONTEXT);
-    if (!module->live)
-        violate("cuModuleUnload of %s twice", module->entry);
-    if (depth > 0 && module->context != fake_current())
-        violate("cuModuleUnload in another context");
-    if (code != 0)
-        module->release_failed = 1;
-    else
-        module->live = 0;
-    return end(code);
-}
-static int fake_module_function(void **function, void *handle, const char *name) {
-    int code = begin("cuModuleGetFunction", NEEDS_CONTEXT);
-    if (code == 0 && strcmp(((fake_module *)handle)->entry, name) != 0)
-        code = 500;
-    if (code == 0)
-        *function = handle;
-    return end(code);
-}
-static int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes) {
-    int code = begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);
-    (void)function;
-    if (shared_bytes != 0)
-        violate("occupancy asked for with dynamic shared memory");
-    if (code == 0)
-        *blocks = threads > 256 ? fake.blocks_large : fake.blocks_small;
-    return end(code);
-}
-
-/* The zeros of a scratch come from a fill; work of another stream must not overtake it. */
-static void check_scratch(uint64_t scratch, struct CUstream_st *stream) {
-    int i;
-    for (i = 0; i < fake.fills; i++)
-        if (scratch >= fake.fill[i].base && scratch < fake.fill[i].base + fake.fill[i].bytes &&
-            !fake.fill[i].finished && fake.fill[i].stream != stream)
-            violate("a launch uses scratch before another stream has zeroed it");
-}
-
-/* What the prepare kernel leaves in the scratch is for the launch that comes next: of the same parameters, where the two
- * kernels take the same. */
-static void check_prepared(const fake_launched *l) {
-    const gpulossi_cross_entropy *p = &l->parameters.cross_entropy;
-    int prepares = strstr(l->entry, "prepare_targets") != NULL, is_prepared = (p->rows.flags & GPULOSSI_PREPARED) != 0;
-    int i;
-    for (i = 0; i < fake.prepares && fake.prepared[i].rows.scratch != p->rows.scratch; i++)
-        ;
-    if (i < fake.prepares) {
-        int fits = strstr(l->entry, "kl_div") ? is_prepared : memcmp(&fake.prepared[i], p, sizeof *p) == 0;
-        if (prepares || !fits)
-            violate("%s finds what was prepared for another launch", l->entry);
-        fake.prepared[i] = fake.prepared[--fake.prepares];
-    } else if (!prepares && is_prepared)
-        violate("%s finds nothing prepared", l->entry);
-    if (prepares && fake.prepares < FAKE_PREPARED)
-        fake.prepared[fake.prepares++] = *p;
-}
-
-static int launch(void *function, const unsigned *grid, const unsigned *block, unsigned shared_bytes,
-                  struct CUstream_st *stream, void **parameters) {
-    int code = begin("cuLaunchKernel", NEEDS_CONTEXT);
-    fake_module *module = (fake_module *)function;
-    fake_launched *made = &fake.launch[fake.launches];
-    if (!module->live)
-        violate("cuLaunchKernel of an unloaded module");
-    if (depth > 0 && module->context != fake_current())
-        code = 400;
-    if (grid[0] == 0 || grid[1] != 1 || grid[2] != 1 || block[0] == 0 || block[1] != 1 || block[2] != 1)
-        violate("cuLaunchKernel with grid %u %u %u, block %u %u %u", grid[0], grid[1], grid[2], block[0], block[1],
-                block[2]);
-    if (code != 0 || !room(fake.launches, "launches"))
-        return end(code);
-    memset(made, 0, sizeof *made);
-    snprintf(made->entry, sizeof made->entry, "%s", module->entry);
-    made->grid = grid[0];
-    made->block = block[0];
-    made->shared_bytes = shared_bytes;
-    made->stream = stream;
-    memcpy(&made->parameters, parameters[0],
-           strstr(module->entry, "kl_div") ? sizeof(gpulossi_kl_div) : sizeof(gpulossi_cross_entropy));
-    check_scratch(made->parameters.rows.scratch, stream);
-    check_prepared(made);
-    fake.launches++;
-    return end(0);
-}
-static int fake_launch(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                       unsigned shared_bytes, struct CUstream_st *stream, void **parameters, void **extra) {
-    const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
-    if (extra != NULL)
-        violate("cuLaunchKernel with extra");
-    return launch(function, grid, block, shared_bytes, stream, parameters);
+    return fake_end(code);
 }
 
 static fake_memory *memory_at(uint64_t address, size_t bytes) {
@@ -318,66 +190,66 @@ static fake_memory *memory_at(uint64_t address, size_t bytes) {
 }
 
 static int fake_memory_alloc(uint64_t *address, size_t bytes) {
-    int code = begin("cuMemAlloc_v2", NEEDS_CONTEXT);
+    int code = fake_begin("cuMemAlloc_v2", NEEDS_CONTEXT);
     fake_memory *made = &fake.memory[fake.memories];
     void *base = NULL;
     if (bytes == 0)
-        violate("cuMemAlloc of nothing");
+        fake_violate("cuMemAlloc of nothing");
     if (fake.capturing)
-        violate("cuMemAlloc during capture");
-    if (code == 0 && (!room(fake.memories, "allocations") || posix_memalign(&base, 256, bytes) != 0))
+        fake_violate("cuMemAlloc during capture");
+    if (code == 0 && (!fake_room(fake.memories, "allocations") || posix_memalign(&base, 256, bytes) != 0))
         code = 2;
     if (code != 0)
-        return end(code);
+        return fake_end(code);
     memset(base, 0xa5, bytes);
     made->base = *address = (uint64_t)(uintptr_t)base;
     made->bytes = bytes;
     made->context = fake_current();
     fake.memories++;
-    return end(0);
+    return fake_end(0);
 }
 static int fake_memory_free(uint64_t address) {
-    int code = begin("cuMemFree_v2", NEEDS_CONTEXT);
+    int code = fake_begin("cuMemFree_v2", NEEDS_CONTEXT);
     fake_memory *m = memory_at(address, 1);
     if (m == NULL || m->base != address) {
-        violate("cuMemFree of what is not allocated");
-        return end(1);
+        fake_violate("cuMemFree of what is not allocated");
+        return fake_end(1);
     }
     if (depth > 0 && m->context != fake_current())
-        violate("cuMemFree in another context");
+        fake_violate("cuMemFree in another context");
     if (code != 0) {
         m->release_failed = 1;
-        return end(code);
+        return fake_end(code);
     }
     finish_fills(NULL, 1); /* the driver waits for all work */
     free((void *)(uintptr_t)address);
     m->base = 0;
-    return end(0);
+    return fake_end(0);
 }
 static int fake_upload(uint64_t device, const void *host, size_t bytes, struct CUstream_st *stream) {
-    int code = begin("cuMemcpyHtoDAsync_v2", NEEDS_CONTEXT);
+    int code = fake_begin("cuMemcpyHtoDAsync_v2", NEEDS_CONTEXT);
     (void)stream;
     if (code == 0 && memory_at(device, bytes) == NULL)
         code = 1;
     if (code == 0)
         memcpy((void *)(uintptr_t)device, host, bytes);
-    return end(code);
+    return fake_end(code);
 }
 static int fake_download(void *host, uint64_t device, size_t bytes, struct CUstream_st *stream) {
-    int code = begin("cuMemcpyDtoHAsync_v2", NEEDS_CONTEXT);
+    int code = fake_begin("cuMemcpyDtoHAsync_v2", NEEDS_CONTEXT);
     (void)stream;
     if (code == 0 && memory_at(device, bytes) == NULL)
         code = 1;
     if (code == 0)
         memcpy(host, (const void *)(uintptr_t)device, bytes);
-    return end(code);
+    return fake_end(code);
 }
 static int fake_fill(uint64_t device, unsigned value, size_t count, struct CUstream_st *stream) {
-    int code = begin("cuMemsetD32Async", NEEDS_CONTEXT);
+    int code = fake_begin("cuMemsetD32Async", NEEDS_CONTEXT);
     fake_filled *made = &fake.fill[fake.fills];
     int i;
-    if (code != 0 || !room(fake.fills, "fills"))
-        return end(code);
+    if (code != 0 || !fake_room(fake.fills, "fills"))
+        return fake_end(code);
     made->base = device;
     made->bytes = 4 * count;
     made->value = value;
@@ -387,46 +259,46 @@ static int fake_fill(uint64_t device, unsigned value, size_t count, struct CUstr
     for (i = fake.prepares - 1; i >= 0; i--)
         if (fake.prepared[i].rows.scratch >= device && fake.prepared[i].rows.scratch < device + 4 * count)
             fake.prepared[i] = fake.prepared[--fake.prepares];
-    return end(0);
+    return fake_end(0);
 }
 
 static int fake_stream_create(struct CUstream_st **stream, unsigned flags) {
-    int code = begin("cuStreamCreate", NEEDS_CONTEXT);
+    int code = fake_begin("cuStreamCreate", NEEDS_CONTEXT);
     if (flags != 1)
-        violate("cuStreamCreate with flags %u", flags);
+        fake_violate("cuStreamCreate with flags %u", flags);
     if (code == 0) {
         *stream = (struct CUstream_st *)malloc(16);
         fake.streams_live++;
     }
-    return end(code);
+    return fake_end(code);
 }
 static int fake_stream_destroy(struct CUstream_st *stream) {
-    int code = begin("cuStreamDestroy_v2", NEEDS_CONTEXT);
+    int code = fake_begin("cuStreamDestroy_v2", NEEDS_CONTEXT);
     if (code == 0) {
         free(stream);
         fake.streams_live--;
     }
-    return end(code);
+    return fake_end(code);
 }
 static int fake_stream_synchronize(struct CUstream_st *stream) {
-    int code = begin("cuStreamSynchronize", NEEDS_CONTEXT);
+    int code = fake_begin("cuStreamSynchronize", NEEDS_CONTEXT);
     fake.synchronizes++;
     if (code == 0)
         finish_fills(stream, 0);
-    return end(code);
+    return fake_end(code);
 }
 static int fake_stream_capturing(struct CUstream_st *stream, int *capturing) {
-    int code = begin("cuStreamIsCapturing", NEEDS_CONTEXT);
+    int code = fake_begin("cuStreamIsCapturing", NEEDS_CONTEXT);
     (void)stream;
     if (code == 0)
         *capturing = fake.capturing;
-    return end(code);
+    return fake_end(code);
 }
 
 void *fake_symbol(void *user, const char *name) {
     size_t i;
     if (user != &fake)
-        violate("the symbol source was not given its symbol_user");
+        fake_violate("the symbol source was not given its symbol_user");
     for (i = 0; i < sizeof fake.missing / sizeof fake.missing[0]; i++)
         if (fake.missing[i] != NULL && strcmp(fake.missing[i], name) == 0)
             return NULL;
@@ -438,7 +310,7 @@ void *fake_symbol(void *user, const char *name) {
     }
     GPULOSSI_DRIVER(GIVE)
 #undef GIVE
-    violate("%s is asked for and is not in the table", name);
+    fake_violate("%s is asked for and is not in the table", name);
     return NULL;
 }
 

@@ -42,6 +42,7 @@ typedef struct fake_launched {
         gpulossi_rows rows; /* every parameter struct begins with it */
         gpulossi_cross_entropy cross_entropy;
         gpulossi_kl_div kl_div;
+        gpulossi_kl_div_sparse kl_div_sparse;
     } parameters;
 } fake_launched;
 

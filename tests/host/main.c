@@ -5,11 +5,15 @@ static const struct group {
     const char *name;
     int (*run)(void);
 } groups[] = {
-    {"lifecycle", lifecycle_tests}, {"failures", failure_tests},     {"environment", environment_tests},
-    {"loading", loading_tests},     {"scratch", scratch_tests},      {"launch", launch_tests},
-    {"choice", choice_tests},       {"divisors", divisor_tests},     {"combine", combine_tests},
-    {"refusals", refusal_tests},    {"parameters", parameter_tests}, {"unpack", unpack_tests},
-    {"threads", thread_tests},
+    {"lifecycle", lifecycle_tests},     {"failures", failure_tests},
+    {"environment", environment_tests}, {"loading", loading_tests},
+    {"scratch", scratch_tests},         {"launch", launch_tests},
+    {"choice", choice_tests},           {"divisors", divisor_tests},
+    {"combine", combine_tests},         {"refusals", refusal_tests},
+    {"parameters", parameter_tests},    {"unpack", unpack_tests},
+    {"kl_choice", kl_choice_tests},     {"kl_parameters", kl_parameter_tests},
+    {"kl_divisors", kl_divisor_tests},  {"kl_refusals", kl_refusal_tests},
+    {"sparse", sparse_tests},           {"threads", thread_tests},
 };
 
 int main(int count, char **arguments) {

@@ -5,19 +5,12 @@
 
 static gpuloss_context *context;
 
-static const struct {
-    gpuloss_dtype dtype;
-    const char *name;
-    int64_t width; /* elements of 16 bytes */
-} dtypes[] = {{GPULOSS_F32, "f32", 4}, {GPULOSS_F64, "f64", 2}, {GPULOSS_F16, "f16", 8}, {GPULOSS_BF16, "bf16", 8}};
-enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
-
 /* Runs the call and says how; it is the kernel of that name and dtype. */
 static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line) {
     char entry[64];
     fake.launches = 0;
     expect_ok_(gpuloss_cross_entropy(context, d, NULL), line);
-    snprintf(entry, sizeof entry, "gpuloss_cross_entropy_%s_%s", name, dtypes[d->dtype - GPULOSS_F32].name);
+    snprintf(entry, sizeof entry, "gpuloss_cross_entropy_%s_%s", name, every_dtype[d->dtype - GPULOSS_F32].name);
     if (strcmp(last_launch()->entry, entry) != 0)
         fail_msg("line %d: %s is launched instead of %s", line, last_launch()->entry, entry);
     assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
@@ -73,7 +66,7 @@ static void options_leave_the_plain_kernels(void **state) {
     context = new_context();
     for (t = 0; t < DTYPES; t++) {
         gpuloss_cross_entropy_desc d = some_cross_entropy();
-        d.dtype = dtypes[t].dtype;
+        d.dtype = every_dtype[t].dtype;
         every_option_alone(&d, "held");
         d.classes = 1 << 20;
         d.rows = 8;
@@ -90,7 +83,7 @@ static void shards_leave_the_plain_kernels(void **state) {
     context = new_context();
     for (t = 0; t < DTYPES; t++) {
         base = some_shard();
-        base.dtype = dtypes[t].dtype;
+        base.dtype = every_dtype[t].dtype;
         TAKES((void)0, "options");
         TAKES((d.total_classes = d.classes, d.class_offset = 0), "options");
         TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), "options");
@@ -117,10 +110,10 @@ static void groups_of_held_rows(void **state) {
     for (t = 0; t < DTYPES; t++) {
         gpuloss_cross_entropy_desc d = some_cross_entropy();
         unsigned group;
-        d.dtype = dtypes[t].dtype;
+        d.dtype = every_dtype[t].dtype;
         for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
             const char *next = group < GPULOSSI_BLOCK ? "held" : "streamed";
-            d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * dtypes[t].width;
+            d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * 16 / every_dtype[t].bytes;
             expect_group(&d, "held", group, __LINE__);
             d.classes++;
             expect_group(&d, next, group < GPULOSSI_BLOCK ? 2 * group : group, __LINE__);
@@ -142,13 +135,13 @@ static void groups_of_rows_with_options(void **state) {
             gpuloss_cross_entropy_desc even = some_cross_entropy(), d;
             const char *name = soft ? "probabilities" : "options";
             unsigned group;
-            even.dtype = dtypes[t].dtype;
+            even.dtype = every_dtype[t].dtype;
             even.softcap = 2.0;
             if (soft)
                 give_probabilities(&even);
             for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
                 unsigned next = group < GPULOSSI_BLOCK ? 2 * group : group;
-                even.classes = (int64_t)group * GPULOSSI_VECTORS_STREAMED * dtypes[t].width;
+                even.classes = (int64_t)group * GPULOSSI_VECTORS_STREAMED * 16 / every_dtype[t].bytes;
                 d = even;
                 expect_group(&d, name, group, __LINE__);
                 d.classes++;

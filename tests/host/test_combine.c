@@ -15,8 +15,6 @@ static const fake_launched *combine(const gpuloss_cross_entropy_desc *d) {
     return last_launch();
 }
 
-#define ADDRESS(n) ((uint64_t)(uintptr_t)AT(n))
-
 /* Every option and output. classes is the whole vocabulary, and there are no logits. */
 static void every_field(void **state) {
     gpuloss_cross_entropy_desc d = some_combine();

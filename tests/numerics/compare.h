@@ -21,6 +21,7 @@ typedef enum quantity {
     KL_LOSS_ROWS,
     KL_LOSS_ELEMENTS,
     KL_GRAD,
+    KL_GRAD_TARGET,
     QUANTITY_COUNT
 } quantity;
 const char *quantity_name(quantity q);

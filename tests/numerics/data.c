@@ -120,14 +120,17 @@ static void distribution_rows(random_source *r, double *q, double *t, int64_t cl
 /* A positive probability that is too small for the type must not become 0: that is another case. */
 static double stored_probability(gpuloss_dtype dtype, double p, gpuloss_kind kind) {
     double rounded;
+    if (kind == GPULOSS_LOGITS)
+        return dtype_round(dtype, 3 + log(p));
     if (kind == GPULOSS_LOG_PROBABILITIES)
         return dtype_round(dtype, log(p));
     rounded = dtype_round(dtype, p);
     return p > 0 && rounded <= 0 ? dtype_ulp(dtype, 0) : rounded;
 }
 
-void make_distributions(double *input, double *target, int64_t rows, int64_t classes, distribution_kind kind,
-                        gpuloss_kind input_kind, gpuloss_kind target_kind, gpuloss_dtype dtype, uint64_t seed) {
+void make_distributions_of_two_types(double *input, double *target, int64_t rows, int64_t classes,
+                                     distribution_kind kind, gpuloss_kind input_kind, gpuloss_kind target_kind,
+                                     gpuloss_dtype dtype, gpuloss_dtype target_dtype, uint64_t seed) {
     random_source r = random_from(seed);
     int64_t row, c;
     for (row = 0; row < rows; row++) {
@@ -135,7 +138,12 @@ void make_distributions(double *input, double *target, int64_t rows, int64_t cla
         distribution_rows(&r, q, t, classes, kind);
         for (c = 0; c < classes; c++) {
             q[c] = stored_probability(dtype, q[c], input_kind);
-            t[c] = stored_probability(dtype, t[c], target_kind);
+            t[c] = stored_probability(target_dtype, t[c], target_kind);
         }
     }
+}
+
+void make_distributions(double *input, double *target, int64_t rows, int64_t classes, distribution_kind kind,
+                        gpuloss_kind input_kind, gpuloss_kind target_kind, gpuloss_dtype dtype, uint64_t seed) {
+    make_distributions_of_two_types(input, target, rows, classes, kind, input_kind, target_kind, dtype, dtype, seed);
 }

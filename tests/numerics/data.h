@@ -41,8 +41,11 @@ typedef enum distribution_kind {
 } distribution_kind;
 const char *distribution_kind_name(distribution_kind kind);
 
-/* input and target [rows, classes] as the kinds say, each value one of the dtype. */
+/* input and target [rows, classes] as the kinds say, each value one of the dtype. Logits are logarithms and 3. */
 void make_distributions(double *input, double *target, int64_t rows, int64_t classes, distribution_kind kind,
                         gpuloss_kind input_kind, gpuloss_kind target_kind, gpuloss_dtype dtype, uint64_t seed);
+void make_distributions_of_two_types(double *input, double *target, int64_t rows, int64_t classes,
+                                     distribution_kind kind, gpuloss_kind input_kind, gpuloss_kind target_kind,
+                                     gpuloss_dtype dtype, gpuloss_dtype target_dtype, uint64_t seed);
 
 #endif

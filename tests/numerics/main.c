@@ -54,6 +54,7 @@ int main(int argc, char **argv) {
     failed += run_cross_entropy_shard_tests();
     failed += run_cross_entropy_vocabulary_tests();
     failed += run_kl_div_tests();
+    failed += run_kl_div_option_tests();
     failed += run_misuse_tests();
     failed += run_coverage_tests();
     failed += run_coverage_option_tests();

@@ -4,12 +4,12 @@ NUMERICS := tests/numerics
 NUMERICS_OUT := $(BUILD)/numerics
 NUMERICS_LIBS := -lcmocka -lm -ldl -lpthread
 
-NUMERICS_COMMON := dtypes compare bounds bounds_options data reference_cross_entropy reference_kl_div
+NUMERICS_COMMON := dtypes compare bounds bounds_options bounds_divergence data reference_cross_entropy reference_kl_div
 NUMERICS_GPU := gpuloss_impl harness shapes run_common run_cross_entropy run_cross_entropy_sharded \
-	check_cross_entropy option_cases run_kl_div test_cross_entropy test_cross_entropy_corners \
+	check_cross_entropy option_cases run_kl_div check_kl_div divergence_cases test_cross_entropy test_cross_entropy_corners \
 	test_cross_entropy_options test_cross_entropy_layouts test_cross_entropy_option_corners \
 	test_cross_entropy_properties test_cross_entropy_differences test_cross_entropy_shards \
-	test_cross_entropy_vocabularies test_kl_div test_misuse coverage_sums test_coverage test_coverage_options test_large \
+	test_cross_entropy_vocabularies test_kl_div test_kl_div_options test_misuse coverage_sums test_coverage test_coverage_options test_large \
 	main
 NUMERICS_CHECK := gpuloss_impl harness run_common run_cross_entropy check_cross_entropy option_cases test_check \
 	test_harness

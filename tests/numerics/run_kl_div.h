@@ -6,20 +6,35 @@
 #include "harness.h"
 #include "reference.h"
 
-enum { KL_OUT_LOSS = 1, KL_OUT_LOSS_ROWS = 2, KL_OUT_LOSS_ELEMENTS = 4, KL_OUT_GRAD = 8, KL_OUT_ALL = 15 };
+enum {
+    KL_OUT_LOSS = 1,
+    KL_OUT_LOSS_ROWS = 2,
+    KL_OUT_LOSS_ELEMENTS = 4,
+    KL_OUT_GRAD = 8,
+    KL_OUT_ALL = 15,
+    KL_OUT_GRAD_TARGET = 16,
+    KL_OUT_EVERY = 31
+};
 
 typedef struct kl_case {
-    gpuloss_dtype dtype;
+    gpuloss_dtype dtype, target_dtype; /* the latter unset: dtype */
     gpuloss_kind input_kind, target_kind;
+    gpuloss_divergence divergence;
     gpuloss_reduction reduction;
     int64_t rows, classes;
     const double *input, *target;
-    unsigned outputs; /* KL_OUT_LOSS is dropped for reduction NONE */
-    bool in_place;
-    stride_kind input_stride, target_stride, grad_stride, elements_stride;
-    int input_offset, target_offset, grad_offset, result_offset; /* in elements */
-    bool pytorch_zeros;
-    double eps;
+    /* What a call cannot give is dropped: the sum for reduction NONE, grad_target with PyTorch's zeros. */
+    unsigned outputs;
+    bool in_place, target_in_place;
+    stride_kind input_stride, target_stride, grad_stride, grad_target_stride, elements_stride;
+    int input_offset, target_offset, grad_offset, grad_target_offset, result_offset, label_offset; /* in elements */
+    bool pytorch_zeros, temperature_squared;
+    double beta, temperature, eps, divisor;
+    bool divisor_on_device;
+    const double *row_weights; /* NULL: not given */
+    const int64_t *labels;     /* NULL: not given; else ignore_index is used */
+    gpuloss_index_type label_type;
+    int64_t ignore_index;
     bool use_grad_scale;
     double grad_scale;
     const double *grad_loss, *grad_loss_rows; /* NULL: not given */
@@ -35,9 +50,13 @@ kl_case kl_case_of(gpuloss_dtype dtype, int64_t rows, int64_t classes, const dou
 enum { KL_PAIRS = 4 };
 kl_case kl_case_of_pair(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned pair);
 
+unsigned kl_outputs(const kl_case *c);
+gpuloss_dtype kl_target_dtype(const kl_case *c);
+
 /* The inputs of a case, which is pointed at them. */
 typedef struct kl_inputs {
-    double *input, *target;
+    double *input, *target, *row_weights; /* NULL where there is none */
+    int64_t *labels;
 } kl_inputs;
 kl_inputs kl_inputs_new(kl_case *c, distribution_kind kind, uint64_t seed);
 kl_inputs kl_inputs_unset(kl_case *c); /* for a test that fills them all itself */
@@ -45,22 +64,27 @@ void kl_inputs_free(kl_inputs *in);
 
 typedef struct kl_result {
     double loss;
-    double *loss_rows, *loss_elements, *grad; /* NULL where it was not asked for */
+    double *loss_rows, *loss_elements, *grad, *grad_target; /* NULL where it was not asked for */
 } kl_result;
 
 void kl_run(const kl_case *c, kl_result *result, report *r);
 void kl_check(const kl_case *c, const kl_result *result, report *r);
 void kl_same(const kl_case *c, const kl_result *a, const kl_result *b, report *r);
 void kl_free(kl_result *result);
+
+enum { KL_DESCRIPTION = 640 };
 void kl_describe(const kl_case *c, const char *what, char *text, size_t size);
 
 /* kl_run, kl_check, case_done. `what` is named when it fails. */
 void kl_test(const kl_case *c, const char *what);
 
-/* The reference of a case; its arrays are given back with kl_reference_free. */
-void kl_reference(const kl_case *c, reference_kl_div *ref);
-void kl_reference_free(reference_kl_div *ref);
-/* The bound of the whole reduced loss. */
-long double kl_loss_bound(const kl_case *c, const reference_kl_div *ref);
+/* What a call must give: the exact results and how far each may be off. */
+typedef struct kl_expected {
+    reference_kl_div ref;
+    long double loss;                                    /* bounds of this, */
+    long double *loss_rows, *terms, *grad, *grad_target; /* and of each of these */
+} kl_expected;
+void kl_expect(const kl_case *c, kl_expected *e);
+void kl_expected_free(kl_expected *e);
 
 #endif

@@ -12,6 +12,7 @@ int run_cross_entropy_difference_tests(void);
 int run_cross_entropy_shard_tests(void);
 int run_cross_entropy_vocabulary_tests(void);
 int run_kl_div_tests(void);
+int run_kl_div_option_tests(void);
 int run_misuse_tests(void);
 int run_coverage_tests(void);
 int run_coverage_option_tests(void);

@@ -1,0 +1,26 @@
+/* What the files of the stand-in share. */
+#ifndef FAKE_PRIVATE_H
+#define FAKE_PRIVATE_H
+
+#include "fake_driver.h"
+
+enum { NEEDS_NOTHING, NEEDS_CONTEXT };
+
+/* Notes what a real driver would not have taken; the first one stays. */
+void fake_violate(const char *format, ...);
+/* Takes the lock; returns what the call is made to fail with, or 0. */
+int fake_begin(const char *symbol, int needs);
+/* Gives the lock back; returns the code. */
+int fake_end(int code);
+/* Whether there is room for one more record. */
+int fake_room(int count, const char *what);
+
+/* In the table of functions, by their rows. */
+int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values);
+int fake_module_unload(void *handle);
+int fake_module_function(void **function, void *handle, const char *name);
+int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes);
+int fake_launch(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                unsigned shared_bytes, struct CUstream_st *stream, void **parameters, void **extra);
+
+#endif

@@ -1,0 +1,264 @@
+/* Which kernel a call of gpuloss_kl_div takes, when rows are cut anew, and how rows are spread over threads. */
+#include "check.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static gpuloss_context *context;
+
+static const fake_launched *expect_kernel(const gpuloss_kl_div_desc *d, const char *name, int line) {
+    char entry[64];
+    fake.launches = 0;
+    expect_ok_(gpuloss_kl_div(context, d, stream_number(1)), line);
+    snprintf(entry, sizeof entry, "gpuloss_kl_div_%s_%s", name, every_dtype[d->dtype - GPULOSS_F32].name);
+    if (strcmp(last_launch()->entry, entry) != 0)
+        fail_msg("line %d: %s is launched instead of %s", line, last_launch()->entry, entry);
+    assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
+    assert_ptr_equal(last_launch()->stream, stream_number(1));
+    return last_launch();
+}
+
+/* The rows of the call: as they are, or all of one length that suits the GPU, the last one shorter. */
+static void expect_rows(const gpuloss_kl_div_desc *d, const fake_launched *l, int cut, int line) {
+    const gpulossi_rows *rows = &l->parameters.rows;
+    const int64_t length = cut ? 256 * 8 * 16 / every_dtype[d->dtype - GPULOSS_F32].bytes : d->classes;
+    const int64_t elements = d->rows * d->classes, count = (elements + length - 1) / length;
+    if (rows->rows != count || rows->classes != length || rows->last_classes != elements - (count - 1) * length)
+        fail_msg("line %d: %lld rows of %lld, the last of %lld", line, (long long)rows->rows, (long long)rows->classes,
+                 (long long)rows->last_classes);
+    if (cut)
+        assert_int_equal(rows->group, GPULOSSI_BLOCK);
+    else
+        assert_true(rows->group < GPULOSSI_BLOCK);
+}
+#define TAKES(change, name, cut)                                                                                       \
+    d = base;                                                                                                          \
+    change;                                                                                                            \
+    expect_rows(&d, expect_kernel(&d, name, __LINE__), cut, __LINE__)
+
+/* How a side is given, and the letter that it has in the names of the kernels that know no option. */
+static const struct {
+    gpuloss_kind kind;
+    char letter;
+} kinds[] = {{GPULOSS_PROBABILITIES, 'p'}, {GPULOSS_LOG_PROBABILITIES, 'l'}, {GPULOSS_LOGITS, 0}};
+
+static void kinds_choose_the_kernel(void **state) {
+    size_t t, i, k;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++)
+        for (i = 0; i < 3; i++)
+            for (k = 0; k < 3; k++) {
+                gpuloss_kl_div_desc base = some_kl_div(), d;
+                const char name[] = {kinds[i].letter, kinds[k].letter, 0};
+                int plain = kinds[i].letter != 0 && kinds[k].letter != 0;
+                base.dtype = every_dtype[t].dtype;
+                base.input_kind = kinds[i].kind;
+                base.target_kind = kinds[k].kind;
+                TAKES((void)0, plain ? name : "options", plain);
+                assert_int_equal(last_launch()->parameters.kl_div.input_kind, kinds[i].kind);
+                assert_int_equal(last_launch()->parameters.kl_div.target_kind, kinds[k].kind);
+            }
+    gpuloss_destroy(context);
+}
+
+/* Each option by itself leaves the kernels that know none, and the rows as they are; what is given its neutral value, and
+ * what every kernel knows, does not. */
+static void every_option_alone(const gpuloss_kl_div_desc *call, const char *plain) {
+    gpuloss_kl_div_desc base = *call, d;
+    const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
+    TAKES((void)0, plain, 1);
+    TAKES(d.divergence = GPULOSS_REVERSE_KL, "options", 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), "options", 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), "options", 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1e-300), "options", 0);
+    TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, "options", 0);
+    TAKES(d.target_dtype = other, "options", 0);
+    TAKES(d.grad_target = AT(6), "options", 0);
+    TAKES((d.grad_target = AT(6), d.grad_input = NULL), "options", 0);
+    TAKES(d.row_weights = AT(6), "options", 0);
+    TAKES(GIVE_LABELS(&d), "options", 0);
+    TAKES((GIVE_LABELS(&d), d.reduction = GPULOSS_SUM), "options", 0);
+    TAKES((GIVE_LABELS(&d), d.divisor = 3.0), "options", 0);
+    TAKES((d.input_kind = GPULOSS_LOGITS, d.temperature = 2.0), "options", 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), plain, 1);
+    TAKES(d.target_dtype = d.dtype, plain, 1);
+    TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, plain, 1);
+    TAKES((d.flags = GPULOSS_USE_GRAD_SCALE, d.grad_scale = 0.5), plain, 1);
+    TAKES(d.reduction = GPULOSS_SUM, plain, 1);
+    TAKES(d.reduction = GPULOSS_MEAN, plain, 1);
+    TAKES(d.divisor = 3.0, plain, 1);
+    TAKES(d.divisor_in = AT(6), plain, 1);
+    TAKES(d.grad_loss = AT(6), plain, 1);
+    TAKES(d.loss_elements = AT(6), plain, 1);
+    TAKES(d.loss_rows = AT(6), plain, 0);
+    TAKES(d.grad_loss_rows = AT(6), plain, 0);
+    TAKES(d.target_stride = 1001, plain, 0);
+    /* What labels would have been is not looked at without them. */
+    TAKES(d.label_type = GPULOSS_I16, plain, 1);
+    if (base.input_kind == GPULOSS_PROBABILITIES || base.target_kind == GPULOSS_PROBABILITIES) {
+        TAKES(d.eps = 1e-6, plain, 1);
+    }
+}
+
+static void options_leave_the_plain_kernels(void **state) {
+    size_t t, i, k;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++)
+        for (i = 0; i < 2; i++)
+            for (k = 0; k < 2; k++) {
+                gpuloss_kl_div_desc d = some_kl_div();
+                const char name[] = {kinds[i].letter, kinds[k].letter, 0};
+                d.dtype = every_dtype[t].dtype;
+                d.input_kind = kinds[i].kind;
+                d.target_kind = kinds[k].kind;
+                every_option_alone(&d, name);
+            }
+    gpuloss_destroy(context);
+}
+
+/* At its two ends Jensen-Shannon is one of the others, and nowhere else. */
+static void ends_of_jensen_shannon(void **state) {
+    static const struct {
+        gpuloss_divergence given;
+        double beta;
+        gpuloss_divergence taken;
+    } divergences[] = {{GPULOSS_FORWARD_KL, 0.0, GPULOSS_FORWARD_KL},
+                       {GPULOSS_REVERSE_KL, 0.0, GPULOSS_REVERSE_KL},
+                       {GPULOSS_TOTAL_VARIATION, 0.0, GPULOSS_TOTAL_VARIATION},
+                       {GPULOSS_JENSEN_SHANNON, 0.0, GPULOSS_FORWARD_KL},
+                       {GPULOSS_JENSEN_SHANNON, 1.0, GPULOSS_REVERSE_KL},
+                       {GPULOSS_JENSEN_SHANNON, 1e-300, GPULOSS_JENSEN_SHANNON},
+                       {GPULOSS_JENSEN_SHANNON, 0.5, GPULOSS_JENSEN_SHANNON},
+                       {GPULOSS_JENSEN_SHANNON, 0.9999999999999999, GPULOSS_JENSEN_SHANNON}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof divergences / sizeof divergences[0]; i++) {
+        gpuloss_kl_div_desc d = some_kl_div();
+        d.input_kind = GPULOSS_LOGITS;
+        d.divergence = divergences[i].given;
+        d.beta = divergences[i].beta;
+        assert_int_equal(expect_kernel(&d, "options", __LINE__)->parameters.kl_div.divergence, divergences[i].taken);
+        assert_true(last_launch()->parameters.kl_div.beta == divergences[i].beta);
+    }
+    gpuloss_destroy(context);
+}
+
+static void expect_group(const gpuloss_kl_div_desc *d, const char *name, unsigned group, int line) {
+    const fake_launched *l = expect_kernel(d, name, line);
+    uint64_t blocks = ((uint64_t)d->rows + GPULOSSI_BLOCK / group - 1) / (GPULOSSI_BLOCK / group);
+    if (l->parameters.rows.group != group)
+        fail_msg("line %d: %u threads share %lld classes, instead of %u", line, l->parameters.rows.group,
+                 (long long)d->classes, group);
+    assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
+}
+
+/* A thread gets about four vectors of the input, wherever a row begins and whatever type the target has. */
+static void groups_of_rows(void **state) {
+    size_t t;
+    int options;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++)
+        for (options = 0; options < 2; options++) {
+            gpuloss_kl_div_desc even = some_kl_div(), d;
+            const char *name = options ? "options" : "pp";
+            unsigned group;
+            even.dtype = every_dtype[t].dtype;
+            even.loss_rows = AT(6);
+            if (options) {
+                even.target_kind = GPULOSS_LOGITS;
+                even.target_dtype = even.dtype == GPULOSS_F64 ? GPULOSS_F16 : GPULOSS_F64;
+            }
+            for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
+                unsigned next = group < GPULOSSI_BLOCK ? 2 * group : group;
+                even.classes = (int64_t)group * 4 * 16 / every_dtype[t].bytes;
+                d = even;
+                expect_group(&d, name, group, __LINE__);
+                d.target_stride = d.classes + 1;
+                expect_group(&d, name, group, __LINE__);
+                d = even;
+                d.classes++;
+                expect_group(&d, name, next, __LINE__);
+                d = even;
+                d.input_stride = d.classes + 1;
+                expect_group(&d, name, next, __LINE__);
+                d = even;
+                d.rows = 100000;
+                d.target = GPULOSS_PTR((uintptr_t)1 << 55);
+                d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
+                expect_group(&d, name, group, __LINE__);
+            }
+            even.classes = 1;
+            expect_group(&even, name, 1, __LINE__);
+        }
+    gpuloss_destroy(context);
+}
+
+/* It is the input's rows of which it is told whether all of them begin on 16 bytes. */
+static void even_rows(void **state) {
+    gpuloss_kl_div_desc base = some_kl_div(), d;
+    (void)state;
+    context = new_context();
+    base.loss_rows = AT(6);
+#define EVEN(change, expected)                                                                                         \
+    d = base;                                                                                                          \
+    change;                                                                                                            \
+    expect_ok(gpuloss_kl_div(context, &d, NULL));                                                                      \
+    assert_int_equal((last_launch()->parameters.rows.flags & GPULOSSI_EVEN) != 0, expected)
+    EVEN((void)0, 1);
+    EVEN(d.input_stride = 1001, 0);
+    EVEN(d.input_stride = 1004, 1);
+    EVEN(d.input = (const char *)d.input + 4, 0);
+    EVEN(d.target_stride = 1001, 1);
+    EVEN(d.target = (const char *)d.target + 4, 1);
+    EVEN(d.grad_input_stride = 1001, 1);
+    EVEN((d.target_kind = GPULOSS_LOGITS, d.target_dtype = GPULOSS_F16, d.target_stride = 1001), 1);
+    EVEN((d.target_kind = GPULOSS_LOGITS, d.target_dtype = GPULOSS_F16, d.input_stride = 1001), 0);
+    /* Rows that are cut anew are even where their beginning is. */
+    base.classes = 1001;
+    base.loss_rows = NULL;
+    EVEN((void)0, 1);
+    EVEN(d.loss_rows = AT(6), 0);
+    EVEN(d.input = (const char *)d.input + 4, 0);
+    gpuloss_destroy(context);
+}
+
+/* No rows: nothing is cut, and what is made of all of them is still written, by whichever kernel. */
+static void no_rows(void **state) {
+    gpuloss_kl_div_desc base = some_kl_div(), d;
+    long calls;
+    (void)state;
+    context = new_context();
+    base.rows = 0;
+    base.input = base.target = NULL;
+    base.grad_input = base.grad_target = base.loss_rows = base.loss_elements = AT(6);
+    calls = fake.calls;
+    d = base;
+    d.loss = NULL;
+    expect_ok(gpuloss_kl_div(context, &d, NULL));
+    GIVE_LABELS(&d);
+    d.labels = NULL;
+    expect_ok(gpuloss_kl_div(context, &d, NULL));
+    assert_int_equal(fake.calls, calls);
+    d.loss = AT(3);
+    assert_int_equal(expect_kernel(&d, "options", __LINE__)->grid, 1);
+    assert_int_equal(fake.launches, 1);
+    d = base;
+    d.grad_target = NULL;
+    assert_int_equal(expect_kernel(&d, "pp", __LINE__)->grid, 1);
+    assert_int_equal(last_launch()->parameters.rows.rows, 0);
+    assert_int_equal(last_launch()->parameters.rows.classes, 1000);
+    gpuloss_destroy(context);
+}
+
+int kl_choice_tests(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(kinds_choose_the_kernel), TEST(options_leave_the_plain_kernels),
+        TEST(ends_of_jensen_shannon),  TEST(groups_of_rows),
+        TEST(even_rows),               TEST(no_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,346 @@
+#include "bounds_divergence.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* Errors of one pair and of what a divergence makes of it. All are absolute. */
+typedef struct pair_errors {
+    long double p, q;
+    long double own, shared;   /* of d = log p - log q: of this class alone, and what all have in common */
+    long double reference;     /* of d in the reference */
+    long double term;          /* of f */
+    long double summed, slope; /* of f as it enters the sum of a row: without `shared`, and what that is times */
+    long double of_p, of_q;    /* of the derivatives, and times p and q */
+    long double of_log_p, of_log_q;
+} pair_errors;
+
+static bool is_power_of_two(double x) {
+    int exponent;
+    return fabs(frexp(x, &exponent)) == 0.5;
+}
+
+static long double temperature_of(const reference_kl_div *r) {
+    return r->temperature > 0 ? (long double)r->temperature : 1;
+}
+
+/* A double under float arithmetic is rounded when it is read; 1/T is a rounded constant, and the product is rounded. */
+static side_bounds side_of(const divergence_bounds *b, const reference_kl_div *r, bool is_input) {
+    side_bounds s;
+    memset(&s, 0, sizeof s);
+    s.kind = is_input ? r->input_kind : r->target_kind;
+    s.row = is_input ? &b->of_row.input : &b->of_row.target;
+    if (!is_input && b->setting.target_dtype == GPULOSS_F64 && b->setting.dtype != GPULOSS_F64)
+        s.narrowing = b->a.u;
+    if (s.kind == GPULOSS_LOGITS && !(r->temperature == 0 || is_power_of_two(r->temperature)))
+        s.cooling = 2 * b->a.u;
+    return s;
+}
+
+/* Error of a logit over the temperature. */
+static long double logit_error(const side_bounds *s, long double z) {
+    return isinf(z) ? 0 : (s->narrowing + s->cooling) * fabsl(z);
+}
+
+/* Of log sum exp(z): that for exact z, and sum p dz. */
+static void add_shared(const divergence_bounds *b, const reference_kl_div *r, const double *given, side_bounds *s) {
+    int64_t c;
+    if (s->kind != GPULOSS_LOGITS)
+        return;
+    s->shared = log_sum_bound(b->setting.dtype, sum_shape_of(b->setting.dtype, r->classes), s->row);
+    for (c = 0; c < r->classes && s->narrowing + s->cooling > 0; c++) {
+        long double z = reference_cooled(r, given[b->row * r->classes + c]);
+        s->shared += logit_error(s, z) * expl(z - s->row->max - s->row->log_sum);
+    }
+}
+
+/* p itself; or exp(x): the function, and the error of x; or e_c / S as in cross-entropy's gradient, and the errors of
+ * z. What is below the smallest normal number may be flushed. */
+static long double probability_error(const divergence_bounds *b, const reference_kl_div *r, const side_bounds *s,
+                                     double given, long double p) {
+    const arithmetic *a = &b->a;
+    long double z = reference_cooled(r, given), distance;
+    if (s->kind == GPULOSS_PROBABILITIES)
+        return s->narrowing > 0 ? s->narrowing * p + a->smallest : 0;
+    if (isinf(given))
+        return 0;
+    if (s->kind == GPULOSS_LOG_PROBABILITIES)
+        return p * (a->exp_relative + s->narrowing * fabsl((long double)given)) + a->smallest;
+    distance = a->exp_roundings * a->u * (s->row->max - z + s->row->log_sum);
+    return p * (distance + a->exp_relative + 3 * a->u + s->shared + logit_error(s, z)) + a->smallest;
+}
+
+/* Of a logarithm by itself, without what is shared. Of a probability: the function (4 ulp), eps and its sum, the
+ * rounding of the probability. Of a logit: z, the distance from the top, the difference from the logarithm of S. */
+static long double logarithm_error(const divergence_bounds *b, const reference_kl_div *r, const side_bounds *s,
+                                   double given, long double value) {
+    const arithmetic *a = &b->a;
+    long double z = reference_cooled(r, given);
+    if (isinf(value))
+        return 0;
+    if (s->kind == GPULOSS_PROBABILITIES)
+        return 8 * a->u * fabsl(value) + (r->eps > 0 ? 2 * a->u : 0) + s->narrowing;
+    if (s->kind == GPULOSS_LOG_PROBABILITIES)
+        return s->narrowing * fabsl(value);
+    return logit_error(s, z) + a->u * (s->row->max - z) + a->u * fabsl(value);
+}
+
+/* log p - log q of two sides of logits is (t - x) / T - (lse_t - lse_x): the difference of the logits, the product with
+ * a rounded 1/T, the last difference. Of two probabilities it is one logarithm of the ratio, within 8u however near to
+ * 1 the ratio is. Else it is the difference of two logarithms. */
+static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div *r, const reference_pair *y, double x,
+                             double t, pair_errors *e) {
+    const arithmetic *a = &b->a;
+    long double apart = ((long double)t - (long double)x) / temperature_of(r);
+    if (isnan(y->d) || isinf(y->d))
+        return;
+    e->shared = b->shared;
+    e->reference = LDBL_EPSILON * (4 + fabsl(y->log_p) + fabsl(y->log_q));
+    if (b->input.kind == GPULOSS_LOGITS)
+        e->reference += LDBL_EPSILON * fabsl(b->of_row.input.max);
+    if (b->target.kind == GPULOSS_LOGITS)
+        e->reference += LDBL_EPSILON * fabsl(b->of_row.target.max);
+    if (b->input.kind == GPULOSS_LOGITS && b->target.kind == GPULOSS_LOGITS)
+        e->own = (a->u + b->input.cooling) * fabsl(apart) + b->target.narrowing * fabsl(reference_cooled(r, t)) +
+                 a->u * fabsl(y->d);
+    else if (b->input.kind == GPULOSS_PROBABILITIES && b->target.kind == GPULOSS_PROBABILITIES)
+        e->own = 8 * a->u * fabsl(y->d) + (r->eps > 0 ? 4 * a->u : 0) + b->target.narrowing;
+    else
+        e->own = logarithm_error(b, r, &b->input, x, y->log_q) + logarithm_error(b, r, &b->target, t, y->log_p) +
+                 a->u * fabsl(y->d);
+}
+
+/* Of S(p, m, x) = p (x - 1) + m with x = log(p / m), which is m where p = 0. For |x| < 1 it is p (x - 1 + exp(-x)), a
+ * series that is within 5u, with 4u for the products: its error in x is times p - m, to which the second order is added
+ * because x may be smaller than its error. Else each part has its roundings, and x is times p. Where x may be on either
+ * side of 1 the difference between the two, m, is uncertain. `dx` is the whole error of x, `own` what is not shared. */
+typedef struct surplus_error {
+    long double value, error, slope; /* slope: what x is times */
+    long double uncertain;           /* of slope */
+} surplus_error;
+
+static surplus_error surplus_of(const arithmetic *a, long double p, long double dp, long double m, long double dm,
+                                long double x, long double own, long double dx) {
+    surplus_error s = {m, dm, 0, 0};
+    if (p == 0)
+        return s;
+    s.value = p * (x - 1) + m;
+    if (fabsl(x) + dx < 1) {
+        s.error = s.value * (dp / p + 9 * a->u) + fabsl(p - m) * own + p * dx * dx;
+        s.slope = p - m;
+        return s;
+    }
+    s.error = dp * fabsl(x - 1) + dm + 3 * a->u * (p * fabsl(x - 1) + m) + (p + m) * own;
+    s.slope = p;
+    s.uncertain = fabsl(x) - dx < 1 ? m : 0;
+    return s;
+}
+
+/* KL(a || b) with the logarithm d of a / b. What is summed is f itself, or S(a, b, d) where both sides are logits. */
+static void kl_errors(const divergence_bounds *b, const reference_kl_div *r, bool reversed, const reference_pair *y,
+                      pair_errors *e) {
+    const arithmetic *a = &b->a;
+    bool surplus = r->input_kind == GPULOSS_LOGITS && r->target_kind == GPULOSS_LOGITS;
+    long double of = reversed ? y->q : y->p, other = reversed ? y->p : y->q, sign = reversed ? -1 : 1;
+    long double d_of = reversed ? e->q : e->p, d_other = reversed ? e->p : e->q, eps = (long double)r->eps;
+    long double d = e->own + e->shared, of_a = fabsl(reversed ? y->of_q : y->of_p), of_a_error, of_b_error = 0;
+    if (surplus) {
+        surplus_error s = surplus_of(a, of, d_of, other, d_other, sign * y->d, e->own, d);
+        e->summed = s.error + s.uncertain * e->shared;
+        e->slope = sign * s.slope;
+    }
+    if (of == 0)
+        return;
+    e->term = of * d + fabsl(y->d) * d_of + a->u * fabsl(y->f) + a->smallest * (1 + fabsl(y->d));
+    if (!surplus) {
+        e->summed = e->term - of * e->shared;
+        e->slope = sign * of;
+    }
+    /* d + a / (a + eps): a quotient whose eps and sum cost 2u, and the sum. */
+    of_a_error = d + a->u * (fabsl(y->d) + 1 + of_a) + (eps > 0 ? 4 * a->u : 0);
+    /* a / (b + eps): both errors, eps and the sum, the quotient. */
+    if (other + eps > 0)
+        of_b_error = of / (other + eps) * (d_of / of + d_other / (other + eps) + 4 * a->u);
+    e->of_p = reversed ? of_b_error : of_a_error;
+    e->of_q = reversed ? of_a_error : of_b_error;
+    *(reversed ? &e->of_log_q : &e->of_log_p) = of * of_a_error + of_a * d_of + a->u * of * of_a;
+    *(reversed ? &e->of_log_p : &e->of_log_q) = d_of;
+}
+
+/* log(p / m) = -log1p((1-b) expm1(-d)), and log(q / m) alike: each function within an ulp (2u), the product, and 1-b,
+ * which has an error of u. Through 1 + (1-b) expm1(-d) = m / p that of the argument comes divided by m / p. */
+static void jensen_shannon_errors(const divergence_bounds *bounds, long double b, const reference_pair *y,
+                                  pair_errors *e) {
+    const arithmetic *a = &bounds->a;
+    long double c = 1 - b, m = b * y->p + c * y->q, dm = b * e->p + c * e->q + 3 * a->u * m;
+    long double by_p = m > 0 ? c * y->q / m : 0, by_q = m > 0 ? b * y->p / m : 0; /* what d is times in each */
+    long double apart = m > 0 ? fabsl(y->p - y->q) / m : 0;
+    long double x_p = y->p > 0 ? y->of_p / b : 0, x_q = y->q > 0 ? y->of_q / c : 0;
+    long double own_p = by_p * e->own + apart * (3 * c + 1) * a->u + 2 * a->u * fabsl(x_p);
+    long double own_q = by_q * e->own + apart * (3 * b + 1) * a->u + 2 * a->u * fabsl(x_q);
+    long double dx_p = own_p + by_p * e->shared, dx_q = own_q + by_q * e->shared;
+    surplus_error s_p = surplus_of(a, y->p, e->p, m, dm, x_p, own_p, dx_p);
+    surplus_error s_q = surplus_of(a, y->q, e->q, m, dm, x_q, own_q, dx_q);
+    if (m == 0)
+        return;
+    /* b and 1-b, a product each and the sum. */
+    e->summed = b * s_p.error + c * s_q.error + 4 * a->u * (b * s_p.value + c * s_q.value) +
+                a->u * (s_p.value + s_q.value) + a->smallest * 4;
+    e->summed += (b * s_p.uncertain * by_p + c * s_q.uncertain * by_q) * e->shared;
+    e->slope = b * s_p.slope * by_p - c * s_q.slope * by_q;
+    e->term = e->summed + fabsl(e->slope) * e->shared;
+    e->of_p = y->p > 0 ? b * dx_p + 2 * a->u * fabsl(x_p) : 0;
+    e->of_q = y->q > 0 ? c * dx_q + 2 * a->u * fabsl(x_q) : 0;
+    e->of_log_p = y->p * e->of_p + e->p * fabsl(y->of_p) + a->u * fabsl(y->of_log_p);
+    e->of_log_q = y->q * e->of_q + e->q * fabsl(y->of_q) + a->u * fabsl(y->of_log_q);
+}
+
+/* Where p and q are as near as their errors, the sign of their difference may be any. */
+static void total_variation_errors(const arithmetic *a, const reference_pair *y, pair_errors *e) {
+    long double apart = e->p + e->q;
+    e->term = e->summed = apart / 2 + a->u * fabsl(y->f) + a->smallest;
+    e->of_p = e->of_q = apart > 0 && fabsl(y->p - y->q) <= apart ? 1 : 0;
+    e->of_log_p = y->p * e->of_p + e->p / 2 + a->smallest;
+    e->of_log_q = y->q * e->of_q + e->q / 2 + a->smallest;
+}
+
+/* Each side's p or q times the error of a logarithm in long double. */
+static void add_reference_error(const reference_pair *y, pair_errors *e) {
+    e->term += (y->p + y->q) * e->reference;
+    e->summed += (y->p + y->q) * e->reference;
+    e->of_p += e->reference;
+    e->of_q += e->reference;
+    e->of_log_p += y->p * e->reference;
+    e->of_log_q += y->q * e->reference;
+}
+
+static pair_errors errors_of(const divergence_bounds *b, const reference_kl_div *r, const reference_pair *y,
+                             int64_t c) {
+    double x = r->input[b->row * r->classes + c], t = r->target[b->row * r->classes + c];
+    pair_errors e;
+    memset(&e, 0, sizeof e);
+    e.q = probability_error(b, r, &b->input, x, y->q);
+    e.p = probability_error(b, r, &b->target, t, y->p);
+    set_ratio_errors(b, r, y, x, t, &e);
+    if (r->divergence == GPULOSS_TOTAL_VARIATION)
+        total_variation_errors(&b->a, y, &e);
+    else if (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta > 0 && r->beta < 1)
+        jensen_shannon_errors(b, (long double)r->beta, y, &e);
+    else
+        kl_errors(b, r, r->divergence == GPULOSS_REVERSE_KL || r->beta >= 1, y, &e);
+    add_reference_error(y, &e);
+    return e;
+}
+
+/* apart = (top_t - top_x) + (log S_t - log S_x): two differences and their sum. */
+static long double shared_error(const divergence_bounds *b) {
+    const reference_row *x = &b->of_row.input, *t = &b->of_row.target;
+    long double tops = t->max - x->max, logs = t->log_sum - x->log_sum;
+    if (b->input.kind != GPULOSS_LOGITS || b->target.kind != GPULOSS_LOGITS)
+        return b->input.shared + b->target.shared;
+    return b->input.shared + b->target.shared + b->a.u * (fabsl(tops) + fabsl(logs) + fabsl(tops + logs));
+}
+
+/* Sums of a row are formed in double, whatever the order, and rounded once. Where a sum is that of -p or -q, it is -1
+ * for logits; of anything else these are added up in float, at most 16 at a time, by halves. */
+static long double sum_error(const divergence_bounds *b, const reference_kl_div *r, bool known, gpuloss_kind kind,
+                             long double errors, long double magnitudes) {
+    long double in_double = ldexpl(1, -53) * ((long double)r->classes + 2);
+    if (known && kind == GPULOSS_LOGITS)
+        return 0;
+    return errors + magnitudes * (in_double + (known ? 5 : 1) * b->a.u);
+}
+
+/* Errors and magnitudes of what a row adds up. */
+typedef struct row_sums {
+    long double f, slope, magnitude, log_p, log_q, log_p_magnitude, log_q_magnitude;
+} row_sums;
+
+static row_sums sums_of(const divergence_bounds *b, const reference_kl_div *r) {
+    row_sums s = {0, 0, 0, 0, 0, 0, 0};
+    int64_t c;
+    for (c = 0; c < r->classes; c++) {
+        reference_pair y = reference_pair_of(r, &b->of_row, b->row, c);
+        pair_errors e = errors_of(b, r, &y, c);
+        s.f += e.summed;
+        s.slope += e.slope;
+        s.magnitude += fabsl(y.f);
+        s.log_p += e.of_log_p;
+        s.log_q += e.of_log_q;
+        s.log_p_magnitude += fabsl(y.of_log_p);
+        s.log_q_magnitude += fabsl(y.of_log_q);
+    }
+    return s;
+}
+
+void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r, int64_t row, divergence_bounds *b) {
+    bool js = r->divergence == GPULOSS_JENSEN_SHANNON;
+    bool reverse = r->divergence == GPULOSS_REVERSE_KL || (js && r->beta >= 1);
+    bool forward = r->divergence == GPULOSS_FORWARD_KL || (js && r->beta <= 0);
+    row_sums s;
+    memset(b, 0, sizeof *b);
+    b->setting = setting;
+    b->a = arithmetic_of(setting.dtype);
+    b->row = row;
+    b->of_row = reference_row_of(r, row);
+    b->factor = r->row_weights ? fabsl((long double)r->row_weights[row]) : 1;
+    if (r->temperature_squared)
+        b->factor *= temperature_of(r) * temperature_of(r);
+    b->input = side_of(b, r, true);
+    b->target = side_of(b, r, false);
+    add_shared(b, r, r->input, &b->input);
+    add_shared(b, r, r->target, &b->target);
+    b->shared = shared_error(b);
+    s = sums_of(b, r);
+    b->sum_of_log_p = sum_error(b, r, reverse, r->input_kind, s.log_p, s.log_p_magnitude);
+    b->sum_of_log_q = sum_error(b, r, forward, r->target_kind, s.log_q, s.log_q_magnitude);
+    /* The sum of the row; r F is rounded, and the loss. */
+    b->loss = s.f + fabsl(s.slope) * b->shared + ldexpl(1, -53) * (long double)r->classes * s.magnitude;
+    b->loss = b->factor * (b->loss + 3 * b->a.u * fabsl(b->of_row.f)) + b->a.smallest;
+}
+
+/* What the gradient of one side is made of, and the errors of that. */
+typedef struct entry {
+    gpuloss_kind kind;
+    gpuloss_dtype stored;
+    long double value;                      /* s times the derivative */
+    long double of_p_error;                 /* of a probability */
+    long double u, u_error;                 /* of a logarithm */
+    long double p, p_error, sum, sum_error; /* of a logit: u - p sum u */
+} entry;
+
+/* Of s times the derivative: eight roundings of s, with r and F among them, and the product. For logits u - p sum u is
+ * a product and a difference; then 1/T and its product. */
+static long double entry_error(const divergence_bounds *b, const reference_kl_div *r, const entry *of) {
+    long double s = fabsl(r->scale_rows[b->row]), error = of->of_p_error;
+    if (of->kind == GPULOSS_LOG_PROBABILITIES)
+        error = of->u_error;
+    if (of->kind == GPULOSS_LOGITS) {
+        error = of->u_error + of->p_error * fabsl(of->sum) + of->p * of->sum_error;
+        error += b->a.u * (2 * of->p * fabsl(of->sum) + fabsl(of->u)) + 4 * b->a.smallest;
+        error /= temperature_of(r);
+    }
+    return s * (error + 4 * b->a.smallest) + fabsl(of->value) * 11 * b->a.u + b->a.smallest +
+           store_rounding(of->stored, of->value);
+}
+
+element_bounds divergence_element_bounds(const divergence_bounds *b, const reference_kl_div *r, int64_t c) {
+    reference_pair y = reference_pair_of(r, &b->of_row, b->row, c);
+    pair_errors e = errors_of(b, r, &y, c);
+    int64_t i = b->row * r->classes + c;
+    entry input = {r->input_kind, b->setting.dtype, 0, e.of_q, y.of_log_q, e.of_log_q, y.q, e.q, 0, 0};
+    entry target = {r->target_kind, b->setting.target_dtype, 0, e.of_p, y.of_log_p, e.of_log_p, y.p, e.p, 0, 0};
+    element_bounds bounds = {0, 0, 0};
+    input.sum = b->of_row.sum_of_log_q, input.sum_error = b->sum_of_log_q;
+    target.sum = b->of_row.sum_of_log_p, target.sum_error = b->sum_of_log_p;
+    bounds.term = b->factor * (e.term + 3 * b->a.u * fabsl(y.f) + b->a.smallest) + b->a.smallest;
+    if (r->grad) {
+        input.value = r->grad[i];
+        bounds.grad = entry_error(b, r, &input);
+    }
+    if (r->grad_target) {
+        target.value = r->grad_target[i];
+        bounds.grad_target = entry_error(b, r, &target);
+    }
+    return bounds;
+}

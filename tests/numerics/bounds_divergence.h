@@ -1,0 +1,44 @@
+/* The bounds of divergences of any two sides, in the same terms as those of bounds.h. They hold for what the kernels
+ * with options are documented to do. */
+#ifndef TESTS_NUMERICS_BOUNDS_DIVERGENCE_H
+#define TESTS_NUMERICS_BOUNDS_DIVERGENCE_H
+
+#include "bounds.h"
+
+typedef struct divergence_setting {
+    gpuloss_dtype dtype, target_dtype;
+} divergence_setting;
+
+/* Of one side of a row: what the errors of its probabilities are made of. */
+typedef struct side_bounds {
+    gpuloss_kind kind;
+    const reference_row *row;
+    long double narrowing; /* relative error of an element that is of a wider type than the arithmetic, or 0 */
+    long double cooling;   /* of a logit over the temperature, or 0 */
+    long double shared;    /* absolute error of the logarithms that all classes of a row have in common */
+} side_bounds;
+
+/* Of one row. */
+typedef struct divergence_bounds {
+    long double loss; /* absolute error of loss_i */
+
+    divergence_setting setting;
+    arithmetic a;
+    int64_t row;
+    reference_kl_row of_row;
+    side_bounds input, target;
+    long double factor;                     /* |r_i| F */
+    long double shared;                     /* error of log p - log q that all classes have in common */
+    long double sum_of_log_p, sum_of_log_q; /* errors of these sums */
+} divergence_bounds;
+
+/* Absolute errors of the results of one pair. */
+typedef struct element_bounds {
+    long double term, grad, grad_target;
+} element_bounds;
+
+/* b points into itself. */
+void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r, int64_t row, divergence_bounds *b);
+element_bounds divergence_element_bounds(const divergence_bounds *b, const reference_kl_div *r, int64_t c);
+
+#endif

@@ -1,0 +1,240 @@
+/* gpuloss_kl_div with its options against the reference: kinds, divergences, element types, options, outputs, factors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "divergence_cases.h"
+#include "run_common.h"
+#include "shapes.h"
+#include "suites.h"
+
+/* All kinds with all divergences, for every pair of element types. */
+static void every_divergence(void **state) {
+    static const divergence_shape shapes[] = {{3, 21}, {2, 700}};
+    unsigned d, t, pair, choice, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        for (d = 0; d < DTYPE_COUNT; d++)
+            for (t = 0; t < DTYPE_COUNT; t++)
+                for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+                    for (choice = 0; choice < CHOICES; choice++, number++) {
+                        distribution_kind kind = (distribution_kind)(number / 5 % DISTRIBUTIONS_KINDS);
+                        kl_inputs in;
+                        kl_case c;
+                        if (harness_small && (k > 0 || (number + d) % 3 != 0))
+                            continue;
+                        c = divergence_case(all_dtypes[d], all_dtypes[t], shapes[k], pair, choice);
+                        in = divergence_inputs(&c, kind, number % 2 ? KL_WITH_TEMPERATURE : 0, number / 2);
+                        divergence_vary(&c, number);
+                        kl_test(&c, distribution_kind_name(kind));
+                        kl_inputs_free(&in);
+                    }
+    test_done();
+}
+
+/* Every set of options with every divergence. A small run takes some, in which every pair of options occurs. */
+static void every_set_of_divergence_options(void **state) {
+    static const divergence_shape shape = {6, 21};
+    unsigned set, pair, choice, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (set = 0; set < KL_WITH_SETS; set++)
+        for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+            for (choice = 0; choice < CHOICES; choice++, number++) {
+                gpuloss_dtype dtype = all_dtypes[number % DTYPE_COUNT];
+                gpuloss_dtype target_dtype = all_dtypes[number / 3 % DTYPE_COUNT];
+                kl_inputs in;
+                kl_case c;
+                if (harness_small && number % 11 != 0)
+                    continue;
+                c = divergence_case(dtype, target_dtype, shape, pair, choice);
+                in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, set, number);
+                divergence_vary(&c, number / 11);
+                kl_test(&c, "set of options");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
+/* A shape meets one divergence of one pair of kinds after the other. Its arrays are of one type and packed more often
+ * than not, because that is how most are. */
+static void run_shape(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
+    divergence_shape shape = {rows, classes};
+    gpuloss_dtype target_dtype = number % 3 == 1 ? all_dtypes[number / 3 % DTYPE_COUNT] : GPULOSS_DTYPE_UNSET;
+    distribution_kind kind = (distribution_kind)(number / 2 % DISTRIBUTIONS_KINDS);
+    kl_inputs in;
+    kl_case c;
+    if (harness_small ? (number + (unsigned)dtype) % 4 != 0 : rows * classes > INT64_C(1) << 19)
+        return;
+    c = divergence_case(dtype, target_dtype, shape, number * 7 % KL_KIND_PAIRS, number * 3 % CHOICES);
+    in = divergence_inputs(&c, kind, number * 13 % KL_WITH_SETS, number);
+    if (number % 3)
+        divergence_vary(&c, number);
+    kl_test(&c, "shape");
+    kl_inputs_free(&in);
+}
+
+SHAPES_TEST(shapes_divergences_f32, GPULOSS_F32, run_shape)
+SHAPES_TEST(shapes_divergences_f64, GPULOSS_F64, run_shape)
+SHAPES_TEST(shapes_divergences_f16, GPULOSS_F16, run_shape)
+SHAPES_TEST(shapes_divergences_bf16, GPULOSS_BF16, run_shape)
+
+/* Rows of more than 16384 classes. */
+static void divergences_of_long_rows(void **state) {
+    static const int64_t classes[] = {20011, 40000};
+    unsigned d, pair, choice, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < 2; k++)
+        for (d = 0; d < DTYPE_COUNT; d++)
+            for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+                for (choice = 0; choice < CHOICE_JS; choice++, number++) {
+                    divergence_shape shape = {1, classes[k]};
+                    kl_inputs in;
+                    kl_case c;
+                    if (harness_small && number % 36 != 0)
+                        continue;
+                    c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, pair, choice);
+                    in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_TEMPERATURE, number);
+                    c.input_offset = (int)number % 3;
+                    kl_test(&c, "long rows");
+                    kl_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* Every kind of logits on either side. The other side holds the same kind, turned round. */
+static void divergences_of_every_kind_of_logits(void **state) {
+    static const divergence_shape shapes[] = {{3, 40}, {2, 2500}};
+    static const double temperatures[] = {0, 0.1, 20, 2};
+    unsigned d, k, choice, number = 0;
+    int kind;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < 2; k++)
+        for (d = 0; d < DTYPE_COUNT; d++)
+            for (kind = 0; kind < LOGITS_KINDS; kind++)
+                for (choice = 0; choice < CHOICE_JS; choice++, number++) {
+                    kl_inputs in;
+                    kl_case c;
+                    int64_t i, n = shapes[k].rows * shapes[k].classes;
+                    if (harness_small && (k > 0 || number % 2))
+                        continue;
+                    c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shapes[k], KL_KIND_PAIRS - 1, choice);
+                    in = kl_inputs_unset(&c);
+                    make_logits(in.input, c.rows, c.classes, (logits_kind)kind, c.dtype, number);
+                    for (i = 0; i < n; i++)
+                        in.target[i] = in.input[n - 1 - i];
+                    c.temperature = temperatures[number / 2 % 4];
+                    c.temperature_squared = c.temperature > 0 && number % 3 == 0;
+                    kl_test(&c, logits_kind_name((logits_kind)kind));
+                    kl_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* Every set of outputs: without terms, without gradients, with one of them, other work is left out. */
+static void every_set_of_divergence_outputs(void **state) {
+    static const divergence_shape shape = {4, 37};
+    unsigned outputs, pair, choice, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (outputs = 1; outputs <= KL_OUT_EVERY; outputs++)
+        for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+            for (choice = 0; choice < CHOICE_JS; choice++, number++) {
+                kl_inputs in;
+                kl_case c;
+                if (harness_small && number % 4 != outputs % 4)
+                    continue;
+                c = divergence_case(all_dtypes[number % DTYPE_COUNT], GPULOSS_DTYPE_UNSET, shape, pair, choice);
+                in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, outputs % 3 ? 0 : KL_WITH_LABELS, number);
+                c.reduction = all_reductions[number / 4 % REDUCTION_COUNT];
+                c.outputs = outputs;
+                if (kl_outputs(&c))
+                    kl_test(&c, "outputs");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
+/* All three of the same arrays, by every way of not being aligned. */
+static void every_divergence_offset(void **state) {
+    static const divergence_shape shape = {3, 67};
+    unsigned d, t;
+    int i, j;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (t = 0; t < DTYPE_COUNT; t++) {
+            int inputs = (int)(16 / dtype_size(all_dtypes[d])), targets = (int)(16 / dtype_size(all_dtypes[t]));
+            for (i = 0; i < inputs; i++)
+                for (j = 0; j < targets; j++) {
+                    kl_case c = divergence_case(all_dtypes[d], all_dtypes[t], shape, (unsigned)(i + j) % KL_KIND_PAIRS,
+                                                (unsigned)(i + 2 * j) % CHOICES);
+                    kl_inputs in;
+                    if (harness_small && (unsigned)(i + 3 * j) % 4 != (d + t) % 4)
+                        continue;
+                    in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, 3);
+                    c.input_offset = i;
+                    c.target_offset = j;
+                    c.grad_offset = (i + 2 * j) % inputs;
+                    c.grad_target_offset = (2 * i + j) % targets;
+                    c.result_offset = (i + j) % 4;
+                    c.guard = (i + j) % 2 ? 256 : 0;
+                    kl_test(&c, "offsets");
+                    kl_inputs_free(&in);
+                }
+        }
+    test_done();
+}
+
+/* The factors of the gradients, with a divisor from either side, and rows that are left out. */
+static void divergence_factors(void **state) {
+    enum { ROWS = 5 };
+    static const divergence_shape shape = {ROWS, 43};
+    static const double upstream = -0.75, rows[ROWS] = {1.0, 0.0, -2.0, 0.125, 3.0};
+    unsigned d, given;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (given = 0; given < 128; given++) {
+            unsigned options = (given & 8 ? KL_WITH_ROW_WEIGHTS : 0u) | (given & 16 ? KL_WITH_LABELS : 0u) |
+                               KL_WITH_TEMPERATURE | KL_WITH_SQUARE;
+            kl_inputs in;
+            kl_case c;
+            if (harness_small && given % 3 != d % 3)
+                continue;
+            c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, given % KL_KIND_PAIRS, given % CHOICES);
+            in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, options, given);
+            c.reduction = given % 2 ? GPULOSS_MEAN : GPULOSS_BATCHMEAN;
+            c.use_grad_scale = given & 1;
+            c.grad_scale = 1.0 / 3.0;
+            c.grad_loss = given & 2 ? &upstream : NULL;
+            c.grad_loss_rows = given & 4 ? rows : NULL;
+            c.divisor = given & 32 ? 48.5 : 0;
+            c.divisor_on_device = (given & 96) == 96;
+            kl_test(&c, "factors");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
+int run_kl_div_option_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_divergence),
+        cmocka_unit_test(every_set_of_divergence_options),
+        cmocka_unit_test(shapes_divergences_f32),
+        cmocka_unit_test(shapes_divergences_f64),
+        cmocka_unit_test(shapes_divergences_f16),
+        cmocka_unit_test(shapes_divergences_bf16),
+        cmocka_unit_test(divergences_of_long_rows),
+        cmocka_unit_test(divergences_of_every_kind_of_logits),
+        cmocka_unit_test(every_set_of_divergence_outputs),
+        cmocka_unit_test(every_divergence_offset),
+        cmocka_unit_test(divergence_factors),
+    };
+    return cmocka_run_group_tests_name("kl_div options", tests, NULL, NULL);
+}
