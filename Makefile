@@ -15,7 +15,7 @@ help:
 	@echo 'make test        every test that needs no GPU, and those on the GPU if there is one'
 	@echo 'make examples    build the examples into $(BUILD)/'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
-	@echo 'make bench       on a GPU: against the ceilings of its memory, and PyTorch where it is installed'
+	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
 	@echo 'make interpreter-bench  instructions a second of the PTX interpreter that the tests run on'
 	@echo 'make gpu-report  on a GPU: gpu-test and bench, written to tests/gpu-report.txt'
 	@echo 'make ptx         compile the kernels anew: ptx/, and the block in gpuloss.h (needs the CUDA toolkit)'
@@ -67,7 +67,7 @@ $(BUILD)/libbench.so: $(BENCH_NEEDS)
 	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra -shared -fPIC $(BENCH) -o $@ -ldl
 
 bench: $(BUILD)/bench $(BUILD)/libbench.so
-	@BUILD=$(BUILD) bash tests/bench/run.sh
+	@BUILD=$(BUILD) bash tests/bench/run.sh $(BENCH_ARGUMENTS)
 
 GEN := gen/gen.c gen/text.c gen/lower.c gen/gen.h gpuloss.h
 $(BUILD)/gen/gen: $(GEN)

@@ -1,11 +1,14 @@
-"""Runs the cells of the benchmark through PyTorch as well, on the same buffers in the same process.
+"""Runs the cells of the benchmark through others as well, on the same buffers in the same process.
 
-    python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX [CSV]
+    python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX [--all] [--bytes N] [CSV]
 
-Prints a table; CSV gets the raw numbers. Times are medians between CUDA events. PyTorch's gradients are taken through
-autograd, as users take them; torch.compile compiles the same function.
+Prints a table; CSV gets the raw numbers. Times are medians between CUDA events, gradients are taken through autograd, as
+users take them. The peers are PyTorch, torch.compile of the same function, and Liger, QuACK and flash-attention where
+they are installed and have the loss. Without --all only the published cells run; with it the whole grid, of which each
+cell moves about N bytes, without torch.compile, which would take most of the time.
 """
 
+import argparse
 import csv
 import ctypes
 import statistics
@@ -21,6 +24,7 @@ PASS_NAMES = {LOSS: "loss", BOTH: "loss + gradient", BACKWARD: "backward"}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 STORED_AS = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "<i2"}
 WARM_UP, RUNS = 3, 30
+LOG_2 = 0.6931471805599453
 
 
 class Cell(ctypes.Structure):
@@ -29,7 +33,9 @@ class Cell(ctypes.Structure):
         ("dtype", ctypes.c_char_p),
         ("rows", ctypes.c_int64),
         ("classes", ctypes.c_int64),
+        ("inner", ctypes.c_int64),
         ("passes", ctypes.c_int),
+        ("headline", ctypes.c_int),
     ]
 
 
@@ -40,9 +46,21 @@ class Buffer:
         self.__cuda_array_interface__ = {"data": (address, False), "shape": shape, "typestr": typestr, "version": 3}
 
 
-def tensor(bench, which, cell, typestr, dtype):
-    shape = (cell.rows, cell.classes) if which == 0 or dtype != torch.int64 else (cell.rows,)
-    return torch.as_tensor(Buffer(bench.bench_buffer(which), shape, typestr), device="cuda").view(dtype)
+def view(bench, which, shape, dtype, stored):
+    return torch.as_tensor(Buffer(bench.bench_buffer(which), shape, stored), device="cuda").view(dtype)
+
+
+def tensors(bench, cell):
+    """Input and target of a cell, as PyTorch lays them out."""
+    name, dtype, stored = cell.loss.decode(), DTYPES[cell.dtype.decode()], STORED_AS[cell.dtype.decode()]
+    if name == "columns":
+        images = cell.rows // cell.inner
+        x = view(bench, 0, (images, cell.classes, cell.inner), dtype, stored)
+        return x, view(bench, 1, (images, cell.inner), torch.int64, "<i8")
+    x = view(bench, 0, (cell.rows, cell.classes), dtype, stored)
+    if name.startswith("cross_entropy"):
+        return x, view(bench, 1, (cell.rows,), torch.int64, "<i8")
+    return x, view(bench, 1, (cell.rows, cell.classes), dtype, stored)
 
 
 def measure(call):
@@ -58,31 +76,72 @@ def measure(call):
     return statistics.median(times)
 
 
-def loss_function(cell):
+def with_options(weight):
+    def loss(x, t):
+        lse = torch.logsumexp(x.float(), dim=1)
+        x.argmax(dim=1)
+        return F.cross_entropy(x, t, weight=weight, label_smoothing=0.1) + 1e-4 * (lse * lse).mean()
+
+    return loss
+
+
+def jensen_shannon(x, t):
+    p, q = F.log_softmax(t, dim=1), F.log_softmax(x, dim=1)
+    m = torch.logaddexp(p, q) - LOG_2
+    return 0.5 * sum(F.kl_div(m, side, reduction="batchmean", log_target=True) for side in (p, q))
+
+
+def torch_function(bench, cell):
     name = cell.loss.decode()
-    if name == "cross_entropy":
-        return F.cross_entropy
-    if name == "kl_div_pp":
-        return lambda q, t: F.kl_div(torch.log(q), t, reduction="batchmean")
-    return lambda x, t: F.kl_div(x, t, reduction="batchmean", log_target=True)
+    if name == "cross_entropy_options":
+        return with_options(view(bench, 3, (cell.classes,), torch.float32, "<f4").to(DTYPES[cell.dtype.decode()]))
+    return {
+        "cross_entropy": F.cross_entropy,
+        "columns": F.cross_entropy,
+        "kl_div_pp": lambda q, t: F.kl_div(torch.log(q), t, reduction="batchmean"),
+        "kl_div_ll": lambda x, t: F.kl_div(x, t, reduction="batchmean", log_target=True),
+        "kl_div_logits": lambda x, t: F.kl_div(F.log_softmax(x, dim=1), F.softmax(t, dim=1), reduction="batchmean"),
+        "jsd_logits": jensen_shannon,
+    }[name]
 
 
-def peer_times(bench, cell, compiled):
-    dtype = DTYPES[cell.dtype.decode()]
-    stored = STORED_AS[cell.dtype.decode()]
-    x = tensor(bench, 0, cell, stored, dtype)
-    if cell.loss == b"cross_entropy":
-        t = tensor(bench, 1, cell, "<i8", torch.int64)
-    else:
-        t = tensor(bench, 1, cell, stored, dtype)
-    function = loss_function(cell)
-    if compiled:
-        torch._dynamo.reset()
-        function = torch.compile(function)
+def libraries():
+    """What else is installed: {peer: {loss: function}}."""
+    found = {}
+    try:
+        from liger_kernel.transformers.functional import liger_cross_entropy, liger_jsd, liger_kl_div
+
+        found["liger"] = {
+            "cross_entropy": liger_cross_entropy,
+            "kl_div_ll": lambda x, t: liger_kl_div(x, t, reduction="batchmean", log_target=True),
+            "kl_div_pp": lambda q, t: liger_kl_div(torch.log(q), t, reduction="batchmean"),
+            "kl_div_logits": lambda x, t: liger_kl_div(
+                F.log_softmax(x, dim=1), F.softmax(t, dim=1), reduction="batchmean"
+            ),
+            "jsd_logits": lambda x, t: liger_jsd(F.log_softmax(x, dim=1), F.log_softmax(t, dim=1)),
+        }
+    except ImportError:
+        pass
+    try:
+        from quack.cross_entropy import cross_entropy
+
+        found["quack"] = {"cross_entropy": lambda x, t: cross_entropy(x, t, reduction="mean")}
+    except ImportError:
+        pass
+    try:
+        from flash_attn.ops.triton.cross_entropy import cross_entropy_loss
+
+        found["flash"] = {"cross_entropy": lambda x, t: cross_entropy_loss(x, t)[0].mean()}
+    except ImportError:
+        pass
+    return found
+
+
+def peer_time(cell, function, x, t):
     if cell.passes == LOSS:
         with torch.no_grad():
             return measure(lambda: function(x, t))
-    x.requires_grad_(True)
+    x = x.detach().requires_grad_(True)
 
     def both():
         x.grad = None
@@ -92,6 +151,26 @@ def peer_times(bench, cell, compiled):
         return measure(both)
     loss = function(x, t)
     return measure(lambda: torch.autograd.grad(loss, x, retain_graph=True))
+
+
+def peer_times(bench, cell, peers):
+    """Milliseconds by peer; None where it lacks the loss or fails."""
+    name = cell.loss.decode()
+    x, t = tensors(bench, cell)
+    functions = {"eager": torch_function(bench, cell)}
+    if cell.headline:
+        torch._dynamo.reset()
+        functions["compiled"] = torch.compile(torch_function(bench, cell))
+    functions.update({peer: table[name] for peer, table in peers.items() if name in table})
+    times = {}
+    for peer, function in functions.items():
+        try:
+            # The libraries write gradients over the logits, which the others still need.
+            times[peer] = peer_time(cell, function, x.clone() if peer in peers else x, t)
+        except Exception as error:
+            print(f"  {peer} failed: {str(error).splitlines()[0][:100]}", file=sys.stderr)
+        torch.cuda.empty_cache()
+    return times
 
 
 def accuracy(bench):
@@ -122,18 +201,35 @@ def accuracy(bench):
     return lines
 
 
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("ceilings")
+    parser.add_argument("csv", nargs="?")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--bytes", type=int, default=1 << 30)
+    return parser.parse_args()
+
+
+def open_bench(arguments):
+    bench = ctypes.CDLL(arguments.library)
+    bench.bench_kl.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint64]
+    bench.bench_open.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    bench.bench_buffer.restype = ctypes.c_uint64
+    bench.bench_bytes.restype = ctypes.c_double
+    if bench.bench_open(arguments.ceilings.encode(), arguments.bytes):
+        raise SystemExit(2)
+    cells = ctypes.POINTER(Cell).in_dll(bench, "bench_cells")
+    return bench, [cells[i] for i in range(bench.bench_cell_count())]
+
+
 def main():
+    arguments = parse()
     warnings.filterwarnings("ignore")
     torch._functorch.config.donated_buffer = False  # the backward pass alone is run many times
     torch.cuda.init()
     torch.zeros(1, device="cuda")
-    bench = ctypes.CDLL(sys.argv[1])
-    bench.bench_kl.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint64]
-    bench.bench_buffer.restype = ctypes.c_uint64
-    bench.bench_bytes.restype = ctypes.c_double
-    cells = (Cell * bench.bench_cell_count()).in_dll(bench, "bench_cells")
-    if bench.bench_open(sys.argv[2].encode()):
-        raise SystemExit(2)
+    bench, cells = open_bench(arguments)
     ceilings = []
     for which, name in enumerate(("read", "copy", "read two, write one")):
         rate = ctypes.c_double()
@@ -141,31 +237,34 @@ def main():
             raise SystemExit(1)
         ceilings.append(rate.value)
         print(f"ceiling {name:<20} {rate.value:7.0f} GB/s")
+    peers = libraries()
+    names = ["eager", "compiled", *peers]
     print(f"PyTorch {torch.__version__}; times in microseconds; % of the ceiling that has the cell's mix of reads and writes")
-    print(f"{'loss':<14} {'dtype':<5} {'rows':>8} {'classes':>8}  {'pass':<16} {'gpuloss':>9} {'GB/s':>6} {'ceil%':>6} "
-          f"{'eager':>9} {'times':>6} {'compiled':>9} {'times':>6}")
+    print(f"{'loss':<21} {'dtype':<5} {'rows':>8} {'classes':>8}  {'pass':<16} {'gpuloss':>9} {'GB/s':>6} {'ceil%':>6}"
+          + "".join(f" {name:>9} {'times':>6}" for name in names))
     rows = []
     for i, cell in enumerate(cells):
+        if not (cell.headline or arguments.all):
+            continue
         milliseconds = ctypes.c_double()
         if bench.bench_prepare(i) or bench.bench_measure(ctypes.byref(milliseconds)):
             raise SystemExit(1)
         ours = milliseconds.value
-        eager = peer_times(bench, cell, compiled=False)
-        compiled = peer_times(bench, cell, compiled=True)
-        torch.cuda.empty_cache()
+        times = peer_times(bench, cell, peers)
         rate = bench.bench_bytes(i) / ours / 1e6
         share = 100 * rate / ceilings[bench.bench_ceiling_of(i)]
-        name, dtype, passes = cell.loss.decode(), cell.dtype.decode(), PASS_NAMES[cell.passes]
-        rows.append([name, dtype, cell.rows, cell.classes, passes, ours, rate, share, eager, compiled])
-        print(f"{name:<14} {dtype:<5} {cell.rows:>8} {cell.classes:>8}  {passes:<16} {1000 * ours:9.1f} {rate:6.0f} "
-              f"{share:6.1f} {1000 * eager:9.1f} {eager / ours:6.1f} {1000 * compiled:9.1f} {compiled / ours:6.1f}",
-              flush=True)
+        loss, dtype, passes = cell.loss.decode(), cell.dtype.decode(), PASS_NAMES[cell.passes]
+        rows.append([loss, dtype, cell.rows, cell.classes, passes, ours, rate, share] + [times.get(n) for n in names])
+        print(f"{loss:<21} {dtype:<5} {cell.rows:>8} {cell.classes:>8}  {passes:<16} {1000 * ours:9.1f} {rate:6.0f} "
+              f"{share:6.1f}"
+              + "".join(f" {1000 * times[n]:9.1f} {times[n] / ours:6.1f}" if n in times else f" {'':9} {'':6}"
+                        for n in names), flush=True)
     for line in accuracy(bench):
         print(line)
-    if len(sys.argv) > 3:
-        with open(sys.argv[3], "w", newline="") as file:
+    if arguments.csv:
+        with open(arguments.csv, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow("loss dtype rows classes pass gpuloss_ms GB/s ceiling% eager_ms compiled_ms".split())
+            writer.writerow("loss dtype rows classes pass gpuloss_ms GB/s ceiling%".split() + [f"{n}_ms" for n in names])
             writer.writerows(rows)
 
 
