@@ -9,7 +9,8 @@ export GPULOSS_REQUIRE_GPU=1
 numerics() {
     local parts=('--only shapes_f32' '--only shapes_f64' '--only shapes_f16' '--only shapes_bf16'
         '--only shapes_options_f32' '--only shapes_options_f64' '--only shapes_options_f16' '--only shapes_options_bf16'
-        '--only same_bits*' '--only su*' '--skip s*') pids=() bad=0 i ran written
+        '--only shapes_divergences_f32' '--only shapes_divergences_f64' '--only shapes_divergences_f16'
+        '--only shapes_divergences_bf16' '--only same_bits*' '--only su*' '--skip s*') pids=() bad=0 i ran written
     for i in "${!parts[@]}"; do
         # Two words on purpose.
         # shellcheck disable=SC2086

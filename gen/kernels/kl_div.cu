@@ -1,4 +1,5 @@
 /* The kernels of divergences, by the names that the module table gives them. */
+#include "distil.cuh"
 #include "kl.cuh"
 #include "pairs.cuh"
 #include "sparse.cuh"
@@ -17,6 +18,10 @@ template <class E> struct pp : Rows<E, false, false> {};
 template <class E> struct lp : Rows<E, true, false> {};
 template <class E> struct pl : Rows<E, false, true> {};
 template <class E> struct ll : Rows<E, true, true> {};
+
+template <class E> struct logits : Distil<E> {
+    enum { blocks = sizeof(typename E::Bits) == 8 ? 1 : 4 };
+};
 
 template <class E> struct options : Pairs<E> {
     enum { blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };

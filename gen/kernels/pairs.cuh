@@ -189,7 +189,9 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
         else
             y.d = logarithm(p.target_kind, t, r.target_top, r.target_log_sum) -
                   logarithm(p.input_kind, x, r.input_top, r.input_log_sum);
-        if ((input_plain && x < 0) || (target_plain && t < 0)) /* which with eps need not be */
+        /* A side that is no weight is asked for its logarithm only, and with eps may have one. */
+        if ((input_plain && x < 0 && p.divergence != GPULOSS_FORWARD_KL) ||
+            (target_plain && t < 0 && p.divergence != GPULOSS_REVERSE_KL))
             y.d = y.p = y.q = Limits<N>::nan();
         switch (p.divergence) {
         case GPULOSS_FORWARD_KL:
@@ -198,7 +200,8 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
                 N zero = logarithm(p.input_kind, x, r.input_top, r.input_log_sum) * N(0);
                 if (is(p.target_kind, GPULOSS_LOG_PROBABILITIES))
                     zero += t * N(0);
-                y.term = y.f = zero;
+                y.term = zero;
+                y.f += zero;
                 y.of_q = -Format<N>::divide(y.p, y.q + eps_q);
             }
             break;

@@ -46,6 +46,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         bool out, zero; /* left out; that, past the last row or with a bad index: the gradient is 0 */
         N top, inverse, log_sum, scale;
         N norm, own, others; /* what p is divided by, q is multiplied with, and that of other classes */
+        N share, share_top;  /* and what comes off of those, over exp(x - share_top) */
     };
 
     __device__ __forceinline__ explicit Sparse(const Params &p) : Base(p) {}
@@ -61,7 +62,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
     }
     __device__ __forceinline__ N value(int64_t row, int64_t j) const {
         N v = Typed(p.values, p.value_dtype).template read<N>(row * p.values_stride + j);
-        return p.value_kind == GPULOSS_LOG_PROBABILITIES ? exponential(v) : v;
+        return p.value_kind == GPULOSS_LOG_PROBABILITIES ? exponential(v) : v >= 0 ? v : Limits<N>::nan();
     }
     /* The probability of the class of the j-th entry: of all entries with its index, or -1 if an earlier one has it. */
     __device__ __forceinline__ N teacher(int64_t row, int64_t j) const {
@@ -74,7 +75,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
                     return N(-1);
                 sum += value(row, i);
             }
-        return sum >= 0 ? sum : Limits<N>::nan();
+        return sum;
     }
     __device__ __forceinline__ N logit(int64_t row, int64_t c) const {
         return over_temperature(E::widen(array(0, row)[c]));
@@ -140,27 +141,87 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         }
         return d;
     }
+    __device__ __forceinline__ bool is_known(int64_t row, int64_t c) const {
+#pragma unroll 1
+        for (int64_t j = 0; j < p.k; j++)
+            if (index(row, j) == c)
+                return true;
+        return false;
+    }
+    struct Top {
+        N top;
+        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
+            top = lanes.template over<Maximum>(top);
+        }
+    };
+    /* What is left over when the difference of two sums has no digits of it. */
+    __device__ __forceinline__ Top top_of_others(const Group &group, const Cut<E> &cut, const Row &r) const {
+        Top t = {-Limits<N>::infinity()};
+#pragma unroll 1
+        for (int v = group.rank; v < cut.vectors && !r.out; v += group.size)
+#pragma unroll 1
+            for (int i = 0; i < W; i++)
+                if (cut.inside(cut.first(v) + i) && !is_known(r.row, cut.first(v) + i))
+                    t.top = larger(t.top, logit(r.row, cut.first(v) + i));
+        return t;
+    }
+    __device__ __forceinline__ Divergence sum_of_others(const Group &group, const Cut<E> &cut, const Row &r,
+                                                        N top) const {
+        Divergence d = {0.0};
+#pragma unroll 1
+        for (int v = group.rank; v < cut.vectors && !r.out; v += group.size)
+#pragma unroll 1
+            for (int i = 0; i < W; i++)
+                if (cut.inside(cut.first(v) + i) && !is_known(r.row, cut.first(v) + i))
+                    d.f += (double)exp_below(logit(r.row, cut.first(v) + i), top);
+        return d;
+    }
     /* What follows from the sums; gives the bucket's part of the divergence. */
-    __device__ __forceinline__ double complete(Row &r, const Sums &s) const {
+    __device__ __forceinline__ double complete(const Group &group, const Cut<E> &cut, int turn, Row &r,
+                                               const Sums &s) const {
         double rest = 1 - s.teacher, left = (s.all - s.student) / s.all;
         r.zero = r.zero || s.bad != 0;
         r.norm = p.residual == GPULOSS_RENORMALIZE ? (N)s.teacher : N(1);
-        r.own = r.others = p.residual == GPULOSS_DROP ? (N)s.teacher : N(1);
+        r.own = p.residual == GPULOSS_DROP          ? (N)s.teacher
+                : p.residual == GPULOSS_RENORMALIZE ? (N)(s.teacher / s.teacher)
+                                                    : (N)(s.teacher <= 1 ? 1.0 : s.teacher);
+        r.others = r.own;
+        r.share = r.share_top = 0;
         if (p.residual != GPULOSS_BUCKET)
             return 0;
         rest = rest > 0 || rest != rest ? rest : 0; /* a sum that rounds to more than 1 leaves nothing over */
         left = left > 0 || left != left ? left : 0;
-        r.others = (N)(rest == 0 ? 1.0 : 1.0 - rest / left);
+        bool little = left < 0x1p-20 && rest > 0;
+        if (__any_sync(0xffffffffu, little)) {
+            Top t = top_of_others(group, cut, r);
+            const_cast<Group &>(group).fold(t, turn);
+            group.settle();
+            N from = Softmax<N>::finite(t.top);
+            Divergence d = sum_of_others(group, cut, r, from);
+            const_cast<Group &>(group).fold(d, turn ^ 1);
+            group.settle();
+            if (little) {
+                left = d.f * exp((double)from - (double)r.top) / s.all;
+                r.share_top = from;
+                r.share = (N)(rest / d.f);
+            }
+        }
+        if (!little && rest != 0)
+            r.others = (N)((double)r.own - rest / left);
         Pair<double> bucket = {rest, left, log_any_ratio(rest, left)};
         bucket.forward(true, 0.0, 0.0);
-        return bucket.f;
+        return s.teacher > 1 ? bucket.f + (s.teacher - 1) : bucket.f;
     }
 
     __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int v, const Vector<E> &x) const {
         N g[W];
 #pragma unroll
-        for (int i = 0; i < W; i++)
-            g[i] = r.zero ? N(0) : exp_below(over_temperature(x.get(i)), r.top) * r.inverse * r.others * r.scale;
+        for (int i = 0; i < W; i++) {
+            N z = over_temperature(x.get(i)), e = exp_below(z, r.top) * r.inverse * r.others;
+            if (r.share != 0)
+                e -= exp_below(z, r.share_top) * r.share;
+            g[i] = r.zero ? N(0) : e * r.scale;
+        }
         store<E, E>(cut, (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride, v, g);
     }
 
@@ -230,7 +291,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             if (p.residual == GPULOSS_BUCKET)
                 sums.all = sparse.sum_of_all(group, cut, r);
             group.fold(sums, rows.queue.turn);
-            double bucket = sparse.complete(r, sums);
+            double bucket = sparse.complete(group, cut, rows.queue.turn, r, sums);
             Divergence d = sparse.divergence(group, r);
             group.fold(d, rows.queue.turn);
             if (p.rows.grad)

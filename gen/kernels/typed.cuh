@@ -112,7 +112,7 @@ struct Typed {
             *as<f64>(at) = narrowed<f64>(x);
             break;
         case GPULOSS_F16:
-            *as<f16>(at) = f16::narrow((float)x);
+            *as<f16>(at) = narrowed<f16>(x);
             break;
         case GPULOSS_BF16:
             *as<bf16>(at) = narrowed<bf16>(x);

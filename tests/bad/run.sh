@@ -91,6 +91,10 @@ defaults() {
 planted "/* nothing */" && accept "a comment" defaults
 changed 's/GPULOSS_USE_IGNORE_INDEX, -100, NULL, NULL, 0.0, /GPULOSS_USE_IGNORE_INDEX, 0, NULL, NULL, -100, /' &&
     reject "a default in the next place" "GPULOSS_CROSS_ENTROPY_DEFAULTS are not" defaults
+changed 's/GPULOSS_FORWARD_KL, GPULOSS_BATCHMEAN, 0, 0.0, /GPULOSS_FORWARD_KL, GPULOSS_REDUCTION_UNSET, 4, 0.0, /' &&
+    reject "a default of KL in the next place" "GPULOSS_KL_DIV_DEFAULTS are not" defaults
+changed 's/GPULOSS_RESIDUAL_UNSET, GPULOSS_BATCHMEAN, 0, /GPULOSS_DROP, GPULOSS_BATCHMEAN, 0, /' &&
+    reject "another default of a sparse teacher" "GPULOSS_KL_DIV_SPARSE_DEFAULTS are not" defaults
 
 # The whole of tests/compile, shortened, on faulty headers. Their runs go side by side and are judged afterwards.
 run_compile() {
@@ -102,13 +106,16 @@ compile_later() { mv "$out/gpuloss.h" "$out/compile_$1.h"; }
 planted "/* nothing */" && compile_later comment
 planted "static short gpulossi_planted(int x) { return x; }" && compile_later warning
 planted "int gpulossi_planted(void); int gpulossi_planted(void) { return 1; }" && compile_later global
-changed 's/^#if !defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F16)/#if 1/' && compile_later kept
+changed 's/^#if .*!defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F16)/#if 1/' && compile_later kept
+changed '/gpulossi_common_prepare_targets\[\]/,$b; s/^#if 1$/#if !defined(GPULOSS_NO_CROSS_ENTROPY)/' &&
+    compile_later shared
 printf '%s\n' "$out"/compile_*.h | sed 's/\.h$//' | xargs -P "$(nproc)" -I{} bash -c 'run_compile "{}"'
 compile() { cat "$out/compile_$1.log" && return "$(cat "$out/compile_$1.status")"; }
 accept "a comment" compile comment
 reject "a warning" "FAILED: gcc -x c -std=c99" compile warning
 reject "a global function that is not public" "FAILED: c: the public functions and nothing else" compile global
 reject "kernels that can't be left out" "FAILED: GPULOSS_NO_F16" compile kept
+reject "a shared kernel that is left out with one loss" "stays, GPULOSS_NO_CROSS_ENTROPY" compile shared
 rm -rf "$out"/compile_*
 
 # The driver's prototypes, when there is a cuda.h to compare with.
@@ -135,7 +142,7 @@ fi
 # What the host programs end with is what tests/host/run.sh says, also when one dies before it has said anything.
 host_programs() {
     mkdir -p "$out/host"
-    for program in test_host test_host_sanitized test_threads test_block; do
+    for program in test_host test_host_sanitized test_threads test_left_out test_block; do
         printf '#!/bin/bash\necho "[  PASSED  ] 3 test(s)."\n' >"$out/host/$program"
         chmod +x "$out/host/$program"
     done
@@ -143,9 +150,9 @@ host_programs() {
 }
 host_programs test_block "" && accept "programs that pass" tests/host/run.sh "$out/host"
 host_programs test_threads 'echo "[  FAILED  ] 2 test(s), listed below:"; exit 2' &&
-    reject "a program with failures" "host: 12 passed, 2 failed" tests/host/run.sh "$out/host"
+    reject "a program with failures" "host: 15 passed, 2 failed" tests/host/run.sh "$out/host"
 host_programs test_threads 'kill -SEGV $$' &&
-    reject "a program that dies" "host: 12 passed, 1 failed" tests/host/run.sh "$out/host"
+    reject "a program that dies" "host: 15 passed, 1 failed" tests/host/run.sh "$out/host"
 
 # Faults in the library, each for one group of the host tests to find.
 # mutant FOLDER GROUP SED: builds the host tests on gpuloss.h changed so, and runs that group, or all. What reads or writes

@@ -1,19 +1,36 @@
-/* GPULOSS_CROSS_ENTROPY_DEFAULTS sets what PyTorch has for defaults, and leaves every other field zero: a value in the
- * wrong place of the list would be another field. */
+/* The three lists of defaults set what they say, and leave every other field zero: a value in the wrong place of a list
+ * would be another field. */
 #include "../../gpuloss.h"
 
 #include <stdio.h>
 #include <string.h>
 
-int main(void) {
-    gpuloss_cross_entropy_desc defaults = GPULOSS_CROSS_ENTROPY_DEFAULTS, pytorch;
-    memset(&pytorch, 0, sizeof pytorch);
-    pytorch.reduction = GPULOSS_MEAN;
-    pytorch.flags = GPULOSS_USE_IGNORE_INDEX;
-    pytorch.ignore_index = -100;
-    /* Byte by byte: there is no gap between two fields. */
-    if (memcmp(&defaults, &pytorch, sizeof defaults) == 0)
+static int differs(const void *defaults, const void *wanted, size_t bytes, const char *name) {
+    if (memcmp(defaults, wanted, bytes) == 0)
         return 0;
-    puts("GPULOSS_CROSS_ENTROPY_DEFAULTS are not PyTorch's");
+    printf("%s are not what they are meant to be\n", name);
     return 1;
+}
+
+/* They are compared byte by byte, and static, so that the gaps between two fields are zero. */
+static const gpuloss_cross_entropy_desc ce = GPULOSS_CROSS_ENTROPY_DEFAULTS;
+static const gpuloss_kl_div_desc kl = GPULOSS_KL_DIV_DEFAULTS;
+static const gpuloss_kl_div_sparse_desc sparse = GPULOSS_KL_DIV_SPARSE_DEFAULTS;
+
+int main(void) {
+    gpuloss_cross_entropy_desc ce_wanted;
+    gpuloss_kl_div_desc kl_wanted;
+    gpuloss_kl_div_sparse_desc sparse_wanted;
+    memset(&ce_wanted, 0, sizeof ce_wanted);
+    ce_wanted.reduction = GPULOSS_MEAN;
+    ce_wanted.flags = GPULOSS_USE_IGNORE_INDEX;
+    ce_wanted.ignore_index = -100;
+    /* A divergence of rows, not of elements; forward KL is zero. */
+    memset(&kl_wanted, 0, sizeof kl_wanted);
+    kl_wanted.reduction = GPULOSS_BATCHMEAN;
+    memset(&sparse_wanted, 0, sizeof sparse_wanted);
+    sparse_wanted.reduction = GPULOSS_BATCHMEAN;
+    return differs(&ce, &ce_wanted, sizeof ce, "GPULOSS_CROSS_ENTROPY_DEFAULTS") +
+           differs(&kl, &kl_wanted, sizeof kl, "GPULOSS_KL_DIV_DEFAULTS") +
+           differs(&sparse, &sparse_wanted, sizeof sparse, "GPULOSS_KL_DIV_SPARSE_DEFAULTS");
 }

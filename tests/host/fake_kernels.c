@@ -77,8 +77,8 @@ static void check_scratch(uint64_t scratch, struct CUstream_st *stream) {
             fake_violate("a launch uses scratch before another stream has zeroed it");
 }
 
-/* Whether a prepare kernel of these parameters is the one that a launch needs: it takes the same ones, or where it takes
- * others, it counts the rows that the launch goes through. */
+/* Whether a prepare kernel of these parameters is the one that a launch needs: it takes the same ones, or, where the
+ * launch takes others, it counts the rows that the launch goes through. */
 static int is_prepared_by(const fake_launched *l, const gpulossi_cross_entropy *prepared) {
     const gpulossi_rows *rows = &l->parameters.rows;
     const gpulossi_kl_div *kl = &l->parameters.kl_div;

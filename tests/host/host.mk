@@ -10,9 +10,11 @@ HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/test_lifecycle.c $(HOST)/t
 	$(HOST)/test_choice.c $(HOST)/test_divisors.c $(HOST)/test_combine.c $(HOST)/test_refusals.c \
 	$(HOST)/test_parameters.c $(HOST)/test_kl_choice.c $(HOST)/test_kl_parameters.c $(HOST)/test_kl_divisors.c \
 	$(HOST)/test_kl_refusals.c $(HOST)/test_sparse.c $(HOST)/test_unpack.c $(HOST)/test_threads.c
+HOST_LEFT_OUT := $(HOST_COMMON) $(HOST)/test_left_out.c
 HOST_THREADS := $(HOST_COMMON) $(HOST)/test_threads.c $(HOST)/test_threads_main.c
 
-HOST_PROGRAMS := $(BUILD)/test_host $(BUILD)/test_host_sanitized $(BUILD)/test_threads $(BUILD)/test_block
+HOST_PROGRAMS := $(BUILD)/test_host $(BUILD)/test_host_sanitized $(BUILD)/test_threads $(BUILD)/test_left_out \
+	$(BUILD)/test_block
 
 $(BUILD)/test_host: $(HOST_SOURCES) $(HOST_HEADERS)
 	@mkdir -p $(@D)
@@ -26,6 +28,10 @@ $(BUILD)/test_host_sanitized: $(HOST_SOURCES) $(HOST_HEADERS)
 $(BUILD)/test_threads: $(HOST_THREADS) $(HOST_HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(HOST_FLAGS) -g -fsanitize=thread $(LDFLAGS) -o $@ $(HOST_THREADS) $(HOST_LIBS)
+
+$(BUILD)/test_left_out: $(HOST_LEFT_OUT) $(HOST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
 
 $(BUILD)/test_block: $(HOST)/test_block.c gpuloss.h
 	@mkdir -p $(@D)

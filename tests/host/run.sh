@@ -17,6 +17,7 @@ run() {
 run "$build/test_host"
 run "$build/test_host_sanitized"
 run "$build/test_threads"
+run "$build/test_left_out"
 run "$build/test_block" ptx
 echo "host: $passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]

@@ -57,6 +57,17 @@ static gpuloss_status kl_div_in_a_workspace(run *r) {
     d.workspace_bytes = 65536;
     return gpuloss_kl_div(r->context, &d, stream_number(3));
 }
+/* The prepare kernel counts rows for both of these. */
+static gpuloss_status kl_div_with_labels(run *r) {
+    gpuloss_kl_div_desc d = some_kl_div();
+    GIVE_LABELS(&d);
+    return gpuloss_kl_div(r->context, &d, stream_number(3));
+}
+static gpuloss_status kl_div_sparse(run *r) {
+    gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();
+    GIVE_LABELS(&d);
+    return gpuloss_kl_div_sparse(r->context, &d, stream_number(4));
+}
 static gpuloss_status workspace(run *r) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     size_t bytes;
@@ -105,6 +116,8 @@ static const struct step {
     {"gpuloss_kl_div", kl_div},
     {"gpuloss_kl_div", kl_div_on_more_streams},
     {"gpuloss_kl_div", kl_div_in_a_workspace},
+    {"gpuloss_kl_div", kl_div_with_labels},
+    {"gpuloss_kl_div_sparse", kl_div_sparse},
     {"gpuloss_cross_entropy_workspace", workspace},
     {"gpuloss_get_info", info},
     {"gpuloss_alloc", alloc},

@@ -1,7 +1,6 @@
 /* Which kernel a call of gpuloss_kl_div takes, when rows are cut anew, and how rows are spread over threads. */
 #include "check.h"
 
-#include <math.h>
 #include <stdio.h>
 
 static gpuloss_context *context;
@@ -51,19 +50,19 @@ static void kinds_choose_the_kernel(void **state) {
             for (k = 0; k < 3; k++) {
                 gpuloss_kl_div_desc base = some_kl_div(), d;
                 const char name[] = {kinds[i].letter, kinds[k].letter, 0};
-                int plain = kinds[i].letter != 0 && kinds[k].letter != 0;
+                int logits = (kinds[i].letter == 0) + (kinds[k].letter == 0);
                 base.dtype = every_dtype[t].dtype;
                 base.input_kind = kinds[i].kind;
                 base.target_kind = kinds[k].kind;
-                TAKES((void)0, plain ? name : "options", plain);
+                TAKES((void)0, logits == 0 ? name : logits == 1 ? "options" : "logits", logits == 0);
                 assert_int_equal(last_launch()->parameters.kl_div.input_kind, kinds[i].kind);
                 assert_int_equal(last_launch()->parameters.kl_div.target_kind, kinds[k].kind);
             }
     gpuloss_destroy(context);
 }
 
-/* Each option by itself leaves the kernels that know none, and the rows as they are; what is given its neutral value, and
- * what every kernel knows, does not. */
+/* Each option by itself leaves the kernels that know none, and the rows as they are; what is given its neutral value,
+ * and what every kernel knows, does not. */
 static void every_option_alone(const gpuloss_kl_div_desc *call, const char *plain) {
     gpuloss_kl_div_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
@@ -118,6 +117,42 @@ static void options_leave_the_plain_kernels(void **state) {
     gpuloss_destroy(context);
 }
 
+/* Two arrays of logits have a kernel of their own, for forward KL without the terms or the gradient of the target. */
+static void logits_of_both_sides(void **state) {
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_kl_div_desc base = some_kl_div(), d;
+        const gpuloss_dtype other = every_dtype[t].dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
+        base.dtype = every_dtype[t].dtype;
+        base.input_kind = base.target_kind = GPULOSS_LOGITS;
+        TAKES((void)0, "logits", 0);
+        TAKES(d.input_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
+        TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
+        TAKES(d.divergence = GPULOSS_REVERSE_KL, "options", 0);
+        TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), "options", 0);
+        TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), "options", 0);
+        TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, "options", 0);
+        TAKES(d.target_dtype = other, "options", 0);
+        TAKES(d.grad_target = AT(6), "options", 0);
+        TAKES((d.grad_target = AT(6), d.grad_input = NULL), "options", 0);
+        TAKES(d.loss_elements = AT(6), "options", 0);
+        TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, "options", 0);
+        TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), "logits", 0);
+        TAKES(d.target_dtype = d.dtype, "logits", 0);
+        TAKES(d.temperature = 2.0, "logits", 0);
+        TAKES((d.temperature = 2.0, d.flags = GPULOSS_TEMPERATURE_SQUARED), "logits", 0);
+        TAKES(d.row_weights = AT(6), "logits", 0);
+        TAKES(GIVE_LABELS(&d), "logits", 0);
+        TAKES(d.grad_loss_rows = d.loss_rows = AT(6), "logits", 0);
+        TAKES(d.divisor_in = AT(6), "logits", 0);
+        TAKES((d.reduction = GPULOSS_NONE, d.loss = NULL), "logits", 0);
+        TAKES((d.input_stride = 1001, d.target_stride = 1002, d.grad_input_stride = 1003), "logits", 0);
+    }
+    gpuloss_destroy(context);
+}
+
 /* At its two ends Jensen-Shannon is one of the others, and nowhere else. */
 static void ends_of_jensen_shannon(void **state) {
     static const struct {
@@ -158,20 +193,22 @@ static void expect_group(const gpuloss_kl_div_desc *d, const char *name, unsigne
 /* A thread gets about four vectors of the input, wherever a row begins and whatever type the target has. */
 static void groups_of_rows(void **state) {
     size_t t;
-    int options;
+    int logits; /* how many sides are */
     (void)state;
     context = new_context();
     for (t = 0; t < DTYPES; t++)
-        for (options = 0; options < 2; options++) {
+        for (logits = 0; logits < 3; logits++) {
             gpuloss_kl_div_desc even = some_kl_div(), d;
-            const char *name = options ? "options" : "pp";
+            const char *name = logits == 0 ? "pp" : logits == 1 ? "options" : "logits";
             unsigned group;
             even.dtype = every_dtype[t].dtype;
             even.loss_rows = AT(6);
-            if (options) {
-                even.target_kind = GPULOSS_LOGITS;
+            if (logits == 1)
                 even.target_dtype = even.dtype == GPULOSS_F64 ? GPULOSS_F16 : GPULOSS_F64;
-            }
+            if (logits >= 1)
+                even.target_kind = GPULOSS_LOGITS;
+            if (logits == 2)
+                even.input_kind = GPULOSS_LOGITS;
             for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
                 unsigned next = group < GPULOSSI_BLOCK ? 2 * group : group;
                 even.classes = (int64_t)group * 4 * 16 / every_dtype[t].bytes;
@@ -256,9 +293,13 @@ static void no_rows(void **state) {
 
 int kl_choice_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(kinds_choose_the_kernel), TEST(options_leave_the_plain_kernels),
-        TEST(ends_of_jensen_shannon),  TEST(groups_of_rows),
-        TEST(even_rows),               TEST(no_rows),
+        TEST(kinds_choose_the_kernel),
+        TEST(options_leave_the_plain_kernels),
+        TEST(logits_of_both_sides),
+        TEST(ends_of_jensen_shannon),
+        TEST(groups_of_rows),
+        TEST(even_rows),
+        TEST(no_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,12 +101,12 @@ static void covers_everything(const fake_launched *l, int64_t elements) {
 static void kl_div_shapes(void **state) {
     gpuloss_context *context = new_context();
     size_t t;
-    int r, c, rows_wanted;
+    int r, c, rows_wanted; /* 2: by an option */
     (void)state;
     for (t = 0; t < 4; t++)
         for (r = 0; r < (int)SIZES; r++)
             for (c = 0; c < (int)SIZES; c++)
-                for (rows_wanted = 0; rows_wanted < 2; rows_wanted++) {
+                for (rows_wanted = 0; rows_wanted < 3; rows_wanted++) {
                     gpuloss_kl_div_desc d = some_kl_div();
                     const fake_launched *l;
                     size_t bytes;
@@ -114,7 +114,8 @@ static void kl_div_shapes(void **state) {
                     d.rows = sizes[r];
                     d.classes = sizes[c];
                     d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
-                    d.loss_rows = rows_wanted ? AT(6) : NULL;
+                    d.loss_rows = rows_wanted == 1 ? AT(6) : NULL;
+                    d.row_weights = rows_wanted == 2 ? AT(6) : NULL;
                     fake.launches = 0;
                     expect_ok(gpuloss_kl_div_workspace(context, &d, &bytes));
                     expect_ok(gpuloss_kl_div(context, &d, NULL));
@@ -130,6 +131,37 @@ static void kl_div_shapes(void **state) {
                     } else
                         covers_everything(l, d.rows * d.classes);
                 }
+    gpuloss_destroy(context);
+}
+
+static void kl_div_sparse_shapes(void **state) {
+    gpuloss_context *context = new_context();
+    size_t t;
+    int r, c;
+    (void)state;
+    for (t = 0; t < 4; t++)
+        for (r = 0; r < (int)SIZES; r++)
+            for (c = 0; c < (int)SIZES; c++) {
+                gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();
+                const fake_launched *l;
+                size_t bytes;
+                d.dtype = dtypes[t];
+                d.rows = sizes[r];
+                d.classes = sizes[c];
+                d.k = sizes[c] < 1024 ? sizes[c] : 1024;
+                d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+                fake.launches = 0;
+                expect_ok(gpuloss_kl_div_sparse_workspace(context, &d, &bytes));
+                expect_ok(gpuloss_kl_div_sparse(context, &d, NULL));
+                assert_int_equal(fake.launches, 1);
+                l = last_launch();
+                is_sound(context, l, bytes);
+                assert_int_equal(l->parameters.rows.rows, d.rows);
+                assert_int_equal(l->parameters.rows.classes, d.classes);
+                assert_int_equal(l->parameters.rows.last_classes, d.classes);
+                assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
+                                 is_even(d.logits, d.classes, bytes_of(d.dtype)));
+            }
     gpuloss_destroy(context);
 }
 
@@ -277,9 +309,10 @@ static void occupancy_limits_the_grid(void **state) {
 
 int launch_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(cross_entropy_shapes),         TEST(kl_div_shapes), TEST(held_rows_fit),
-        TEST(kl_div_keeps_rows_that_count), TEST(empty_input),   TEST(on_the_stream_given),
-        TEST(occupancy_limits_the_grid),
+        TEST(cross_entropy_shapes),         TEST(kl_div_shapes),
+        TEST(kl_div_sparse_shapes),         TEST(held_rows_fit),
+        TEST(kl_div_keeps_rows_that_count), TEST(empty_input),
+        TEST(on_the_stream_given),          TEST(occupancy_limits_the_grid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

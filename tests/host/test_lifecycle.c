@@ -4,6 +4,7 @@
 static void call_everything(gpuloss_context *context, struct CUstream_st *stream) {
     gpuloss_cross_entropy_desc ce = some_cross_entropy(), combine = some_combine();
     gpuloss_kl_div_desc kl = some_kl_div();
+    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
     struct CUctx_st *before = fake_current();
     struct CUstream_st *own;
     gpuloss_info info;
@@ -21,6 +22,8 @@ static void call_everything(gpuloss_context *context, struct CUstream_st *stream
     UNCHANGED(gpuloss_cross_entropy_combine(context, &combine, stream));
     UNCHANGED(gpuloss_kl_div(context, &kl, stream));
     UNCHANGED(gpuloss_kl_div_workspace(context, &kl, &bytes));
+    UNCHANGED(gpuloss_kl_div_sparse(context, &sparse, stream));
+    UNCHANGED(gpuloss_kl_div_sparse_workspace(context, &sparse, &bytes));
     UNCHANGED(gpuloss_alloc(context, &memory, 16));
     UNCHANGED(gpuloss_upload(context, memory, data, 16, stream));
     memset(data, 0, sizeof data);
@@ -137,6 +140,7 @@ static void null_handles_are_named(void **state) {
     gpuloss_create_desc desc = fake_desc();
     gpuloss_cross_entropy_desc ce = some_cross_entropy();
     gpuloss_kl_div_desc kl = some_kl_div();
+    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
     struct CUstream_st *stream = stream_number(1);
     gpuloss_info info;
     size_t bytes;
@@ -165,6 +169,11 @@ static void null_handles_are_named(void **state) {
     REFUSED(gpuloss_kl_div_workspace, (NULL, &kl, &bytes), "context");
     REFUSED(gpuloss_kl_div_workspace, (context, NULL, &bytes), "desc");
     REFUSED(gpuloss_kl_div_workspace, (context, &kl, NULL), "bytes");
+    REFUSED(gpuloss_kl_div_sparse, (NULL, &sparse, NULL), "context");
+    REFUSED(gpuloss_kl_div_sparse, (context, NULL, NULL), "desc");
+    REFUSED(gpuloss_kl_div_sparse_workspace, (NULL, &sparse, &bytes), "context");
+    REFUSED(gpuloss_kl_div_sparse_workspace, (context, NULL, &bytes), "desc");
+    REFUSED(gpuloss_kl_div_sparse_workspace, (context, &sparse, NULL), "bytes");
     REFUSED(gpuloss_alloc, (NULL, &memory, 4), "context");
     REFUSED(gpuloss_alloc, (context, NULL, 4), "pointer");
     REFUSED(gpuloss_free, (NULL, AT(1)), "context");

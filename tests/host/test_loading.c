@@ -14,6 +14,7 @@ static void only_what_is_needed(void **state) {
     gpuloss_context *context = new_context();
     gpuloss_cross_entropy_desc ce = some_cross_entropy();
     gpuloss_kl_div_desc kl = some_kl_div();
+    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
     (void)state;
     assert_int_equal(fake.loads, 0);
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
@@ -48,6 +49,15 @@ static void only_what_is_needed(void **state) {
     ce.dtype = GPULOSS_F64;
     expect_ok(gpuloss_cross_entropy_combine(context, &ce, NULL));
     assert_int_equal(fake.loads, 9);
+    kl.row_weights = AT(6);
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    assert_int_equal(is_loaded("gpuloss_kl_div_options_f16"), 1);
+    expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
+    assert_int_equal(is_loaded("gpuloss_kl_div_sparse_f32"), 1);
+    /* The prepare kernel is there already. */
+    GIVE_LABELS(&sparse);
+    expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
+    assert_int_equal(fake.loads, 11);
     gpuloss_destroy(context);
 }
 
@@ -85,7 +95,7 @@ static void preload_loads_a_loss_and_dtype(void **state) {
     static const struct {
         gpuloss_loss loss;
         int count;
-        const char *kernels[7];
+        const char *kernels[8];
         const char *of_every_dtype[2];
     } losses[] = {
         {GPULOSS_CROSS_ENTROPY,
@@ -93,7 +103,10 @@ static void preload_loads_a_loss_and_dtype(void **state) {
          {"cross_entropy_held", "cross_entropy_streamed", "cross_entropy_options", "cross_entropy_probabilities",
           "cross_entropy_columns"},
          {PREPARE_KERNEL, "gpuloss_cross_entropy_combine_shards"}},
-        {GPULOSS_KL_DIV, 6, {"kl_div_pp", "kl_div_lp", "kl_div_pl", "kl_div_ll", "kl_div_options"}, {PREPARE_KERNEL}},
+        {GPULOSS_KL_DIV,
+         8,
+         {"kl_div_pp", "kl_div_lp", "kl_div_pl", "kl_div_ll", "kl_div_logits", "kl_div_options", "kl_div_sparse"},
+         {PREPARE_KERNEL}},
     };
     size_t i, l, k;
     (void)state;
@@ -166,6 +179,36 @@ static void capture(void **state) {
     gpuloss_destroy(context);
 }
 
+/* Whatever the divergences are asked for, nothing more is loaded after a preload. */
+static void capture_of_divergences(void **state) {
+    gpuloss_context *context = new_context();
+    gpuloss_kl_div_desc kl = some_kl_div();
+    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
+    struct CUstream_st *stream = stream_number(1);
+    (void)state;
+    expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_F32, stream));
+    fake.capturing = 1;
+    expect_ok(gpuloss_kl_div(context, &kl, stream));
+    kl.input_kind = GPULOSS_LOG_PROBABILITIES;
+    expect_ok(gpuloss_kl_div(context, &kl, stream));
+    kl.target_kind = GPULOSS_LOG_PROBABILITIES;
+    expect_ok(gpuloss_kl_div(context, &kl, stream));
+    kl.input_kind = GPULOSS_PROBABILITIES;
+    expect_ok(gpuloss_kl_div(context, &kl, stream));
+    kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
+    expect_ok(gpuloss_kl_div(context, &kl, stream));
+    kl.target_dtype = GPULOSS_F16;
+    expect_ok(gpuloss_kl_div(context, &kl, stream));
+    GIVE_LABELS(&kl);
+    expect_ok(gpuloss_kl_div(context, &kl, stream));
+    GIVE_LABELS(&sparse);
+    expect_ok(gpuloss_kl_div_sparse(context, &sparse, stream));
+    sparse.dtype = GPULOSS_F64;
+    expect_error(gpuloss_kl_div_sparse(context, &sparse, stream), GPULOSS_ERROR_NOT_PRELOADED, "gpuloss_kl_div_sparse",
+                 "gpuloss_kl_div_sparse_f64");
+    gpuloss_destroy(context);
+}
+
 /* The lowest name from which the assembler keeps warps converged: sm_70; GPUs older than that get the oldest. */
 static void target_line(void **state) {
     static const struct {
@@ -198,7 +241,11 @@ static void target_line(void **state) {
 }
 
 int loading_tests(void) {
-    const struct CMUnitTest tests[] = {TEST(only_what_is_needed), TEST(a_second_call_takes_nothing_more),
-                                       TEST(preload_loads_a_loss_and_dtype), TEST(capture), TEST(target_line)};
+    const struct CMUnitTest tests[] = {TEST(only_what_is_needed),
+                                       TEST(a_second_call_takes_nothing_more),
+                                       TEST(preload_loads_a_loss_and_dtype),
+                                       TEST(capture),
+                                       TEST(capture_of_divergences),
+                                       TEST(target_line)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

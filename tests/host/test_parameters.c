@@ -1,4 +1,5 @@
-/* Each field of a desc of cross-entropy arrives where the kernel reads it, and one that is not given leaves it neutral. */
+/* Each field of a desc of cross-entropy arrives where the kernel reads it, and one that is not given leaves it neutral.
+ */
 #include "check.h"
 
 static gpuloss_context *context;

@@ -92,9 +92,8 @@ static void groups_of_rows(void **state) {
             d = even;
             d.classes = classes;
             d.k = classes < 1024 ? classes : 1024;
-            assert_true((int64_t)expect_kernel(&d, __LINE__)->parameters.rows.group * GPULOSSI_ENTRIES_A_VECTOR *
-                            width >=
-                        d.k);
+            assert_true(
+                (int64_t)expect_kernel(&d, __LINE__)->parameters.rows.group * GPULOSSI_ENTRIES_A_VECTOR * width >= d.k);
         }
     }
     gpuloss_destroy(context);

@@ -126,7 +126,7 @@ static surplus_error surplus_of(const arithmetic *a, long double p, long double 
         return s;
     s.value = p * (x - 1) + m;
     if (fabsl(x) + dx < 1) {
-        s.error = s.value * (dp / p + 9 * a->u) + fabsl(p - m) * own + p * dx * dx;
+        s.error = s.value * (dp / p + 9 * a->u) + fabsl(p - m) * own + p * expl(fabsl(x) + dx) * dx * dx / 2;
         s.slope = p - m;
         return s;
     }
@@ -204,14 +204,15 @@ static void total_variation_errors(const arithmetic *a, const reference_pair *y,
     e->of_log_q = y->q * e->of_q + e->q / 2 + a->smallest;
 }
 
-/* Each side's p or q times the error of a logarithm in long double. */
+/* Each side's p or q times the error of a logarithm in long double. What is NaN has no error. */
 static void add_reference_error(const reference_pair *y, pair_errors *e) {
-    e->term += (y->p + y->q) * e->reference;
-    e->summed += (y->p + y->q) * e->reference;
+    long double p = isnan(y->p) ? 0 : y->p, q = isnan(y->q) ? 0 : y->q;
+    e->term += (p + q) * e->reference;
+    e->summed += (p + q) * e->reference;
     e->of_p += e->reference;
     e->of_q += e->reference;
-    e->of_log_p += y->p * e->reference;
-    e->of_log_q += y->q * e->reference;
+    e->of_log_p += p * e->reference;
+    e->of_log_q += q * e->reference;
 }
 
 static pair_errors errors_of(const divergence_bounds *b, const reference_kl_div *r, const reference_pair *y,

@@ -9,9 +9,9 @@ static worst worst_table[QUANTITY_COUNT][DTYPE_COUNT];
 
 const char *quantity_name(quantity q) {
     static const char *const names[QUANTITY_COUNT] = {
-        "ce.loss",          "ce.loss_rows",   "ce.lse",          "ce.grad", "ce.grad_from_lse",
-        "ce.z_loss",        "ce.z_loss_rows", "ce.grad_targets", "kl.loss", "kl.loss_rows",
-        "kl.loss_elements", "kl.grad",        "kl.grad_target",
+        "ce.loss",        "ce.loss_rows",    "ce.lse",           "ce.grad",      "ce.grad_from_lse", "ce.z_loss",
+        "ce.z_loss_rows", "ce.grad_targets", "kl.loss",          "kl.loss_rows", "kl.loss_elements", "kl.grad",
+        "kl.grad_target", "sparse.loss",     "sparse.loss_rows", "sparse.grad",
     };
     return names[q];
 }

@@ -22,6 +22,9 @@ typedef enum quantity {
     KL_LOSS_ELEMENTS,
     KL_GRAD,
     KL_GRAD_TARGET,
+    SPARSE_LOSS,
+    SPARSE_LOSS_ROWS,
+    SPARSE_GRAD,
     QUANTITY_COUNT
 } quantity;
 const char *quantity_name(quantity q);

@@ -55,6 +55,12 @@ int main(int argc, char **argv) {
     failed += run_cross_entropy_vocabulary_tests();
     failed += run_kl_div_tests();
     failed += run_kl_div_option_tests();
+    failed += run_kl_div_option_corner_tests();
+    failed += run_kl_div_property_tests();
+    failed += run_kl_div_difference_tests();
+    failed += run_kl_div_sparse_tests();
+    failed += run_kl_div_sparse_corner_tests();
+    failed += run_kl_div_sparse_property_tests();
     failed += run_misuse_tests();
     failed += run_coverage_tests();
     failed += run_coverage_option_tests();

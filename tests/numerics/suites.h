@@ -13,12 +13,18 @@ int run_cross_entropy_shard_tests(void);
 int run_cross_entropy_vocabulary_tests(void);
 int run_kl_div_tests(void);
 int run_kl_div_option_tests(void);
+int run_kl_div_option_corner_tests(void);
+int run_kl_div_property_tests(void);
+int run_kl_div_difference_tests(void);
+int run_kl_div_sparse_tests(void);
+int run_kl_div_sparse_corner_tests(void);
+int run_kl_div_sparse_property_tests(void);
 int run_misuse_tests(void);
 int run_coverage_tests(void);
 int run_coverage_option_tests(void);
 int run_large_tests(void);
 
-/* Of the program that tests the checks themselves. */
-int run_check_tests(void);
+/* Of the program that tests the references. */
+int run_sparse_reference_tests(const char *vectors);
 
 #endif

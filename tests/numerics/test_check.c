@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
+#include "checks.h"
 #include "option_cases.h"
 #include "run_common.h"
-#include "suites.h"
 
 enum { ROWS = 5, CLASSES = 9 };
 static const option_shape shape = {ROWS, CLASSES, 0};

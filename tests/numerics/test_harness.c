@@ -8,9 +8,9 @@
 #include <cmocka.h>
 
 #include "bounds.h"
+#include "checks.h"
 #include "compare.h"
 #include "data.h"
-#include "suites.h"
 
 static bool value_passes(double got, long double want, long double bound) {
     report r = report_on("self-test");
@@ -206,5 +206,5 @@ int main(void) {
         cmocka_unit_test(bounds_are_near_the_arithmetic),
         cmocka_unit_test(worst_is_kept),
     };
-    return cmocka_run_group_tests_name("harness", tests, NULL, NULL) + run_check_tests();
+    return cmocka_run_group_tests_name("harness", tests, NULL, NULL) + run_check_tests() + run_kl_div_check_tests();
 }

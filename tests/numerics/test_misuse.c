@@ -12,21 +12,22 @@
 #include "harness.h"
 #include "suites.h"
 
-enum { ROWS = 6, CLASSES = 40, STRIDE = 43, SHARDS = 2, NEEDS_WORKSPACE = 1, ONLY_THE_CALL = 2 };
+enum { ROWS = 6, CLASSES = 40, STRIDE = 43, SHARDS = 2, ENTRIES = 5, NEEDS_WORKSPACE = 1, ONLY_THE_CALL = 2 };
 enum { SHARD_NUMBERS = SHARDS * ROWS * (int)(sizeof(gpuloss_shard_row) / sizeof(double)) };
 
-/* Device memory for one correct call of either loss: inputs, then outputs. */
+/* Device memory for one correct call of any loss: inputs, then outputs. */
 typedef struct world {
-    operand logits, second, targets, row_input, scalar_input, weights, shard_rows;
-    operand grad, loss, loss_rows, z_loss, z_loss_rows, lse, argmax, correct, elements, bad_targets, workspace;
+    operand logits, second, targets, indices, row_input, scalar_input, weights, shard_rows;
+    operand grad, grad_second, loss, loss_rows, z_loss, z_loss_rows, lse, argmax, correct, elements, bad_targets;
+    operand workspace;
 } world;
 enum { WORLD_OPERANDS = sizeof(world) / sizeof(operand) };
 
 static void world_each(world *w, operand **all) {
-    operand *const list[WORLD_OPERANDS] = {&w->logits,   &w->second,      &w->targets,  &w->row_input, &w->scalar_input,
-                                           &w->weights,  &w->shard_rows,  &w->grad,     &w->loss,      &w->loss_rows,
-                                           &w->z_loss,   &w->z_loss_rows, &w->lse,      &w->argmax,    &w->correct,
-                                           &w->elements, &w->bad_targets, &w->workspace};
+    operand *const list[WORLD_OPERANDS] = {
+        &w->logits,     &w->second, &w->targets,     &w->indices,  &w->row_input,   &w->scalar_input, &w->weights,
+        &w->shard_rows, &w->grad,   &w->grad_second, &w->loss,     &w->loss_rows,   &w->z_loss,       &w->z_loss_rows,
+        &w->lse,        &w->argmax, &w->correct,     &w->elements, &w->bad_targets, &w->workspace};
     memcpy(all, list, sizeof list);
 }
 
@@ -36,10 +37,10 @@ static operand filled(const char *name, size_t size, int64_t rows, int64_t colum
     return o;
 }
 
-/* Inputs hold small probabilities, which do for logits as well; targets are class 1. */
+/* Inputs hold small probabilities, which do for logits as well; targets are class 1, the entries of a row different. */
 static world world_new(void) {
     double values[ROWS * CLASSES];
-    int64_t classes[ROWS];
+    int64_t classes[ROWS], indices[ROWS * ENTRIES];
     world w;
     size_t i;
     for (i = 0; i < ROWS * CLASSES; i++)
@@ -52,6 +53,10 @@ static world world_new(void) {
     operand_put(&w.second, GPULOSS_F32, values);
     w.targets = operand_new("targets", 8, 1, ROWS, ROWS, 0, 256);
     operand_put_indices(&w.targets, classes);
+    for (i = 0; i < ROWS * ENTRIES; i++)
+        indices[i] = (int64_t)i;
+    w.indices = operand_new("indices", 8, 1, ROWS * ENTRIES, ROWS * ENTRIES, 0, 256);
+    operand_put_indices(&w.indices, indices);
     w.row_input = operand_new("a value a row", 4, 1, ROWS, ROWS, 0, 256);
     operand_put(&w.row_input, GPULOSS_F32, values);
     w.scalar_input = operand_new("a value", 4, 1, 1, 1, 0, 256);
@@ -61,6 +66,7 @@ static world world_new(void) {
     w.shard_rows = operand_new("shard_rows", 8, 1, SHARD_NUMBERS, SHARD_NUMBERS, 0, 256);
     operand_put(&w.shard_rows, GPULOSS_F64, values);
     w.grad = filled("gradient", 4, ROWS, CLASSES, STRIDE);
+    w.grad_second = filled("gradient of the target", 4, ROWS, CLASSES, STRIDE);
     w.loss = filled("loss", 4, 1, 1, 1);
     w.loss_rows = filled("loss_rows", 4, 1, ROWS, ROWS);
     w.z_loss = filled("z_loss", 4, 1, 1, 1);
@@ -120,13 +126,15 @@ static void *byte_after(const void *pointer) {
     return (void *)((uintptr_t)pointer + 1);
 }
 
-/* ------------------------------------------------------------------------------------------------------ both losses */
+/* ------------------------------------------------------------------------------------------------------- all losses */
 
 typedef gpuloss_cross_entropy_desc ce_desc;
 typedef gpuloss_kl_div_desc kl_desc;
+typedef gpuloss_kl_div_sparse_desc sparse_desc;
 typedef union any_desc {
     ce_desc ce;
     kl_desc kl;
+    sparse_desc sparse;
 } any_desc;
 
 /* What the loop over the misuses of a loss calls. */
@@ -335,6 +343,17 @@ static any_desc kl_correct(const world *w) {
     return any;
 }
 
+/* Asks for the gradient of the target as well. */
+static void want_both(kl_desc *d, world *w) {
+    d->grad_target = AT(grad_second);
+    d->grad_target_stride = STRIDE;
+}
+
+/* Both sides are logits. */
+static void take_logits(kl_desc *d) {
+    d->input_kind = d->target_kind = GPULOSS_LOGITS;
+}
+
 static gpuloss_status kl_call(const any_desc *d) {
     return gpuloss_kl_div(harness_context, &d->kl, NULL);
 }
@@ -364,11 +383,70 @@ static void kl_div_refuses(void **state) {
     check_misuses(&kl_div, kl_misuses, sizeof kl_misuses / sizeof kl_misuses[0]);
 }
 
+/* ------------------------------------------------------------------------------------------------- kl_div_sparse */
+
+static any_desc sparse_correct(const world *w) {
+    sparse_desc d = GPULOSS_KL_DIV_SPARSE_DEFAULTS;
+    any_desc any;
+    d.logits = operand_pointer(&w->logits);
+    d.logits_stride = STRIDE;
+    d.indices = operand_pointer(&w->indices);
+    d.values = operand_pointer(&w->second);
+    d.values_stride = STRIDE;
+    d.rows = ROWS;
+    d.classes = CLASSES;
+    d.k = ENTRIES;
+    d.dtype = GPULOSS_F32;
+    d.index_type = GPULOSS_I64;
+    d.value_kind = GPULOSS_PROBABILITIES;
+    d.residual = GPULOSS_BUCKET;
+    d.loss = operand_pointer(&w->loss);
+    d.loss_rows = operand_pointer(&w->loss_rows);
+    d.grad_logits = operand_pointer(&w->grad);
+    d.grad_logits_stride = STRIDE;
+    d.bad_indices = (int64_t *)operand_pointer(&w->bad_targets);
+    d.grad_loss = operand_pointer(&w->scalar_input);
+    d.grad_loss_rows = operand_pointer(&w->row_input);
+    any.sparse = d;
+    return any;
+}
+
+static gpuloss_status sparse_call(const any_desc *d) {
+    return gpuloss_kl_div_sparse(harness_context, &d->sparse, NULL);
+}
+
+static gpuloss_status sparse_query(const any_desc *d, size_t *bytes) {
+    return gpuloss_kl_div_sparse_workspace(harness_context, &d->sparse, bytes);
+}
+
+static void sparse_give_workspace(any_desc *d, void *workspace, size_t bytes) {
+    d->sparse.workspace = workspace;
+    d->sparse.workspace_bytes = bytes;
+}
+
+#define MISUSE(name, what, fields, got, status, how, ...) SPOIL(name, sparse, __VA_ARGS__)
+#include "misuse_kl_div_sparse.def"
+#undef MISUSE
+#define MISUSE MISUSE_ROW
+static const misuse sparse_misuses[] = {
+#include "misuse_kl_div_sparse.def"
+};
+#undef MISUSE
+
+static void kl_div_sparse_refuses(void **state) {
+    static const loss_calls sparse = {"kl_div_sparse", "kl_div_sparse", sparse_correct,
+                                      sparse_call,     sparse_query,    sparse_give_workspace};
+    (void)state;
+    REQUIRE_GPU();
+    check_misuses(&sparse, sparse_misuses, sizeof sparse_misuses / sizeof sparse_misuses[0]);
+}
+
 /* With no rows there may be no arrays. */
 static void empty_arrays_may_be_null(void **state) {
     world w;
     ce_desc ce;
     kl_desc kl;
+    sparse_desc sparse;
     report r;
     (void)state;
     REQUIRE_GPU();
@@ -394,6 +472,25 @@ static void empty_arrays_may_be_null(void **state) {
     operand_fetch(&w.loss, &r, true);
     if (fabs(operand_value(&w.loss, GPULOSS_F32, 0, 0)) > 0)
         report_failure(&r, "kl_div", 0, 0, "the sum of nothing is not 0");
+    /* Labels of no rows: nothing is divided by nothing. */
+    kl.reduction = GPULOSS_BATCHMEAN;
+    kl.flags = GPULOSS_USE_IGNORE_INDEX;
+    kl.label_type = GPULOSS_I64;
+    require_ok(gpuloss_kl_div(harness_context, &kl, NULL));
+    operand_fetch(&w.loss, &r, true);
+    if (!isnan(operand_value(&w.loss, GPULOSS_F32, 0, 0)))
+        report_failure(&r, "kl_div", 0, 0, "the mean of nothing is not NaN");
+    sparse = sparse_correct(&w).sparse;
+    sparse.rows = 0;
+    sparse.reduction = GPULOSS_SUM;
+    sparse.logits = sparse.indices = sparse.values = sparse.grad_loss = sparse.grad_loss_rows = NULL;
+    sparse.loss_rows = sparse.grad_logits = NULL;
+    operand_poison(&w.bad_targets);
+    require_ok(gpuloss_kl_div_sparse(harness_context, &sparse, NULL));
+    operand_fetch(&w.loss, &r, true);
+    operand_fetch(&w.bad_targets, &r, true);
+    if (fabs(operand_value(&w.loss, GPULOSS_F32, 0, 0)) > 0 || operand_integer(&w.bad_targets, 0) != 0)
+        report_failure(&r, "kl_div_sparse", 0, 0, "the sum of nothing is not 0, or bad indices were counted");
     world_free(&w);
     case_done(&r);
     test_done();
@@ -405,6 +502,7 @@ static void nulls_are_refused(void **state) {
     world w;
     ce_desc ce;
     kl_desc kl;
+    sparse_desc sparse;
     report r;
     (void)state;
     REQUIRE_GPU();
@@ -412,6 +510,7 @@ static void nulls_are_refused(void **state) {
     w = world_new();
     ce = ce_correct(&w).ce;
     kl = kl_correct(&w).kl;
+    sparse = sparse_correct(&w).sparse;
     expect_refusal(&r, "gpuloss_cross_entropy", "context", "", INVALID, gpuloss_cross_entropy(NULL, &ce, NULL));
     expect_refusal(&r, "gpuloss_cross_entropy", "desc", "", INVALID,
                    gpuloss_cross_entropy(harness_context, NULL, NULL));
@@ -420,6 +519,11 @@ static void nulls_are_refused(void **state) {
     expect_refusal(&r, "gpuloss_cross_entropy_workspace", "bytes", "", INVALID,
                    gpuloss_cross_entropy_workspace(harness_context, &ce, NULL));
     expect_refusal(&r, "gpuloss_kl_div_workspace", "context", "", INVALID, gpuloss_kl_div_workspace(NULL, &kl, &bytes));
+    expect_refusal(&r, "gpuloss_kl_div_sparse", "context", "", INVALID, gpuloss_kl_div_sparse(NULL, &sparse, NULL));
+    expect_refusal(&r, "gpuloss_kl_div_sparse", "desc", "", INVALID,
+                   gpuloss_kl_div_sparse(harness_context, NULL, NULL));
+    expect_refusal(&r, "gpuloss_kl_div_sparse_workspace", "bytes", "", INVALID,
+                   gpuloss_kl_div_sparse_workspace(harness_context, &sparse, NULL));
     expect_refusal(&r, "gpuloss_get_info", "info", "", INVALID, gpuloss_get_info(harness_context, NULL));
     expect_refusal(&r, "gpuloss_alloc", "pointer", "", INVALID, gpuloss_alloc(harness_context, NULL, 4));
     expect_refusal(&r, "gpuloss_create", "context", "", INVALID, gpuloss_create(NULL, NULL));
@@ -431,9 +535,9 @@ static void nulls_are_refused(void **state) {
 
 int run_misuse_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cross_entropy_refuses),    cmocka_unit_test(combine_refuses),
-        cmocka_unit_test(kl_div_refuses),           cmocka_unit_test(nulls_are_refused),
-        cmocka_unit_test(empty_arrays_may_be_null),
+        cmocka_unit_test(cross_entropy_refuses), cmocka_unit_test(combine_refuses),
+        cmocka_unit_test(kl_div_refuses),        cmocka_unit_test(kl_div_sparse_refuses),
+        cmocka_unit_test(nulls_are_refused),     cmocka_unit_test(empty_arrays_may_be_null),
     };
     return cmocka_run_group_tests_name("misuse", tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "reference.h"
+#include "suites.h"
 #include "vectors.h"
 
 static const char *folder = "tests/vectors";
@@ -379,5 +380,5 @@ int main(int argc, char **argv) {
     };
     if (argc > 1)
         folder = argv[1];
-    return cmocka_run_group_tests_name("reference", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("reference", tests, NULL, NULL) + run_sparse_reference_tests(folder);
 }

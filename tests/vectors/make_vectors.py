@@ -1,5 +1,5 @@
-"""Writes cross_entropy.txt, cross_entropy_options.txt, kl_div.txt and kl_div_options.txt beside this file: what PyTorch
-computes, in double precision on the CPU.
+"""Writes cross_entropy.txt, cross_entropy_options.txt, kl_div.txt, kl_div_options.txt and kl_div_sparse.txt beside this
+file: what PyTorch computes, in double precision on the CPU.
 
     python tests/vectors/make_vectors.py
 
@@ -441,6 +441,107 @@ def kl_div_option_cases():
     yield kl_div_options(source, ("logits", "p"), "js", "sum", beta=0.5, **nothing)
 
 
+RESIDUALS = {"drop": 1, "renormalize": 2, "bucket": 3}
+
+
+def sparse_losses(x, indices, t, residual, temperature):
+    """One a row. t holds the probabilities; equal indices are one class."""
+    log_q = F.log_softmax(x / temperature, dim=1)
+    rest = (1 - t.sum(dim=1)).clamp(min=0)
+    if residual == "renormalize":
+        t = t / t.sum(dim=1, keepdim=True)
+    if all(len(set(row)) == len(row) for row in indices.tolist()):
+        losses = F.kl_div(log_q.gather(1, indices), t, reduction="none").sum(dim=1)
+    else:
+        every = torch.zeros_like(x).scatter_add(1, indices, t)
+        losses = F.kl_div(log_q, every, reduction="none").sum(dim=1)
+    if residual == "bucket":
+        known = torch.zeros(x.shape, dtype=torch.bool).scatter(1, indices, True)
+        left = torch.logsumexp(log_q.masked_fill(known, -INF), dim=1)
+        losses = losses + torch.xlogy(rest, rest) - rest * left
+    return losses
+
+
+def kl_div_sparse(source, name, residual, kind, reduction, x, indices, t, **options):
+    rows, classes = x.shape
+    values = torch.log2(t) if kind == "log" else t
+    x = x.clone().requires_grad_(True)
+    kept = torch.ones(rows, dtype=torch.float64)
+    if "labels" in options:
+        kept = (torch.tensor(options["labels"]) != options["ignore_index"]).double()
+    factor = kept.clone()
+    if options.get("squared"):
+        factor *= options["temperature"] ** 2
+    if "row_weights" in options:
+        factor *= options["row_weights"].reshape(-1)
+    t = values.exp() if kind == "log" else values
+    losses = factor * sparse_losses(x, indices, t, residual, options.get("temperature", 1.0))
+    divisor = {"none": 1, "sum": 1, "batchmean": kept.sum(), "mean": kept.sum() * classes}[reduction]
+    if reduction in ("mean", "batchmean"):
+        divisor = options.get("divisor", divisor)
+    upstream_factor, factor_field = upstream(source, reduction, rows, (rows, 1))
+    if reduction == "none":
+        losses.backward(upstream_factor.reshape(-1))
+    else:
+        (losses.sum() / divisor).backward(upstream_factor)
+    fields = {"rows": rows, "classes": classes, "k": indices.shape[1], "reduction": REDUCTIONS[reduction]}
+    fields.update(residual=RESIDUALS[residual], value_kind=KINDS[kind])
+    fields.update(options)
+    fields.update(logits=x, indices=indices, values=values)
+    fields.update(factor_field)
+    fields.update(loss_rows=losses, grad=x.grad)
+    if reduction != "none":
+        fields["loss"] = losses.sum() / divisor
+    return case("kl_div_sparse", "_".join([residual, kind, name, reduction]), fields)
+
+
+def entries(source, rows, classes, k):
+    """Different classes in each row, and probabilities that add up to at most 15/16."""
+    indices = torch.tensor([source.sample(range(classes), k) for _ in range(rows)])
+    return indices, grid(source, rows, k, 1, 5, 1) * (3 / (16 * k))
+
+
+def kl_div_sparse_cases():
+    source = random.Random(5)
+    reductions = list(REDUCTIONS)
+    weights = torch.tensor([[0.5], [-1.25], [3.0]], dtype=torch.float64)
+    masked = {"labels": [7, -100, 0], "ignore_index": -100}
+    sets = {
+        "plain": {},
+        "temperature": {"temperature": 1.75},
+        "squared": {"temperature": 0.5, "squared": 1},
+        "masked": masked,
+        "row_weights": {"row_weights": weights},
+        "every": {"temperature": 1.5, "squared": 1, "row_weights": weights, **masked},
+    }
+    turn = 0
+    for residual in RESIDUALS:
+        for kind in ("p", "log"):
+            for name, options in sets.items():
+                x = grid(source, 3, 6, -3, 3, 64)
+                indices, t = entries(source, 3, 6, 1 + turn % 4)
+                reduction = reductions[(turn + turn // 6) % 4]
+                yield kl_div_sparse(source, name, residual, kind, reduction, x, indices, t, **options)
+                turn += 1
+        x = grid(source, 3, 6, -3, 3, 64)
+        indices, t = entries(source, 3, 6, 3)
+        yield kl_div_sparse(source, "divisor", residual, "p", "mean", x, indices, t, divisor=5.5, **masked)
+        zeros = t.clone()
+        zeros[0, 1] = zeros[1, 0] = zeros[1, 2] = 0
+        yield kl_div_sparse(source, "zeros", residual, "p", "none", x, indices, zeros)
+        yield kl_div_sparse(source, "above_one", residual, "p", "sum", x, indices, t * 4, temperature=2.0)
+        if residual != "bucket":  # of which nothing is left over
+            every, whole = entries(source, 3, 6, 6)
+            yield kl_div_sparse(source, "all_classes", residual, "p", "batchmean", x, every, whole)
+        equal = indices.clone()
+        equal[0, 1] = equal[0, 0]
+        equal[1, 2] = equal[1, 1] = equal[1, 0]
+        yield kl_div_sparse(source, "equal_indices", residual, "log", "none", x, equal, t)
+        infinite = x.clone()
+        infinite[0, [c for c in range(6) if c not in indices[0].tolist()][0]] = -INF
+        yield kl_div_sparse(source, "masked_class", residual, "p", "sum", infinite, indices, t)
+
+
 def main():
     warnings.simplefilter("ignore")  # about what kl_div's mean means
     torch.set_num_threads(1)
@@ -448,6 +549,7 @@ def main():
     (HERE / "cross_entropy_options.txt").write_text("".join(cross_entropy_option_cases()))
     (HERE / "kl_div.txt").write_text("".join(kl_div_cases()))
     (HERE / "kl_div_options.txt").write_text("".join(kl_div_option_cases()))
+    (HERE / "kl_div_sparse.txt").write_text("".join(kl_div_sparse_cases()))
 
 
 if __name__ == "__main__":

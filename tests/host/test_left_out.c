@@ -1,0 +1,65 @@
+/* Without cross-entropy and without double: what is left out says so, and a divergence keeps the kernel that it shares
+ * with cross-entropy. Built on its own. */
+#include "check.h"
+
+static void expect_left_out(gpuloss_status got, const char *function, const char *kernel, int line) {
+    expect_error_(got, GPULOSS_ERROR_NOT_BUILT, function, kernel, line);
+    assert_int_equal(fake.launches, 0);
+    assert_int_equal(fake.loads, 0);
+}
+
+static void what_is_left_out_says_so(void **state) {
+    gpuloss_context *context = new_context();
+    gpuloss_cross_entropy_desc ce = some_cross_entropy(), combine = some_combine();
+    gpuloss_kl_div_desc kl = some_kl_div();
+    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
+    size_t bytes = 0;
+    (void)state;
+    expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
+                    "gpuloss_cross_entropy_held_f32", __LINE__);
+    ce.softcap = 2.0;
+    expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
+                    "gpuloss_cross_entropy_options_f32", __LINE__);
+    expect_left_out(gpuloss_cross_entropy_combine(context, &combine, NULL), "gpuloss_cross_entropy_combine",
+                    "gpuloss_cross_entropy_combine_shards", __LINE__);
+    kl.dtype = sparse.dtype = GPULOSS_F64;
+    expect_left_out(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div", "gpuloss_kl_div_pp_f64", __LINE__);
+    GIVE_LABELS(&kl);
+    expect_left_out(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div", "gpuloss_kl_div_options_f64", __LINE__);
+    expect_left_out(gpuloss_kl_div_sparse(context, &sparse, NULL), "gpuloss_kl_div_sparse", "gpuloss_kl_div_sparse_f64",
+                    __LINE__);
+    expect_left_out(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_F32, NULL), "gpuloss_preload",
+                    "left out of this program by a GPULOSS_NO_ switch", __LINE__);
+    /* What a workspace needs can be said all the same. */
+    expect_ok(gpuloss_cross_entropy_workspace(context, &ce, &bytes));
+    assert_int_equal(bytes, sizeof(gpulossi_scratch));
+    gpuloss_destroy(context);
+}
+
+static void divergences_still_count_rows(void **state) {
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
+    size_t t;
+    (void)state;
+    for (t = 0; t < 3; t++) {
+        gpuloss_context *context = new_context();
+        gpuloss_kl_div_desc kl = some_kl_div();
+        gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
+        kl.dtype = sparse.dtype = dtypes[t];
+        kl.target_dtype = sparse.value_dtype = GPULOSS_F64;
+        GIVE_LABELS(&kl);
+        GIVE_LABELS(&sparse);
+        fake.launches = 0;
+        expect_ok(gpuloss_kl_div(context, &kl, NULL));
+        expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
+        assert_int_equal(fake.launches, 4);
+        assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
+        assert_string_equal(fake.launch[2].entry, PREPARE_KERNEL);
+        expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, dtypes[t], NULL));
+        gpuloss_destroy(context);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(what_is_left_out_says_so), TEST(divergences_still_count_rows)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

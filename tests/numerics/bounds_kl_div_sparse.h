@@ -1,0 +1,30 @@
+/* The bounds of a sparse teacher's divergence, in the same terms as those of bounds.h. */
+#ifndef TESTS_NUMERICS_BOUNDS_KL_DIV_SPARSE_H
+#define TESTS_NUMERICS_BOUNDS_KL_DIV_SPARSE_H
+
+#include "bounds.h"
+#include "reference_kl_div_sparse.h"
+
+/* Of one row: absolute errors, unless they say relative. */
+typedef struct sparse_bounds {
+    long double loss; /* of loss_i */
+
+    arithmetic a;
+    int64_t row;
+    reference_sparse_row of_row;
+    const long double *t, *t_error; /* [classes]; the errors are set where the teacher knows the class */
+    long double cooling;            /* relative error of a logit over the temperature */
+    long double log_sum, shift;     /* of log sum exp(z - m) for exact z, and what the errors of z add */
+    long double sum;                /* of P */
+    long double norm;               /* relative error of what t is divided by */
+    long double own, others;        /* of what q is multiplied with: classes of the teacher, and others */
+} sparse_bounds;
+
+/* t and t_error are filled, and b points to them. */
+void sparse_bounds_of(gpuloss_dtype dtype, gpuloss_dtype value_dtype, const reference_sparse *r, int64_t row,
+                      long double *t, long double *t_error, sparse_bounds *b);
+/* Of one entry of the gradient, whose exact value is given. */
+long double sparse_gradient_bound(gpuloss_dtype dtype, const sparse_bounds *b, const reference_sparse *r, int64_t c,
+                                  long double value);
+
+#endif

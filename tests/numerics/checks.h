@@ -1,0 +1,8 @@
+/* The groups of tests of the checks themselves; each returns how many of its tests failed. */
+#ifndef TESTS_NUMERICS_CHECKS_H
+#define TESTS_NUMERICS_CHECKS_H
+
+int run_check_tests(void);
+int run_kl_div_check_tests(void);
+
+#endif

@@ -1,0 +1,61 @@
+/* Forward KL of a teacher that is known by k classes a row, in extended precision. */
+#ifndef TESTS_NUMERICS_REFERENCE_KL_DIV_SPARSE_H
+#define TESTS_NUMERICS_REFERENCE_KL_DIV_SPARSE_H
+
+#include "reference.h"
+
+/* The fields are those of gpuloss_kl_div_sparse_desc, widened; every array is packed. A number of 0 and a pointer of
+ * NULL leave an option out. */
+typedef struct reference_sparse {
+    int64_t rows, classes, k;
+    const double *logits;   /* [rows, classes] */
+    const int64_t *indices; /* [rows, k] */
+    const double *values;   /* [rows, k] */
+    gpuloss_kind value_kind;
+    gpuloss_residual residual;
+    gpuloss_reduction reduction;
+    int temperature_squared;
+    double temperature, external_divisor;
+    const double *row_weights; /* [rows] */
+    const int64_t *labels;     /* [rows] */
+    int64_t ignore_index;      /* of labels */
+    long double grad_scale;
+    const double *grad_loss_rows; /* [rows], or NULL for 1 */
+
+    /* Results; each array may be NULL. */
+    long double loss; /* not for reduction NONE */
+    long double divisor;
+    int64_t bad_indices;
+    long double *loss_rows; /* [rows] */
+    long double *grad;      /* [rows, classes] */
+} reference_sparse;
+
+/* What a class of a row that the teacher does not know has for a probability. */
+#define REFERENCE_OTHER (-1.0L)
+
+typedef struct reference_sparse_row {
+    bool out;              /* by its label: nothing else is set */
+    int64_t bad;           /* how many of its indices are out of range; if any, nothing that follows is set */
+    reference_row softmax; /* of the logits over the temperature */
+    long double sum;       /* P: what the values add up to */
+    long double rest;      /* 1 - P, and 0 where P is above 1 or there is no bucket */
+    long double left;      /* 1 - Q: what the student gives to all other classes */
+    long double f;
+} reference_sparse_row;
+
+/* Fills t[classes] too: of a class of the row its probability, which is their sum for equal indices, else
+ * REFERENCE_OTHER. */
+reference_sparse_row reference_sparse_row_of(const reference_sparse *r, int64_t row, long double *t);
+/* A logit over the temperature, and log q of it. */
+long double reference_sparse_logit(const reference_sparse *r, int64_t row, int64_t c);
+long double reference_sparse_log_q(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
+                                   int64_t c);
+/* The probability that a value stands for. */
+long double reference_sparse_value(const reference_sparse *r, int64_t row, int64_t j);
+/* r_i F, and s_i r_i F / temperature. */
+long double reference_sparse_factor(const reference_sparse *r, int64_t row);
+long double reference_sparse_scale(const reference_sparse *r, int64_t row);
+
+void reference_sparse_run(reference_sparse *r);
+
+#endif

@@ -1,0 +1,67 @@
+/* One call of gpuloss_kl_div_sparse, and its check against the reference. */
+#ifndef TESTS_NUMERICS_RUN_KL_DIV_SPARSE_H
+#define TESTS_NUMERICS_RUN_KL_DIV_SPARSE_H
+
+#include "harness.h"
+#include "reference_kl_div_sparse.h"
+
+enum { SPARSE_OUT_LOSS = 1, SPARSE_OUT_LOSS_ROWS = 2, SPARSE_OUT_GRAD = 4, SPARSE_OUT_BAD = 8, SPARSE_OUT_ALL = 15 };
+
+typedef struct sparse_case {
+    gpuloss_dtype dtype, value_dtype; /* the latter unset: dtype */
+    gpuloss_index_type index_type, label_type;
+    gpuloss_kind value_kind;
+    gpuloss_residual residual;
+    gpuloss_reduction reduction;
+    int64_t rows, classes, k;
+    const double *logits, *values;
+    const int64_t *indices;
+    unsigned outputs; /* SPARSE_OUT_LOSS is dropped for reduction NONE */
+    bool in_place;
+    stride_kind logits_stride, indices_stride, values_stride, grad_stride;
+    int logits_offset, indices_offset, values_offset, grad_offset, result_offset; /* in elements */
+    bool temperature_squared;
+    double temperature, divisor;
+    bool divisor_on_device;
+    const double *row_weights; /* NULL: not given */
+    const int64_t *labels;     /* NULL: not given; else ignore_index is used */
+    int64_t ignore_index;
+    bool use_grad_scale;
+    double grad_scale;
+    const double *grad_loss, *grad_loss_rows; /* NULL: not given */
+    bool own_workspace;
+    size_t guard;
+    struct CUstream_st *stream;
+} sparse_case;
+
+unsigned sparse_outputs(const sparse_case *c);
+gpuloss_dtype sparse_value_dtype(const sparse_case *c);
+
+/* What came back, widened; NULL and 0 where it was not asked for. */
+typedef struct sparse_result {
+    double loss;
+    int64_t bad_indices;
+    double *loss_rows, *grad;
+} sparse_result;
+
+void sparse_run(const sparse_case *c, sparse_result *result, report *r);
+void sparse_check(const sparse_case *c, const sparse_result *result, report *r);
+void sparse_same(const sparse_case *c, const sparse_result *a, const sparse_result *b, report *r);
+void sparse_free(sparse_result *result);
+
+enum { SPARSE_DESCRIPTION = 512 };
+void sparse_describe(const sparse_case *c, const char *what, char *text, size_t size);
+
+/* sparse_run, sparse_check, case_done. `what` is named when it fails. */
+void sparse_test(const sparse_case *c, const char *what);
+
+/* What a call must give: the exact results and how far each may be off. */
+typedef struct sparse_expected {
+    reference_sparse ref;
+    long double loss;              /* bounds of this, */
+    long double *loss_rows, *grad; /* and of each of these */
+} sparse_expected;
+void sparse_expect(const sparse_case *c, sparse_expected *e);
+void sparse_expected_free(sparse_expected *e);
+
+#endif

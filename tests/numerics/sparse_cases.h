@@ -1,0 +1,40 @@
+/* Cases of gpuloss_kl_div_sparse, with inputs for them. */
+#ifndef TESTS_NUMERICS_SPARSE_CASES_H
+#define TESTS_NUMERICS_SPARSE_CASES_H
+
+#include "data.h"
+#include "run_kl_div_sparse.h"
+
+enum { SPARSE_RESIDUALS = 3, SPARSE_KINDS = 2, SPARSE_INDEX_TYPES = 4 };
+extern const gpuloss_residual sparse_residuals[SPARSE_RESIDUALS];
+extern const gpuloss_kind sparse_kinds[SPARSE_KINDS];
+extern const gpuloss_index_type sparse_index_types[SPARSE_INDEX_TYPES];
+
+/* The memory lives as long as the inputs. */
+typedef struct sparse_inputs {
+    double *logits, *values, *row_weights;
+    int64_t *indices, *labels;
+} sparse_inputs;
+
+typedef struct sparse_shape {
+    int64_t rows, classes, k;
+} sparse_shape;
+
+/* Batchmean of every output, packed, with probabilities of the dtype at indices of 64 bits and a bucket. Its inputs
+ * come from sparse_fill, when the types are settled. */
+sparse_case sparse_case_of(gpuloss_dtype dtype, sparse_shape shape);
+
+/* Fills the inputs of a case and points it at them: in each row different classes in any order, as far as the index type
+ * reaches, whose probabilities add up to about `mass`. Row weights and labels are made, but not given. */
+void sparse_fill(sparse_case *c, logits_kind kind, double mass, uint64_t seed, sparse_inputs *in);
+void sparse_inputs_free(sparse_inputs *in);
+
+/* Gives the labels, of which each third row's is ignore_index, and the row weights. */
+void sparse_mask(sparse_case *c, const sparse_inputs *in);
+void sparse_weigh(sparse_case *c, const sparse_inputs *in);
+
+/* Everything but the shape and the dtype, in periods that share no factor where they can, so that a run over many
+ * numbers meets the combinations in pairs. Before sparse_fill. */
+void sparse_vary(sparse_case *c, unsigned number);
+
+#endif

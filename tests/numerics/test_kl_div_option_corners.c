@@ -1,0 +1,377 @@
+/* gpuloss_kl_div with its options where a probability is 0, a row is left out, or something is infinite or no number. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "divergence_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+static const double inf = (double)INFINITY;
+
+/* Fills the inputs of a corner; options that it does not want it takes out of the case. */
+typedef void prepare_function(kl_case *c, kl_inputs *in);
+
+/* Every kind and divergence with every dtype and several sets of options; a small run takes some of it. */
+static void test_corner(prepare_function *prepare, const char *what) {
+    static const divergence_shape shapes[] = {{9, 6}, {9, 33}, {9, 1}, {6, 2600}};
+    static const unsigned sets[] = {0, KL_WITH_TEMPERATURE | KL_WITH_SQUARE, KL_WITH_EPS,
+                                    KL_WITH_LABELS | KL_WITH_TEMPERATURE};
+    unsigned d, k, pair, choice, number = 0;
+    for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        for (d = 0; d < DTYPE_COUNT; d++)
+            for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+                for (choice = 0; choice < CHOICES; choice++, number++) {
+                    kl_inputs in;
+                    kl_case c;
+                    if (harness_small && (number % 5 != 0 || shapes[k].classes > 1000))
+                        continue;
+                    c = divergence_case(all_dtypes[d], all_dtypes[number % DTYPE_COUNT], shapes[k], pair, choice);
+                    in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, sets[number / 5 % 4], number);
+                    c.reduction = all_reductions[number / 3 % REDUCTION_COUNT];
+                    c.in_place = number % 3 == 1;
+                    c.target_in_place = number % 4 == 1;
+                    c.input_offset = (int)number % 2;
+                    prepare(&c, &in);
+                    kl_test(&c, what);
+                    kl_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* A value of a side, from a probability. */
+static double held(const kl_case *c, bool is_input, double p) {
+    gpuloss_kind kind = is_input ? c->input_kind : c->target_kind;
+    return dtype_round(is_input ? c->dtype : kl_target_dtype(c), kind == GPULOSS_PROBABILITIES ? p : log(p));
+}
+
+static void put(const kl_case *c, kl_inputs *in, int64_t row, int64_t column, double q, double p) {
+    in->input[row * c->classes + column] = held(c, true, q);
+    in->target[row * c->classes + column] = held(c, false, p);
+}
+
+static void fill(const kl_case *c, double *values, int64_t row, double value) {
+    int64_t column;
+    for (column = 0; column < c->classes; column++)
+        values[row * c->classes + column] = value;
+}
+
+/* Zeros of both sides, of one, and of none, in rows that have one sort of zero only and in rows with all. The first
+ * class has mass on both sides, so that no softmax is empty. */
+static void prepare_zeros(kl_case *c, kl_inputs *in) {
+    static const double q[] = {0.25, 0.0, 0.5, 0.0, 0.125}, p[] = {0.25, 0.0, 0.0, 0.5, 0.5};
+    int64_t row, column;
+    for (row = 0; row < c->rows; row++)
+        for (column = 0; column < c->classes; column++) {
+            int64_t sort = column == 0 ? 0 : row % 4 == 3 ? column % 5 : column % 2 ? row % 4 + 1 : 4;
+            put(c, in, row, column, q[sort], p[sort]);
+        }
+}
+
+static void zeros_of_either_side(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_zeros, "zeros");
+}
+
+/* PyTorch's zeros, which are for forward KL. */
+static void prepare_pytorch_zeros(kl_case *c, kl_inputs *in) {
+    prepare_zeros(c, in);
+    c->divergence = GPULOSS_FORWARD_KL;
+    c->beta = 0;
+    c->pytorch_zeros = true;
+}
+
+static void pytorch_zeros_with_options(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_pytorch_zeros, "PyTorch's zeros");
+}
+
+/* Whole vectors, warps and slices of a row without mass, on one side or both. */
+static void prepare_masked_slices(kl_case *c, kl_inputs *in) {
+    int64_t row, column, n = c->classes;
+    for (row = 0; row < c->rows; row++)
+        for (column = 0; column < n - 1; column++) {
+            bool no_q = row % 3 == 0 ? column < n / 2 : row % 3 == 1 && column > n / 4;
+            bool no_p = row % 3 == 0 ? column < n / 2 : row % 3 == 2 && column > n / 3;
+            double q = no_q ? 0 : 0.5 / (double)n, p = no_p ? 0 : (double)(1 + column % 3) / (double)n;
+            put(c, in, row, column, q, p);
+        }
+}
+
+static void masked_slices_of_divergences(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_masked_slices, "slices without mass");
+}
+
+/* Rows that have no softmax: NaN, +inf, all -inf; and NaN where a probability or a logarithm is wanted. Their
+ * neighbours know nothing of it. */
+static void prepare_not_numbers(kl_case *c, kl_inputs *in) {
+    int64_t n = c->classes;
+    in->input[1 * n + n / 2] = (double)NAN;
+    in->target[3 * n + n - 1] = (double)NAN;
+    if (c->input_kind == GPULOSS_LOGITS) {
+        in->input[4 * n] = inf;
+        fill(c, in->input, 5, -inf);
+    }
+    if (c->target_kind == GPULOSS_LOGITS) {
+        in->target[2 * n + n / 3] = inf;
+        fill(c, in->target, 5, -inf);
+    }
+}
+
+static void rows_of_nan(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_not_numbers, "NaN, +inf, -inf");
+}
+
+/* A negative probability is none. What its gradient is has no meaning. */
+static void prepare_negative(kl_case *c, kl_inputs *in) {
+    int64_t n = c->classes;
+    c->outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_LOSS_ELEMENTS;
+    if (c->input_kind == GPULOSS_PROBABILITIES)
+        in->input[1 * n + n / 2] = -0.25;
+    if (c->target_kind == GPULOSS_PROBABILITIES) {
+        in->target[2 * n + n - 1] = -0.5;
+        in->target[4 * n] = -inf;
+    }
+}
+
+static void negative_probabilities(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_negative, "negative probabilities");
+}
+
+static void leave_out(kl_case *c, kl_inputs *in, int64_t row) {
+    in->labels[row] = c->ignore_index;
+    fill(c, in->input, row, row % 2 ? (double)NAN : inf);
+    fill(c, in->target, row, row % 3 ? (double)NAN : -inf);
+}
+
+static void add_labels(kl_case *c, kl_inputs *in, unsigned number) {
+    static const gpuloss_index_type types[] = {GPULOSS_I64, GPULOSS_U8, GPULOSS_I32, GPULOSS_I16};
+    static const int64_t ignored[][4] = {{-100, 0, -100, -100}, {INT64_MIN, 255, INT32_MIN, INT16_MIN}};
+    int64_t row;
+    c->label_type = types[number % 4];
+    c->ignore_index = ignored[number / 4 % 2][number % 4];
+    if (!in->labels)
+        c->labels = in->labels = (int64_t *)require_memory((size_t)c->rows * sizeof *in->labels);
+    for (row = 0; row < c->rows; row++)
+        in->labels[row] = 1 + row;
+}
+
+/* Rows that are left out give 0 whatever they hold, and are not counted. */
+static void prepare_left_out(kl_case *c, kl_inputs *in) {
+    static unsigned number;
+    int64_t row;
+    add_labels(c, in, number++);
+    for (row = 0; row < c->rows; row += 2)
+        leave_out(c, in, row);
+    if (c->rows > 3)
+        leave_out(c, in, 3);
+}
+
+static void rows_left_out(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_left_out, "rows left out");
+}
+
+static void prepare_all_left_out(kl_case *c, kl_inputs *in) {
+    static unsigned number;
+    int64_t row;
+    add_labels(c, in, number++);
+    for (row = 0; row < c->rows; row++)
+        leave_out(c, in, row);
+    c->divisor = number % 3 == 0 && (c->reduction == GPULOSS_MEAN || c->reduction == GPULOSS_BATCHMEAN) ? 2 : 0;
+}
+
+static void all_rows_left_out(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_all_left_out, "all rows left out");
+}
+
+static void prepare_no_rows(kl_case *c, kl_inputs *in) {
+    (void)in;
+    c->rows = 0;
+}
+
+static void divergences_of_no_rows(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_no_rows, "no rows");
+}
+
+/* An eps of 1, and one that is far below what a probability of 0 is held apart from. */
+static void prepare_eps(kl_case *c, kl_inputs *in) {
+    bool is_kl = c->divergence == GPULOSS_FORWARD_KL || c->divergence == GPULOSS_REVERSE_KL;
+    prepare_zeros(c, in);
+    if (is_kl && (c->input_kind == GPULOSS_PROBABILITIES || c->target_kind == GPULOSS_PROBABILITIES))
+        c->eps = c->in_place ? 1 : 1e-12;
+}
+
+static void eps_and_zeros(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_eps, "eps and zeros");
+}
+
+/* Where both sides agree total variation has the derivative 0, and every divergence is 0. */
+static void prepare_ties(kl_case *c, kl_inputs *in) {
+    static const double values[] = {0.5, 0.0, 0.25, 1.0};
+    int64_t row, column;
+    for (row = 0; row < c->rows; row++)
+        for (column = 0; column < c->classes; column++) {
+            double p = values[column == 0 ? 0 : (row + column) % 4];
+            put(c, in, row, column, column % 5 == 4 ? p / 2 : p, p);
+        }
+}
+
+static void ties_of_both_sides(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_ties, "ties");
+}
+
+/* Logarithms of probabilities that are far apart, below the smallest normal number and below the smallest of all. */
+static void far_apart_logarithms(void **state) {
+    static const double floats[] = {-0.0078125, -3, -60, -86, -90, -95, -103, -150, -3000};
+    static const double doubles[] = {-0.0078125, -3, -500, -706, -712, -720, -744, -800, -30000};
+    enum { VALUES = sizeof floats / sizeof floats[0] };
+    static const divergence_shape shape = {VALUES, VALUES};
+    unsigned d, choice, side;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (choice = 0; choice < CHOICES; choice++)
+            for (side = 0; side < 4; side++) {
+                const double *values = all_dtypes[d] == GPULOSS_F64 ? doubles : floats;
+                kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, 4 + side / 2 * 4, choice);
+                kl_inputs in = kl_inputs_unset(&c);
+                int64_t i;
+                for (i = 0; i < VALUES * VALUES; i++) {
+                    in.input[i] = dtype_round(c.dtype, values[i / VALUES]);
+                    in.target[i] = dtype_round(c.dtype, values[i % VALUES]);
+                }
+                if (side % 2) {
+                    double *input = in.input;
+                    c.input = in.input = in.target;
+                    c.target = in.target = input;
+                }
+                kl_test(&c, "logarithms far apart");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
+/* A class that one side is all but sure of, and that the other has next to no mass for: the ratio of the two is not a
+ * number of the type, though its logarithm is an ordinary one. */
+static void far_apart_logits(void **state) {
+    enum { N = 200 };
+    static const divergence_shape shape = {2, N};
+    unsigned d, choice;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (choice = 0; choice < CHOICES; choice++) {
+            kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, KL_KIND_PAIRS - 1, choice);
+            kl_inputs in = kl_inputs_unset(&c);
+            int64_t i;
+            for (i = 0; i < 2 * N; i++) {
+                in.input[i] = i < N ? (i == 7 ? 0 : -50) : (i == N + 9 ? -86.5 : 0);
+                in.target[i] = i < N ? (i == 7 ? -86.5 : 0) : (i == N + 9 ? 0 : -50);
+            }
+            kl_test(&c, "logits far apart");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* A gradient in double that lies just above the middle of two 16-bit numbers: rounded to float first it would be the
+ * middle itself, and go to the lower one. Total variation has the derivative 1/2 for the target. */
+static void gradients_rounded_once(void **state) {
+    static const gpuloss_dtype types[] = {GPULOSS_F16, GPULOSS_BF16};
+    static const divergence_shape shape = {2, 35};
+    unsigned t;
+    int offset;
+    (void)state;
+    REQUIRE_GPU();
+    for (t = 0; t < 2; t++)
+        for (offset = 0; offset < 8; offset++) {
+            kl_case c = divergence_case(GPULOSS_F64, types[t], shape, 0, CHOICE_TV);
+            kl_inputs in = kl_inputs_unset(&c);
+            int64_t i;
+            for (i = 0; i < shape.rows * shape.classes; i++) {
+                in.input[i] = 0.25;
+                in.target[i] = i % 2 ? 0.5 : 0.125;
+            }
+            c.reduction = GPULOSS_SUM;
+            c.use_grad_scale = true;
+            c.grad_scale = 2 * (1 + ldexp(1, -dtype_precision(types[t])) + 0x1p-40);
+            c.target_offset = c.grad_target_offset = offset;
+            c.target_in_place = offset % 2;
+            kl_test(&c, "rounded once");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Logits at the ends of the type, the two sides no further apart than its largest number. A row of one value is a uniform distribution wherever that lies; in a row of two the
+ * logarithms must be numbers of the type. */
+static void huge_logits(void **state) {
+    static const divergence_shape shape = {6, 12};
+    static const double temperatures[] = {0, 20, 4};
+    unsigned d, choice, pair, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (choice = 0; choice < CHOICES; choice++)
+            for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+                for (k = 0; k < 3; k++) {
+                    kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, pair, choice);
+                    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, 4);
+                    double huge = dtype_max(c.dtype) / (k == 2 ? 4 : 1);
+                    int64_t i;
+                    if (c.input_kind == GPULOSS_LOGITS || c.target_kind == GPULOSS_LOGITS)
+                        c.temperature = temperatures[k];
+                    for (i = 0; i < c.classes; i++) {
+                        double *x = c.input_kind == GPULOSS_LOGITS ? in.input + i : NULL;
+                        double *t = c.target_kind == GPULOSS_LOGITS ? in.target + i : NULL;
+                        if (x)
+                            x[0] = huge, x[12] = -huge / 2, x[24] = huge / 2, x[36] = i % 2 ? huge / 4 : -huge / 4;
+                        if (t)
+                            t[0] = huge, t[12] = huge / 2, t[24] = -huge / 2, t[36] = i % 3 ? huge / 4 : -huge / 4;
+                    }
+                    kl_test(&c, "huge logits");
+                    kl_inputs_free(&in);
+                }
+    test_done();
+}
+
+int run_kl_div_option_corner_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(zeros_of_either_side),
+        cmocka_unit_test(pytorch_zeros_with_options),
+        cmocka_unit_test(masked_slices_of_divergences),
+        cmocka_unit_test(rows_of_nan),
+        cmocka_unit_test(negative_probabilities),
+        cmocka_unit_test(rows_left_out),
+        cmocka_unit_test(all_rows_left_out),
+        cmocka_unit_test(divergences_of_no_rows),
+        cmocka_unit_test(eps_and_zeros),
+        cmocka_unit_test(ties_of_both_sides),
+        cmocka_unit_test(far_apart_logarithms),
+        cmocka_unit_test(far_apart_logits),
+        cmocka_unit_test(gradients_rounded_once),
+        cmocka_unit_test(huge_logits),
+    };
+    return cmocka_run_group_tests_name("kl_div option corners", tests, NULL, NULL);
+}
