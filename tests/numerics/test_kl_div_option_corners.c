@@ -324,8 +324,8 @@ static void gradients_rounded_once(void **state) {
     test_done();
 }
 
-/* Logits at the ends of the type, the two sides no further apart than its largest number. A row of one value is a uniform distribution wherever that lies; in a row of two the
- * logarithms must be numbers of the type. */
+/* Logits at the ends of the type, the two sides no further apart than its largest number. A row of one value is a
+ * uniform distribution wherever that lies; in a row of two the logarithms must be numbers of the type. */
 static void huge_logits(void **state) {
     static const divergence_shape shape = {6, 12};
     static const double temperatures[] = {0, 20, 4};
