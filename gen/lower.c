@@ -1,10 +1,8 @@
-/* Lowers nvcc's PTX to the base image: every driver from CUDA 9.0 on and every GPU from compute capability 5.0 on take
- * it.
+/* Lowers nvcc's PTX to the base image, which every driver from CUDA 9.0 on and every GPU from compute capability 5.0 on
+ * take.
  *
- * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0,
- * and
- * `.version` and `.target` do not change what an assembler makes of it. The loader writes sm_50 for GPUs before Volta.
- */
+ * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0, and
+ * `.version` and `.target` do not change what an assembler makes of it. The loader writes sm_50 for GPUs before Volta. */
 #include "gen.h"
 
 #include <ctype.h>

@@ -24,7 +24,4 @@ int run_coverage_tests(void);
 int run_coverage_option_tests(void);
 int run_large_tests(void);
 
-/* Of the program that tests the references. */
-int run_sparse_reference_tests(const char *vectors);
-
 #endif

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
+#include "checks.h"
 #include "reference.h"
-#include "suites.h"
 #include "vectors.h"
 
 static const char *folder = "tests/vectors";

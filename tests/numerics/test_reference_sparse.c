@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
+#include "checks.h"
 #include "reference_kl_div_sparse.h"
-#include "suites.h"
 #include "vectors.h"
 
 static const char *folder;
