@@ -17,7 +17,6 @@ template <class E, bool kSoft> struct Options {
     struct Row {
         typename OfRows::Row of;
         typename OfRows::Gradient gradient;
-        int64_t row;
     };
     struct Unfinished {
         typename OfRows::Row of;
@@ -40,7 +39,6 @@ template <class E, bool kSoft> struct Options {
 
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool whole) const {
         Row r;
-        r.row = row;
         r.of.row = row;
         r.of.y = -1;
         r.of.target = kIgnored;
@@ -50,7 +48,7 @@ template <class E, bool kSoft> struct Options {
         return r;
     }
     __device__ __forceinline__ N pick(const Row &r) const {
-        return kSoft || r.of.y < 0 ? N(0) : terms.transformed(E::widen(array(0, r.row)[r.of.y]));
+        return kSoft || r.of.y < 0 ? N(0) : terms.transformed(E::widen(array(0, r.of.row)[r.of.y]));
     }
 
     /* The masses of vector v, or with kWeights only the weights of its classes. */
@@ -122,7 +120,7 @@ template <class E, bool kSoft> struct Options {
                                           Vector<E> (&x)[K][1]) const {
         N part[W], a[W];
         if (cut.whole(at) && cut.whole(at + (K - 1) * step) && p.softcap == 0 &&
-            (!terms.has_masses() || fit<false>(cut, r.row, at))) {
+            (!terms.has_masses() || fit<false>(cut, r.of.row, at))) {
 #pragma unroll
             for (int i = 0; i < W; i++)
                 a[i] = N(0);
@@ -132,7 +130,7 @@ template <class E, bool kSoft> struct Options {
                 for (int i = 0; i < W; i++)
                     part[i] = x[k][0].get(i) * terms.of_block.scale;
                 if (terms.has_masses())
-                    whole_masses<false>(cut, r.row, at + k * step, a);
+                    whole_masses<false>(cut, r.of.row, at + k * step, a);
                 enter_vector(s, cut, at + k * step, part, a);
             }
             return;
@@ -146,7 +144,7 @@ template <class E, bool kSoft> struct Options {
                 for (int i = 0; i < W; i++)
                     if (!cut.inside(cut.first(v) + i))
                         part[i] = absent(0);
-            some_masses<false>(cut, r.row, v, a);
+            some_masses<false>(cut, r.of.row, v, a);
             enter_vector(s, cut, v, part, a);
         }
     }
@@ -172,22 +170,22 @@ template <class E, bool kSoft> struct Options {
             for (int i = 0; i < W; i++)
                 a[i] = N(0);
             if (terms.has_masses())
-                masses<false>(cut, r.row, v, a);
+                masses<false>(cut, r.of.row, v, a);
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 y[i] = terms.element(r.gradient, y[i], a[i], r.of.y >= 0 && i == target);
                 a[i] = x[0].get(i);
             }
             terms.transform_back(y, a);
-            put_vector(cut, Typed(p.rows.grad, p.grad_dtype), r.row * p.rows.grad_stride, v, y);
+            put_vector(cut, Typed(p.rows.grad, p.grad_dtype), r.of.row * p.rows.grad_stride, v, y);
         }
         if (kSoft && p.grad_probabilities) {
             transformed(x[0], y);
-            masses<true>(cut, r.row, v, a);
+            masses<true>(cut, r.of.row, v, a);
 #pragma unroll
             for (int i = 0; i < W; i++)
                 y[i] = terms.element_of_target(r.gradient, y[i], a[i]);
-            put_vector(cut, Typed(p.grad_probabilities, p.target_dtype), r.row * p.grad_probabilities_stride, v, y);
+            put_vector(cut, Typed(p.grad_probabilities, p.target_dtype), r.of.row * p.grad_probabilities_stride, v, y);
         }
     }
 
