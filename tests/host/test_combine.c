@@ -191,7 +191,7 @@ static void refusals(void **state) {
     REFUSED(d.dtype = GPULOSS_DTYPE_UNSET, ": dtype: must be GPULOSS_F32, F64, F16 or BF16 (got 0)");
     REFUSED(d.rows = -1, ": rows: must not be negative (got -1)");
     REFUSED(d.label_smoothing = 2.0, ": label_smoothing: must lie in [0, 1] (got 2)");
-    REFUSED((d.divisor = 2.5, d.reduction = GPULOSS_SUM), ": divisor: is that of a mean, and reduction is ");
+    REFUSED((d.divisor = 2.5, d.reduction = GPULOSS_SUM), ": divisor: is that of a mean, and the reduction is ");
     d = base;
     d.shards = most;
     combine(&d);

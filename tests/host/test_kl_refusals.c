@@ -164,7 +164,7 @@ static void ranges(void **state) {
     gpuloss_destroy(context);
 }
 
-#define NO_MEAN "is that of a mean, and reduction is none"
+#define NO_MEAN "is that of a mean, and the reduction is no mean"
 #define NO_FLAG "read only with the flag GPULOSS_USE_IGNORE_INDEX"
 
 /* What the two forms have in common. */

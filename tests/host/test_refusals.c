@@ -116,7 +116,7 @@ static void ranges(void **state) {
     gpuloss_destroy(context);
 }
 
-#define NO_MEAN "is that of a mean, and reduction is none"
+#define NO_MEAN "is that of a mean, and the reduction is no mean"
 
 static void divisors(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;

@@ -58,6 +58,7 @@ int main(int argc, char **argv) {
     failed += run_kl_div_option_corner_tests();
     failed += run_kl_div_property_tests();
     failed += run_kl_div_difference_tests();
+    failed += run_kl_div_logits_tests();
     failed += run_kl_div_sparse_tests();
     failed += run_kl_div_sparse_corner_tests();
     failed += run_kl_div_sparse_property_tests();

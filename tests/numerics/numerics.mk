@@ -4,18 +4,17 @@ NUMERICS := tests/numerics
 NUMERICS_OUT := $(BUILD)/numerics
 NUMERICS_LIBS := -lcmocka -lm -ldl -lpthread
 
-NUMERICS_COMMON := dtypes compare bounds bounds_options bounds_divergence data reference_cross_entropy reference_kl_div
+NUMERICS_COMMON := dtypes compare bounds bounds_options bounds_divergence bounds_kl_div_sparse data \
+	reference_cross_entropy reference_kl_div reference_kl_div_sparse
 NUMERICS_GPU := gpuloss_impl harness shapes run_common run_cross_entropy run_cross_entropy_sharded check_cross_entropy \
 	option_cases run_kl_div check_kl_div divergence_cases test_cross_entropy test_cross_entropy_corners \
 	test_cross_entropy_options test_cross_entropy_layouts test_cross_entropy_option_corners test_cross_entropy_properties \
 	test_cross_entropy_differences test_cross_entropy_shards test_cross_entropy_vocabularies test_kl_div \
-	test_kl_div_options test_kl_div_option_corners test_kl_div_properties test_kl_div_differences test_misuse \
-	coverage_sums test_coverage test_coverage_options test_large main
+	test_kl_div_options test_kl_div_option_corners test_kl_div_properties test_kl_div_differences test_kl_div_logits \
+	run_kl_div_sparse check_kl_div_sparse sparse_cases test_kl_div_sparse test_kl_div_sparse_corners \
+	test_kl_div_sparse_properties test_misuse coverage_sums test_coverage test_coverage_options test_large main
 NUMERICS_CHECK := gpuloss_impl harness run_common run_cross_entropy check_cross_entropy option_cases run_kl_div \
 	check_kl_div divergence_cases test_check test_check_kl_div test_harness
-NUMERICS_COMMON += reference_kl_div_sparse bounds_kl_div_sparse
-NUMERICS_GPU += run_kl_div_sparse check_kl_div_sparse sparse_cases test_kl_div_sparse test_kl_div_sparse_corners \
-	test_kl_div_sparse_properties
 NUMERICS_COMMON_OBJECTS := $(NUMERICS_COMMON:%=$(NUMERICS_OUT)/%.o)
 
 $(BUILD)/test_numerics: $(NUMERICS_GPU:%=$(NUMERICS_OUT)/%.o) $(NUMERICS_COMMON_OBJECTS)
@@ -29,3 +28,4 @@ $(BUILD)/test_numerics $(BUILD)/test_reference $(BUILD)/test_harness:
 $(NUMERICS_OUT)/%.o: $(NUMERICS)/%.c $(wildcard $(NUMERICS)/*.h) gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
+$(NUMERICS_OUT)/test_misuse.o: $(wildcard $(NUMERICS)/*.def)

@@ -16,6 +16,7 @@ int run_kl_div_option_tests(void);
 int run_kl_div_option_corner_tests(void);
 int run_kl_div_property_tests(void);
 int run_kl_div_difference_tests(void);
+int run_kl_div_logits_tests(void);
 int run_kl_div_sparse_tests(void);
 int run_kl_div_sparse_corner_tests(void);
 int run_kl_div_sparse_property_tests(void);

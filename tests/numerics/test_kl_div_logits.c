@@ -1,0 +1,440 @@
+/* Forward KL of two arrays of logits of one type, which has a kernel of its own as long as nothing is asked for that it
+ * does not give: no terms of elements and no gradient of the target. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "divergence_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+enum { OUT_ALL = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD };
+
+static const double inf = (double)INFINITY;
+static const unsigned output_sets[] = {KL_OUT_LOSS,
+                                       KL_OUT_GRAD,
+                                       KL_OUT_LOSS | KL_OUT_GRAD,
+                                       KL_OUT_LOSS_ROWS,
+                                       KL_OUT_LOSS_ROWS | KL_OUT_GRAD,
+                                       KL_OUT_LOSS | KL_OUT_LOSS_ROWS,
+                                       OUT_ALL};
+enum { OUTPUT_SETS = sizeof output_sets / sizeof output_sets[0] };
+
+/* Jensen-Shannon with a beta of 0 is forward KL, too. */
+static kl_case logits_case(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
+    divergence_shape shape = {rows, classes};
+    kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, shape, KL_KIND_PAIRS - 1,
+                                number % 6 == 5 ? CHOICE_JS_0 : CHOICE_FORWARD);
+    c.outputs = OUT_ALL;
+    return c;
+}
+
+/* A call that must give something: a loss is not one where nothing is reduced. */
+static void test_call(const kl_case *c, const char *what) {
+    if (kl_outputs(c))
+        kl_test(c, what);
+}
+
+static void check_length(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
+    kl_case c = logits_case(dtype, rows, classes, number);
+    kl_inputs in =
+        divergence_inputs(&c, (distribution_kind)(number % DISTRIBUTIONS_KINDS), number * 11 % KL_WITH_SETS, number);
+    divergence_vary(&c, number);
+    c.outputs = output_sets[number % OUTPUT_SETS];
+    test_call(&c, "length of rows");
+    kl_inputs_free(&in);
+}
+
+/* Around a vector, a warp, the vectors that a thread takes, a block, and on. */
+static void lengths_of_two_logits(void **state) {
+    static const int64_t lengths[] = {1, 2, 7, 8, 9, 31, 33, 64, 100, 257, 1000, 1025, 4097, 9001};
+    unsigned d, k, number = 0;
+    int64_t rows;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++)
+            for (rows = 1; rows <= 5; rows++, number++)
+                if (!harness_small || (lengths[k] < 1000 ? number % 2 == 0 : rows == 1 + (d + k) % 3))
+                    check_length(all_dtypes[d], rows, lengths[k], number);
+    test_done();
+}
+
+/* Groups of every size with more rows than a block has of them. */
+static void groups_of_two_logits(void **state) {
+    static const int64_t vectors[] = {3, 9, 20, 40, 100, 200, 400, 800};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof vectors / sizeof vectors[0]; k++) {
+            int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d]));
+            kl_case c = logits_case(all_dtypes[d], vectors[k] < 300 ? 9 : 5, vectors[k] * width, k);
+            kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, d + k);
+            c.input_stride = k % 2 ? STRIDE_ONE_MORE : STRIDE_PACKED;
+            kl_test(&c, "groups");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Rows that are taken several at a time from the queue, because there are many more of them than groups. */
+static void many_rows_of_two_logits(void **state) {
+    int64_t rows = harness_small ? 28700 : 1700000;
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        kl_case c = logits_case(all_dtypes[d], rows, 2, 0);
+        kl_inputs in;
+        if (harness_small && d % 2)
+            continue;
+        in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, d);
+        c.outputs = KL_OUT_LOSS | KL_OUT_GRAD;
+        kl_test(&c, "many rows");
+        kl_inputs_free(&in);
+    }
+    test_done();
+}
+
+/* Input, target and gradient by every way of not being aligned, with a gradient of its own or over the input. */
+static void offsets_of_two_logits(void **state) {
+    unsigned d;
+    int i, j;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        int width = (int)(16 / dtype_size(all_dtypes[d]));
+        for (i = 0; i < width; i++)
+            for (j = 0; j < width; j++) {
+                kl_case c = logits_case(all_dtypes[d], 3, 4 * width + 5, (unsigned)(i + j));
+                kl_inputs in;
+                if (harness_small && width > 4 && (i + j) % 2)
+                    continue;
+                in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, 3);
+                c.input_offset = i;
+                c.target_offset = j;
+                c.grad_offset = (i + 3 * j) % width;
+                c.in_place = (i + 2 * j) % 3 == 1;
+                c.input_stride = (stride_kind)((i + j) % STRIDE_KINDS);
+                c.target_stride = (stride_kind)((i + j / 2) % STRIDE_KINDS);
+                c.grad_stride = (stride_kind)((i / 2 + j) % STRIDE_KINDS);
+                c.result_offset = (i + j) % 4;
+                c.guard = (i + j) % 2 ? 256 : 0;
+                kl_test(&c, "offsets");
+                kl_inputs_free(&in);
+            }
+    }
+    test_done();
+}
+
+/* Every set of outputs with every reduction. */
+static void outputs_of_two_logits(void **state) {
+    unsigned d, set, reduction, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (set = 0; set < OUTPUT_SETS; set++)
+            for (reduction = 0; reduction < REDUCTION_COUNT; reduction++, number++) {
+                kl_case c = logits_case(all_dtypes[d], 4, 37, number);
+                kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number % 3 ? 0 : KL_WITH_LABELS, number);
+                c.outputs = output_sets[set];
+                c.reduction = all_reductions[reduction];
+                c.in_place = number % 3 == 1;
+                test_call(&c, "outputs");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
+/* Every set of options, and the factors of the gradient. */
+static void check_options(gpuloss_dtype dtype, unsigned set, unsigned number) {
+    enum { ROWS = 5 };
+    static const double upstream = -0.75, of_rows[ROWS] = {1.0, 0.0, -2.0, 0.125, 3.0};
+    kl_case c = logits_case(dtype, ROWS, 43, number);
+    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, set, number);
+    c.reduction = c.divisor > 0 ? (number % 2 ? GPULOSS_MEAN : GPULOSS_BATCHMEAN) : all_reductions[number % 4];
+    c.divisor_on_device = c.divisor > 0 && number % 3 == 1;
+    c.use_grad_scale = number % 5 == 1;
+    c.grad_scale = 1.0 / 3.0;
+    c.grad_loss = number % 3 || c.reduction == GPULOSS_NONE ? NULL : &upstream;
+    c.grad_loss_rows = number % 4 ? NULL : of_rows;
+    c.label_offset = (int)number % 2;
+    kl_test(&c, "options");
+    kl_inputs_free(&in);
+}
+
+static void options_of_two_logits(void **state) {
+    unsigned d, set, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (set = 0; set < KL_WITH_SETS; set++)
+            if (!(set & KL_WITH_EPS))
+                check_options(all_dtypes[d], set, number++);
+    test_done();
+}
+
+static void fill(double *values, int64_t count, double value) {
+    int64_t i;
+    for (i = 0; i < count; i++)
+        values[i] = value;
+}
+
+/* Classes of no mass on one side, the other, both or neither, one by one and by whole vectors and slices. */
+static void mask_some(const kl_case *c, const kl_inputs *in) {
+    int64_t row, i, n = c->classes;
+    for (row = 0; row < c->rows; row++)
+        for (i = 1; i < n; i++) {
+            bool slice = row % 2 && (i < n / 2) == (row % 4 == 1);
+            if (row < 2 ? i % 4 == 1 : slice && row != 3)
+                in->input[row * n + i] = -inf;
+            if (row < 2 ? i % 4 == row : slice && row < 5)
+                in->target[row * n + i] = -inf;
+        }
+}
+
+/* Rows that have no softmax: their neighbours know nothing of it. */
+static void spoil_some(const kl_case *c, const kl_inputs *in) {
+    int64_t n = c->classes;
+    in->input[n + n / 2] = (double)NAN;
+    in->target[2 * n + n - 1] = (double)NAN;
+    in->input[4 * n] = inf;
+    in->target[5 * n + n / 3] = inf;
+    fill(in->input + 6 * n, n, -inf);
+    fill(in->target + 7 * n, n, -inf);
+}
+
+static void leave_out_some(kl_case *c, const kl_inputs *in) {
+    int64_t row, n = c->classes;
+    for (row = 0; row < c->rows; row += 2) {
+        in->labels[row] = c->ignore_index;
+        fill(in->input + row * n, n, row % 4 ? (double)NAN : inf);
+        fill(in->target + row * n, n, row % 4 ? -inf : (double)NAN);
+    }
+}
+
+static void check_corner(gpuloss_dtype dtype, int64_t classes, unsigned corner, unsigned number) {
+    static const char *const names[] = {"classes without mass", "NaN and infinities", "rows left out"};
+    kl_case c = logits_case(dtype, 9, classes, number);
+    kl_inputs in =
+        divergence_inputs(&c, DISTRIBUTIONS_RANDOM,
+                          (corner == 2 ? KL_WITH_LABELS : 0u) | (number % 2 ? KL_WITH_TEMPERATURE : 0u), number);
+    if (corner == 0)
+        mask_some(&c, &in);
+    else if (corner == 1)
+        spoil_some(&c, &in);
+    else
+        leave_out_some(&c, &in);
+    c.in_place = number % 3 == 1;
+    c.target_offset = (int)number % 2;
+    c.outputs = number % 4 == 3 ? KL_OUT_LOSS_ROWS : OUT_ALL;
+    kl_test(&c, names[corner]);
+    kl_inputs_free(&in);
+}
+
+static void corners_of_two_logits(void **state) {
+    static const int64_t lengths[] = {6, 33, 1100};
+    unsigned d, k, corner, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++)
+            for (corner = 0; corner < 3; corner++, number++)
+                check_corner(all_dtypes[d], lengths[k], corner, number);
+    test_done();
+}
+
+/* All rows are left out, or there are none. */
+static void no_rows_of_two_logits(void **state) {
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        kl_case c = logits_case(all_dtypes[d], 3, 20, 0);
+        kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_LABELS, d);
+        int64_t row;
+        for (row = 0; row < c.rows; row++)
+            in.labels[row] = c.ignore_index;
+        kl_test(&c, "all rows left out");
+        c.rows = 0;
+        kl_test(&c, "no rows");
+        kl_inputs_free(&in);
+    }
+    test_done();
+}
+
+/* Logits of every kind, and those of the target the same turned round. */
+static void kinds_of_two_logits(void **state) {
+    static const double temperatures[] = {0, 0.1, 20, 2};
+    unsigned d, number = 0;
+    int kind;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (kind = 0; kind < LOGITS_KINDS; kind++, number++) {
+            kl_case c = logits_case(all_dtypes[d], 3, 140, number);
+            kl_inputs in = kl_inputs_unset(&c);
+            int64_t i, n = c.rows * c.classes;
+            make_logits(in.input, c.rows, c.classes, (logits_kind)kind, c.dtype, number);
+            for (i = 0; i < n; i++)
+                in.target[i] = in.input[n - 1 - i];
+            c.temperature = temperatures[(number + number / 4) % 4];
+            kl_test(&c, logits_kind_name((logits_kind)kind));
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
+static void expect_zeros(report *r, const char *what, const double *values, int64_t count) {
+    int64_t i;
+    for (i = 0; i < count; i++)
+        if (!(values[i] == 0))
+            report_failure(r, what, i, 0, "got %g", values[i]);
+}
+
+/* A row from itself: not nearly 0, but 0, and so is its gradient. */
+static void check_itself(gpuloss_dtype dtype, int64_t classes, unsigned number) {
+    kl_case c = logits_case(dtype, 3, classes, number);
+    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number % 2 ? KL_WITH_TEMPERATURE : 0, number);
+    char text[KL_DESCRIPTION];
+    kl_result result;
+    report r;
+    mask_some(&c, &in);
+    c.target = c.input;
+    c.target_offset = number % 3 == 1;
+    kl_describe(&c, "from itself", text, sizeof text);
+    r = report_on(text);
+    kl_run(&c, &result, &r);
+    expect_zeros(&r, "loss", &result.loss, 1);
+    expect_zeros(&r, "loss_rows", result.loss_rows, c.rows);
+    expect_zeros(&r, "grad_input", result.grad, c.rows * c.classes);
+    kl_free(&result);
+    kl_inputs_free(&in);
+    case_done(&r);
+}
+
+static void two_logits_that_agree(void **state) {
+    static const int64_t lengths[] = {1, 21, 300, 4099};
+    unsigned d, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++, number++)
+            check_itself(all_dtypes[d], lengths[k], number);
+    test_done();
+}
+
+/* Two sides that differ by `spread`: a divergence of about half its square. No row of it is negative, and the bound
+ * leaves it digits. */
+static void check_near(gpuloss_dtype dtype, double spread, unsigned number) {
+    kl_case c = logits_case(dtype, 3, 700, number);
+    kl_inputs in = kl_inputs_unset(&c);
+    random_source random = random_from(number);
+    char text[KL_DESCRIPTION];
+    kl_result result;
+    kl_expected e;
+    report r;
+    int64_t i;
+    for (i = 0; i < c.rows * c.classes; i++) {
+        in.target[i] = dtype_round(dtype, 2 * random_normal(&random));
+        in.input[i] = dtype_round(dtype, in.target[i] + spread * random_normal(&random));
+    }
+    kl_describe(&c, "near agreement", text, sizeof text);
+    r = report_on(text);
+    kl_run(&c, &result, &r);
+    kl_check(&c, &result, &r);
+    kl_expect(&c, &e);
+    for (i = 0; i < c.rows; i++)
+        if (!(result.loss_rows[i] >= 0 && e.loss_rows[i] < 0.1L * e.ref.loss_rows[i]))
+            report_failure(&r, "loss_rows", i, 0, "%g within %.3Lg of %.3Lg", result.loss_rows[i], e.loss_rows[i],
+                           e.ref.loss_rows[i]);
+    kl_expected_free(&e);
+    kl_free(&result);
+    kl_inputs_free(&in);
+    case_done(&r);
+}
+
+/* Types of 16 bits do not hold differences as small. */
+static void two_logits_that_nearly_agree(void **state) {
+    static const double spreads[] = {0.25, 4.5e-2, 1.4e-3, 2e-4};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < (dtype_size(all_dtypes[d]) == 2 ? 2u : 4u); k++)
+            check_near(all_dtypes[d], spreads[k], k);
+    test_done();
+}
+
+/* A class that one side is all but sure of, and that the other has next to no mass for; and logits at the ends of the
+ * type. */
+static void two_logits_far_apart(void **state) {
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < 2; k++) {
+            kl_case c = logits_case(all_dtypes[d], 2, 200, 0);
+            kl_inputs in = kl_inputs_unset(&c);
+            double huge = dtype_max(c.dtype) / 2;
+            int64_t i;
+            for (i = 0; i < 2 * c.classes; i++) {
+                in.input[i] = i < c.classes ? (i == 7 ? 0 : -50) : (i == c.classes + 9 ? -86.5 : 0);
+                in.target[i] = i < c.classes ? (i == 7 ? -86.5 : 0) : (i == c.classes + 9 ? 0 : -50);
+                if (k == 1)
+                    in.input[i] = i < c.classes ? huge : -huge / 2, in.target[i] = i < c.classes ? huge : huge / 2;
+            }
+            c.temperature = k ? 4 : 0;
+            kl_test(&c, "far apart");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Same bits: run after run, on another stream, from the caller's workspace. */
+static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
+                            struct CUstream_st *stream) {
+    kl_case c = logits_case(dtype, harness_small ? 3 : 12, classes, number);
+    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_TEMPERATURE | KL_WITH_ROW_WEIGHTS, number);
+    char text[KL_DESCRIPTION];
+    kl_result first, next;
+    report r;
+    int run;
+    kl_describe(&c, "same bits", text, sizeof text);
+    r = report_on(text);
+    kl_run(&c, &first, &r);
+    kl_check(&c, &first, &r);
+    for (run = 1; run < (harness_small ? 3 : runs) && r.failures == 0; run++) {
+        c.own_workspace = run % 3 == 1;
+        c.stream = run % 4 == 2 ? stream : NULL;
+        kl_run(&c, &next, &r);
+        kl_same(&c, &first, &next, &r);
+        kl_free(&next);
+    }
+    kl_free(&first);
+    kl_inputs_free(&in);
+    case_done(&r);
+}
+
+static void bits_of_two_logits(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_same_bits(check_same_bits);
+}
+
+int run_kl_div_logits_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lengths_of_two_logits),        cmocka_unit_test(groups_of_two_logits),
+        cmocka_unit_test(many_rows_of_two_logits),      cmocka_unit_test(offsets_of_two_logits),
+        cmocka_unit_test(outputs_of_two_logits),        cmocka_unit_test(options_of_two_logits),
+        cmocka_unit_test(corners_of_two_logits),        cmocka_unit_test(no_rows_of_two_logits),
+        cmocka_unit_test(kinds_of_two_logits),          cmocka_unit_test(two_logits_that_agree),
+        cmocka_unit_test(two_logits_that_nearly_agree), cmocka_unit_test(two_logits_far_apart),
+        cmocka_unit_test(bits_of_two_logits),
+    };
+    return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);
+}
