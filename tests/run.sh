@@ -6,8 +6,16 @@ driver=$PWD/$BUILD/interpreter/libcuda.so.1
 
 on_interpreter() { env LD_LIBRARY_PATH="$PWD/$BUILD/interpreter" "$@"; }
 
-# Each device runs other images, schedules and limits; the seeds shuffle the order of blocks and warps.
-numerics_on() { PTXSIM_DEVICE=$1 PTXSIM_SEED=$2 GPULOSS_DRIVER=$driver GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small; }
+# Each device runs other images, schedules and limits; the seeds shuffle the order of blocks and warps. They run side by
+# side, since each takes one processor, and are reported afterwards.
+numerics_on() {
+    PTXSIM_DEVICE=$1 PTXSIM_SEED=$2 GPULOSS_DRIVER=$driver GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small \
+        >"$BUILD/log/numerics_$1_$2.out" 2>&1
+    echo $? >"$BUILD/log/numerics_$1_$2.status"
+}
+numerics_of() { cat "$BUILD/log/numerics_$1_$2.out" && return "$(cat "$BUILD/log/numerics_$1_$2.status")"; }
+export -f numerics_on
+export driver
 
 without_driver() {
     local status=0
@@ -34,10 +42,11 @@ suite 'comparison helpers' "$BUILD/test_harness"
 suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"
 suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
 grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
+printf '%s\n' 'sm_60 0' 'sm_70 0' 'sm_80 0' 'sm_120 0' 'sm_90 1' | xargs -P "$(nproc)" -L 1 bash -c 'numerics_on "$0" "$1"'
 for device in sm_60 sm_70 sm_80 sm_120; do
-    suite "numerics interpreted $device" numerics_on $device 0
+    suite "numerics interpreted $device" numerics_of $device 0
 done
-suite 'numerics interpreted, shuffled' numerics_on sm_90 1
+suite 'numerics interpreted, shuffled' numerics_of sm_90 1
 suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
 suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
 suite '02 interpreted' on_interpreter "$BUILD/02_digits"
