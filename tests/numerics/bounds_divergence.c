@@ -110,10 +110,12 @@ static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div 
                  a->u * fabsl(y->d);
 }
 
-/* Of S(p, m, x) = p (x - 1) + m with x = log(p / m), which is m where p = 0. For |x| < 1 it is p (x - 1 + exp(-x)), a
- * series that is within 5u, with 4u for the products: its error in x is times p - m, to which the second order is added
- * because x may be smaller than its error. Else each part has its roundings, and x is times p. Where x may be on either
- * side of 1 the difference between the two, m, is uncertain. `dx` is the whole error of x, `own` what is not shared. */
+/* Of S(p, m, x) = p (x - 1) + m with x = log(p / m), which is m where p = 0. For |x| < 1 it is p (x - 1 + exp(-x)), x^2
+ * times a polynomial, within 5u, with 4u for the products. In float the polynomial leaves out u/5 and its last two steps
+ * round to 1.5u, in double it is a series whose last factors round to 2u; the square and the product are 2u more. Its
+ * error in x is times p - m, to which the second order is added because x may be smaller than its error. Else each part
+ * has its roundings, and x is times p. Where x may be on either side of 1 the difference between the two, m, is
+ * uncertain. `dx` is the whole error of x, `own` what is not shared. */
 typedef struct surplus_error {
     long double value, error, slope; /* slope: what x is times */
     long double uncertain;           /* of slope */

@@ -23,6 +23,7 @@ int run_kl_div_sparse_property_tests(void);
 int run_misuse_tests(void);
 int run_coverage_tests(void);
 int run_coverage_option_tests(void);
+int run_coverage_divergence_tests(void);
 int run_large_tests(void);
 
 #endif
