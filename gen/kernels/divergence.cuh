@@ -12,7 +12,7 @@
 #include "numbers.cuh"
 
 /* x - 1 + exp(-x) for |x| < 1, which is at least 0, without losing the digits of a small one. For float x^2 times the
- * minimax polynomial, whose error stays below 2^-27 of the result; for double x^2/2 (1 - x/3 (1 - x/4 (1 - ... x/18))). */
+ * minimax polynomial, whose error stays below 2^-26 of the result; for double x^2/2 (1 - x/3 (1 - x/4 (1 - ... x/18))). */
 DEVICE float excess(float x) {
     float p = fmaf(x, -2.7722835511667654e-06f, 2.535482963139657e-05f);
     p = fmaf(p, x, -1.984402333619073e-04f);

@@ -187,7 +187,7 @@ template <class E> struct Cut {
 enum Stay { kRead_again, kRead_once };
 
 template <class E, Stay stay> DEVICE Vector<E> load_vector(const void *at) {
-    uint4 w = stay == kRead_once ? __ldcs((const uint4 *)at) : *(const uint4 *)at;
+    uint4 w = stay == kRead_once ? __ldcs((const uint4 *)at) : __ldca((const uint4 *)at);
     Vector<E> x;
     x.word[0] = w.x, x.word[1] = w.y, x.word[2] = w.z, x.word[3] = w.w;
     return x;
