@@ -106,6 +106,12 @@ typedef struct reference_kl_row {
 bool reference_left_out(const reference_kl_div *r, int64_t row);
 reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row);
 reference_pair reference_pair_of(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c);
+/* D: 1 (none, sum), else what is given, or the rows that are not left out, times classes for mean. */
+long double reference_divergence_divisor(gpuloss_reduction reduction, double given, int64_t rows_left, int64_t classes);
+/* 1 where none is given. */
+long double reference_temperature(double given);
+/* Of logits over the temperature. */
+reference_row reference_cooled_softmax(const double *logits, int64_t classes, double temperature);
 /* A logit over the temperature. */
 long double reference_cooled(const reference_kl_div *r, double logit);
 

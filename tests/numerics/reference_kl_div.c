@@ -7,35 +7,32 @@ bool reference_left_out(const reference_kl_div *r, int64_t row) {
     return r->labels && r->labels[row] == r->ignore_index;
 }
 
-/* D: 1 (none, sum), else what is given, or the rows that are not left out, times classes for mean. */
-static long double divisor_of(const reference_kl_div *r) {
-    int64_t row, rows = 0;
-    if (r->reduction != GPULOSS_MEAN && r->reduction != GPULOSS_BATCHMEAN)
+long double reference_divergence_divisor(gpuloss_reduction reduction, double given, int64_t rows_left,
+                                         int64_t classes) {
+    if (reduction != GPULOSS_MEAN && reduction != GPULOSS_BATCHMEAN)
         return 1;
-    if (r->external_divisor > 0)
-        return (long double)r->external_divisor;
-    for (row = 0; row < r->rows; row++)
-        rows += !reference_left_out(r, row);
-    return (long double)rows * (r->reduction == GPULOSS_MEAN ? (long double)r->classes : 1);
+    if (given > 0)
+        return (long double)given;
+    return (long double)rows_left * (reduction == GPULOSS_MEAN ? (long double)classes : 1);
 }
 
-static long double temperature_of(const reference_kl_div *r) {
-    return r->temperature > 0 ? (long double)r->temperature : 1;
+long double reference_temperature(double given) {
+    return given > 0 ? (long double)given : 1;
 }
 
 long double reference_cooled(const reference_kl_div *r, double logit) {
-    return (long double)logit / temperature_of(r);
+    return (long double)logit / reference_temperature(r->temperature);
 }
 
 /* m = max z and log sum exp(z - m). A row with NaN or +inf, or of -inf alone, has no softmax: NaN comes of it. */
-static reference_row softmax_of(const reference_kl_div *r, const double *logits) {
+reference_row reference_cooled_softmax(const double *logits, int64_t classes, double temperature) {
     reference_row info = {-(long double)INFINITY, 0, 0};
-    long double sum = 0;
+    long double sum = 0, cold = reference_temperature(temperature);
     int64_t c;
-    for (c = 0; c < r->classes; c++)
-        info.max = fmaxl(info.max, reference_cooled(r, logits[c]));
-    for (c = 0; c < r->classes; c++) {
-        long double distance = info.max - reference_cooled(r, logits[c]), e = expl(-distance);
+    for (c = 0; c < classes; c++)
+        info.max = fmaxl(info.max, (long double)logits[c] / cold);
+    for (c = 0; c < classes; c++) {
+        long double distance = info.max - (long double)logits[c] / cold, e = expl(-distance);
         sum += e;
         if (!isinf(distance))
             info.mean_distance += e * distance;
@@ -151,9 +148,9 @@ reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row) {
     reference_kl_row of_row = {{0, 0, 0}, {0, 0, 0}, 0, 0, 0};
     int64_t c;
     if (r->input_kind == GPULOSS_LOGITS)
-        of_row.input = softmax_of(r, r->input + row * r->classes);
+        of_row.input = reference_cooled_softmax(r->input + row * r->classes, r->classes, r->temperature);
     if (r->target_kind == GPULOSS_LOGITS)
-        of_row.target = softmax_of(r, r->target + row * r->classes);
+        of_row.target = reference_cooled_softmax(r->target + row * r->classes, r->classes, r->temperature);
     for (c = 0; c < r->classes; c++) {
         reference_pair y = reference_pair_of(r, &of_row, row, c);
         of_row.f += y.f;
@@ -168,7 +165,7 @@ static long double derivative(const reference_kl_div *r, gpuloss_kind kind, long
                               long double p, long double sum) {
     if (kind == GPULOSS_PROBABILITIES)
         return of_p;
-    return kind == GPULOSS_LOG_PROBABILITIES ? u : (u - p * sum) / temperature_of(r);
+    return kind == GPULOSS_LOG_PROBABILITIES ? u : (u - p * sum) / reference_temperature(r->temperature);
 }
 
 static void run_pair(reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c, long double factor,
@@ -201,7 +198,7 @@ static long double run_row(reference_kl_div *r, int64_t row) {
     reference_kl_row of_row;
     int64_t c;
     if (r->temperature_squared)
-        factor *= temperature_of(r) * temperature_of(r);
+        factor *= reference_temperature(r->temperature) * reference_temperature(r->temperature);
     s = r->grad_scale * (r->grad_loss_rows ? (long double)r->grad_loss_rows[row] : 1) * factor / r->divisor;
     if (r->scale_rows)
         r->scale_rows[row] = s;
@@ -217,8 +214,10 @@ static long double run_row(reference_kl_div *r, int64_t row) {
 
 void reference_kl_div_run(reference_kl_div *r) {
     long double sum = 0;
-    int64_t row;
-    r->divisor = divisor_of(r);
+    int64_t row, left = 0;
+    for (row = 0; row < r->rows; row++)
+        left += !reference_left_out(r, row);
+    r->divisor = reference_divergence_divisor(r->reduction, r->external_divisor, left, r->classes);
     for (row = 0; row < r->rows; row++) {
         long double loss = run_row(r, row);
         sum += loss;

@@ -7,42 +7,8 @@ static bool left_out(const reference_sparse *r, int64_t row) {
     return r->labels && r->labels[row] == r->ignore_index;
 }
 
-/* D: 1 (none, sum), else what is given, or the rows that are not left out, times classes for mean. */
-static long double divisor_of(const reference_sparse *r) {
-    int64_t row, rows = 0;
-    if (r->reduction != GPULOSS_MEAN && r->reduction != GPULOSS_BATCHMEAN)
-        return 1;
-    if (r->external_divisor > 0)
-        return (long double)r->external_divisor;
-    for (row = 0; row < r->rows; row++)
-        rows += !left_out(r, row);
-    return (long double)rows * (r->reduction == GPULOSS_MEAN ? (long double)r->classes : 1);
-}
-
-static long double temperature_of(const reference_sparse *r) {
-    return r->temperature > 0 ? (long double)r->temperature : 1;
-}
-
 long double reference_sparse_logit(const reference_sparse *r, int64_t row, int64_t c) {
-    return (long double)r->logits[row * r->classes + c] / temperature_of(r);
-}
-
-/* m = max z and log sum exp(z - m). A row with NaN or +inf, or of -inf alone, has no softmax: NaN comes of it. */
-static reference_row softmax_of(const reference_sparse *r, int64_t row) {
-    reference_row info = {-(long double)INFINITY, 0, 0};
-    long double sum = 0;
-    int64_t c;
-    for (c = 0; c < r->classes; c++)
-        info.max = fmaxl(info.max, reference_sparse_logit(r, row, c));
-    for (c = 0; c < r->classes; c++) {
-        long double distance = info.max - reference_sparse_logit(r, row, c), e = expl(-distance);
-        sum += e;
-        if (!isinf(distance))
-            info.mean_distance += e * distance;
-    }
-    info.log_sum = logl(sum);
-    info.mean_distance /= sum;
-    return info;
+    return (long double)r->logits[row * r->classes + c] / reference_temperature(r->temperature);
 }
 
 long double reference_sparse_log_q(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
@@ -102,19 +68,21 @@ reference_sparse_row reference_sparse_row_of(const reference_sparse *r, int64_t 
     read_teacher(r, row, &of_row, t);
     if (of_row.bad > 0)
         return of_row;
-    of_row.softmax = softmax_of(r, row);
+    of_row.softmax = reference_cooled_softmax(r->logits + row * r->classes, r->classes, r->temperature);
     add_terms(r, row, &of_row, t);
     return of_row;
 }
 
 long double reference_sparse_factor(const reference_sparse *r, int64_t row) {
     long double factor = r->row_weights ? (long double)r->row_weights[row] : 1;
-    return r->temperature_squared ? factor * temperature_of(r) * temperature_of(r) : factor;
+    return r->temperature_squared
+               ? factor * reference_temperature(r->temperature) * reference_temperature(r->temperature)
+               : factor;
 }
 
 long double reference_sparse_scale(const reference_sparse *r, int64_t row) {
     long double upstream = r->grad_scale * (r->grad_loss_rows ? (long double)r->grad_loss_rows[row] : 1);
-    return upstream * reference_sparse_factor(r, row) / r->divisor / temperature_of(r);
+    return upstream * reference_sparse_factor(r, row) / r->divisor / reference_temperature(r->temperature);
 }
 
 /* f = sum p (log p - log q) + rest (log rest - log left) has the derivative q (sum p + rest) - p with respect to the
@@ -149,10 +117,12 @@ static long double run_row(reference_sparse *r, int64_t row, long double *t) {
 
 void reference_sparse_run(reference_sparse *r) {
     long double *t = (long double *)malloc((size_t)r->classes * sizeof *t), sum = 0;
-    int64_t row;
+    int64_t row, left = 0;
     if (!t)
         abort();
-    r->divisor = divisor_of(r);
+    for (row = 0; row < r->rows; row++)
+        left += !left_out(r, row);
+    r->divisor = reference_divergence_divisor(r->reduction, r->external_divisor, left, r->classes);
     r->bad_indices = 0;
     for (row = 0; row < r->rows; row++) {
         long double loss = run_row(r, row, t);
