@@ -10,7 +10,8 @@ numerics() {
     local parts=('--only shapes_f32' '--only shapes_f64' '--only shapes_f16' '--only shapes_bf16'
         '--only shapes_options_f32' '--only shapes_options_f64' '--only shapes_options_f16' '--only shapes_options_bf16'
         '--only shapes_divergences_f32' '--only shapes_divergences_f64' '--only shapes_divergences_f16'
-        '--only shapes_divergences_bf16' '--only same_bits*' '--only su*' '--skip s*') pids=() bad=0 i ran written
+        '--only shapes_divergences_bf16' '--only same_bits*' '--only su*' '--only sm*' '--only shar*' '--skip s*')
+    local pids=() bad=0 i ran written
     for i in "${!parts[@]}"; do
         # Two words on purpose.
         # shellcheck disable=SC2086
@@ -59,7 +60,7 @@ fi
     bash tests/bench/run.sh || status=1
     echo
     echo 'worst errors of the numerics tests, as a fraction of the derived bound, and of gradients in units in the last place'
-    grep -h -E '^(ce|kl)\.' "$BUILD"/log/part*.txt | sort -k1,2 -k4nr | awk '!seen[$1 $2]++'
+    grep -h -E '^(ce|kl|sparse)\.' "$BUILD"/log/part*.txt | sort -k1,2 -k4nr | awk '!seen[$1 $2]++'
     exit $status
 } 2>&1 | tee "$report"
 exit "${PIPESTATUS[0]}"
