@@ -203,7 +203,7 @@ def accuracy(bench):
 
 def parse():
     parser = argparse.ArgumentParser()
-    parser.add_argument("library")
+    parser.add_argument("bench")
     parser.add_argument("ceilings")
     parser.add_argument("csv", nargs="?")
     parser.add_argument("--all", action="store_true")
@@ -212,7 +212,7 @@ def parse():
 
 
 def open_bench(arguments):
-    bench = ctypes.CDLL(arguments.library)
+    bench = ctypes.CDLL(arguments.bench)
     bench.bench_kl.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint64]
     bench.bench_open.argtypes = [ctypes.c_char_p, ctypes.c_int64]
     bench.bench_buffer.restype = ctypes.c_uint64
