@@ -53,10 +53,10 @@ static void add_words(text *block, const module *m, const char *name, const char
     const char *body = strstr(words.bytes, "static"), *end = body ? strstr(body, "};") : NULL;
     if (end == NULL)
         fail("bin2c wrote something unexpected for %s", name);
-    text_add(block, "#if 1");
-    if (strcmp(m->loss, "common") != 0)
-        text_add(block, " && !defined(GPULOSS_NO_%s)", loss);
-    if (dtype[0] == 'F' || dtype[0] == 'B') /* else the kernel serves every dtype */
+    /* What serves every loss, or every dtype, is left out with none. */
+    int any_loss = strcmp(m->loss, "common") == 0, any_dtype = dtype[0] != 'F' && dtype[0] != 'B';
+    text_add(block, any_loss ? "#if 1" : "#if !defined(GPULOSS_NO_%s)", loss);
+    if (!any_dtype)
         text_add(block, " && !defined(GPULOSS_NO_%s)", dtype);
     text_add(block, "\n");
     text_add_bytes(block, body, (size_t)(end - body));

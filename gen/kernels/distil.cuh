@@ -19,6 +19,7 @@ template <class E> struct Distil : Masked<typename E::Number, gpulossi_kl_div> {
     typedef Masked<N, Params> Base;
     typedef typename Base::Totals Totals;
     typedef Schedule<Distil> OfRows;
+    typedef typename Base::Divergence Divergence;
     using Base::p;
     enum { kArrays = 2, W = Width<E>::value, K = W < 8 ? GPULOSSI_PAIRS_STREAMED : 1, n = K * W };
 
@@ -28,10 +29,6 @@ template <class E> struct Distil : Masked<typename E::Number, gpulossi_kl_div> {
             input.fold(lanes);
             target.fold(lanes);
         }
-    };
-    struct Divergence {
-        double f;
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) { f = lanes.template over<Sum>(f); }
     };
     struct Row {
         int64_t row;

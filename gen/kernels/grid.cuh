@@ -123,9 +123,6 @@ struct Exact {
         add_digits(x, digits);
     }
 
-    /* The same for a whole number below 2^45. */
-    __device__ __forceinline__ void add_count(int64_t n) { high += n << 18; }
-
     DEVICE void add_digit(int64_t *digits, int digit, int64_t units) {
         atomicAdd((unsigned long long *)&digits[digit], (unsigned long long)units);
     }

@@ -12,6 +12,9 @@ struct Sum {
 struct Maximum {
     template <class N> DEVICE N of(N a, N b) { return larger(a, b); }
 };
+struct Minimum {
+    template <class N> DEVICE N of(N a, N b) { return b < a ? b : a; }
+};
 
 /* Over n numbers of a thread from x[first] on, half by half: a short chain, and a sum whose error grows with log n
  * only. */
@@ -65,7 +68,7 @@ struct Group {
      * between warps it goes through shared memory. Two buffers taken in turn, 0 and 1, need one barrier a fold: a warp writes a
      * buffer again only after a barrier that all its readers have passed. All threads of the group call, and what any
      * of them has read before may be overwritten by another afterwards. */
-    template <class State> __device__ __forceinline__ void fold(State &state, int turn) {
+    template <class State> __device__ __forceinline__ void fold(State &state, int turn) const {
         if (size < kLanes) {
             SomeLanes lanes = {size};
             __syncwarp();

@@ -22,6 +22,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
     typedef gpulossi_kl_div_sparse Params;
     typedef Masked<N, Params> Base;
     typedef typename Base::Totals Totals;
+    typedef typename Base::Divergence Divergence;
     using Base::p;
     enum { kArrays = 1, K = GPULOSSI_VECTORS_STREAMED / 2, W = Width<E>::value };
 
@@ -35,10 +36,6 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             all = lanes.template over<Sum>(all);
             bad = lanes.template over<Sum>(bad);
         }
-    };
-    struct Divergence {
-        double f;
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) { f = lanes.template over<Sum>(f); }
     };
     /* Of a row, once its softmax is known. */
     struct Row {
@@ -94,7 +91,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
                 part[i] = over_temperature(x[i / W][0].get(i % W));
             s.enter(part);
         }
-        const_cast<Group &>(group).fold(s, turn);
+        group.fold(s, turn);
         return s;
     }
 
@@ -194,11 +191,11 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         bool little = left < 0x1p-20 && rest > 0;
         if (__any_sync(0xffffffffu, little)) {
             Top t = top_of_others(group, cut, r);
-            const_cast<Group &>(group).fold(t, turn);
+            group.fold(t, turn);
             group.settle();
             N from = Softmax<N>::finite(t.top);
             Divergence d = sum_of_others(group, cut, r, from);
-            const_cast<Group &>(group).fold(d, turn ^ 1);
+            group.fold(d, turn ^ 1);
             group.settle();
             if (little) {
                 left = d.f * exp((double)from - (double)r.top) / s.all;

@@ -13,10 +13,6 @@
 #include "targets.cuh"
 #include "typed.cuh"
 
-struct Minimum {
-    template <class N> DEVICE N of(N a, N b) { return b < a ? b : a; }
-};
-
 /* What the elements of a row add up to. */
 template <class N> struct RowState {
     Softmax<N> x;
