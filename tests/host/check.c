@@ -125,3 +125,11 @@ const fake_launched *last_launch(void) {
     assert_true(fake.launches > 0);
     return &fake.launch[fake.launches - 1];
 }
+
+void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line) {
+    uint64_t groups = GPULOSSI_BLOCK / group, blocks = ((uint64_t)rows + groups - 1) / groups;
+    if (l->parameters.rows.group != group)
+        fail_msg("line %d: %u threads share %lld classes, instead of %u", line, l->parameters.rows.group,
+                 (long long)l->parameters.rows.classes, group);
+    assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
+}

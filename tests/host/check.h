@@ -58,6 +58,8 @@ gpuloss_kl_div_sparse_desc some_kl_div_sparse(void);
 
 struct CUstream_st *stream_number(int n);
 const fake_launched *last_launch(void);
+/* So many threads share a row, and there are as many blocks as the rows take, or as run at once. */
+void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line);
 
 int lifecycle_tests(void);
 int failure_tests(void);

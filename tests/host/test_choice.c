@@ -93,12 +93,7 @@ static void shards_leave_the_plain_kernels(void **state) {
 }
 
 static void expect_group(const gpuloss_cross_entropy_desc *d, const char *name, unsigned group, int line) {
-    const fake_launched *l = expect_kernel(d, name, line);
-    uint64_t blocks = ((uint64_t)d->rows + GPULOSSI_BLOCK / group - 1) / (GPULOSSI_BLOCK / group);
-    if (l->parameters.rows.group != group)
-        fail_msg("line %d: %u threads share %lld classes, instead of %u", line, l->parameters.rows.group,
-                 (long long)d->classes, group);
-    assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
+    expect_row_group(expect_kernel(d, name, line), d->rows, group, line);
 }
 
 /* The fewest threads that can hold a row do; a vector more takes twice as many, and a block streams what it can't hold.

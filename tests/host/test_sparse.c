@@ -49,12 +49,7 @@ static void one_kernel_a_dtype(void **state) {
 }
 
 static void expect_group(const gpuloss_kl_div_sparse_desc *d, unsigned group, int line) {
-    const fake_launched *l = expect_kernel(d, line);
-    uint64_t blocks = ((uint64_t)d->rows + GPULOSSI_BLOCK / group - 1) / (GPULOSSI_BLOCK / group);
-    if (l->parameters.rows.group != group)
-        fail_msg("line %d: %u threads share %lld classes, instead of %u", line, l->parameters.rows.group,
-                 (long long)d->classes, group);
-    assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
+    expect_row_group(expect_kernel(d, line), d->rows, group, line);
 }
 
 /* A thread gets about four vectors of the logits, and keeps as many entries of the teacher as they have elements: what

@@ -147,3 +147,20 @@ void make_distributions(double *input, double *target, int64_t rows, int64_t cla
                         gpuloss_kind input_kind, gpuloss_kind target_kind, gpuloss_dtype dtype, uint64_t seed) {
     make_distributions_of_two_types(input, target, rows, classes, kind, input_kind, target_kind, dtype, dtype, seed);
 }
+
+bool lies_below(int64_t row, int64_t i, int64_t classes) {
+    switch (row) {
+    case 0:
+        return i % 2 == 0;
+    case 1:
+        return i % 2 == 1;
+    case 2:
+        return i < classes / 2;
+    case 3:
+        return i < classes - 1;
+    case 4:
+        return i > 0;
+    default:
+        return i / 2 % 2 == 0;
+    }
+}

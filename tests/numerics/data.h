@@ -2,6 +2,7 @@
 #ifndef TESTS_NUMERICS_DATA_H
 #define TESTS_NUMERICS_DATA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "dtypes.h"
@@ -47,5 +48,8 @@ void make_distributions(double *input, double *target, int64_t rows, int64_t cla
 void make_distributions_of_two_types(double *input, double *target, int64_t rows, int64_t classes,
                                      distribution_kind kind, gpuloss_kind input_kind, gpuloss_kind target_kind,
                                      gpuloss_dtype dtype, gpuloss_dtype target_dtype, uint64_t seed);
+
+/* Which classes of a row lie far below the others: one after the other, or all but one. */
+bool lies_below(int64_t row, int64_t i, int64_t classes);
 
 #endif

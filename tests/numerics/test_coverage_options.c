@@ -301,24 +301,6 @@ static void more_tiles_than_the_grid(void **state) {
     test_done();
 }
 
-/* Which classes of a row lie far below the others: one after the other, or all but one. */
-static bool lies_below(int64_t row, int64_t i, int64_t classes) {
-    switch (row) {
-    case 0:
-        return i % 2 == 0;
-    case 1:
-        return i % 2 == 1;
-    case 2:
-        return i < classes / 2;
-    case 3:
-        return i < classes - 1;
-    case 4:
-        return i > 0;
-    default:
-        return i / 2 % 2 == 0;
-    }
-}
-
 /* Doubles whose exponentials are subnormal, next to the maximum, before it and after it; with a softcap, those of which
  * the derivative is made. */
 static void subnormal_exponentials_of_options(void **state) {

@@ -93,10 +93,27 @@ static kl_case with_sides_swapped(const kl_case *c) {
     return other;
 }
 
+/* Two outcomes are the same to their bounds; with `swapped` the gradient to one side is that to the other. */
+static void expect_same_outcome(const kl_case *c, const outcome *a, const outcome *b, bool swapped, report *r) {
+    const double *input = swapped ? b->result.grad_target : b->result.grad;
+    const double *target = swapped ? b->result.grad : b->result.grad_target;
+    const long double *input_bound = swapped ? b->expected.grad_target : b->expected.grad;
+    const long double *target_bound = swapped ? b->expected.grad : b->expected.grad_target;
+    int64_t i;
+    for (i = 0; i < c->rows; i++)
+        expect_within(r, "loss", i, (long double)a->result.loss_rows[i] - (long double)b->result.loss_rows[i],
+                      a->expected.loss_rows[i] + b->expected.loss_rows[i]);
+    for (i = 0; i < c->rows * c->classes; i++) {
+        expect_within(r, "grad_input", i, (long double)a->result.grad[i] - (long double)input[i],
+                      a->expected.grad[i] + input_bound[i]);
+        expect_within(r, "grad_target", i, (long double)a->result.grad_target[i] - (long double)target[i],
+                      a->expected.grad_target[i] + target_bound[i]);
+    }
+}
+
 /* Forward KL one way is reverse KL the other way; beta becomes 1 - beta. */
 static void check_swap(kl_case *c, kl_inputs *in, report *r) {
     kl_case other = with_sides_swapped(c);
-    int64_t i;
     outcome a, b;
     (void)in;
     if (c->divergence == GPULOSS_FORWARD_KL)
@@ -107,18 +124,7 @@ static void check_swap(kl_case *c, kl_inputs *in, report *r) {
         other.beta = 1 - c->beta;
     a = outcome_of(c, r);
     b = outcome_of(&other, r);
-    for (i = 0; i < c->rows; i++)
-        expect_within(r, "loss of swapped sides", i,
-                      (long double)a.result.loss_rows[i] - (long double)b.result.loss_rows[i],
-                      a.expected.loss_rows[i] + b.expected.loss_rows[i]);
-    for (i = 0; i < c->rows * c->classes; i++) {
-        expect_within(r, "input's gradient of swapped sides", i,
-                      (long double)a.result.grad[i] - (long double)b.result.grad_target[i],
-                      a.expected.grad[i] + b.expected.grad_target[i]);
-        expect_within(r, "target's gradient of swapped sides", i,
-                      (long double)a.result.grad_target[i] - (long double)b.result.grad[i],
-                      a.expected.grad_target[i] + b.expected.grad[i]);
-    }
+    expect_same_outcome(c, &a, &b, true, r);
     outcome_free(&a);
     outcome_free(&b);
 }
@@ -244,7 +250,6 @@ static void shift(const kl_case *c, double *x, report *r) {
 
 static void check_shift(kl_case *c, kl_inputs *in, report *r) {
     outcome a, b;
-    int64_t i;
     if (c->input_kind == GPULOSS_LOGITS)
         coarsen(c, in->input);
     if (c->target_kind == GPULOSS_LOGITS)
@@ -255,18 +260,7 @@ static void check_shift(kl_case *c, kl_inputs *in, report *r) {
     if (c->target_kind == GPULOSS_LOGITS)
         shift(c, in->target, r);
     b = outcome_of(c, r);
-    for (i = 0; i < c->rows; i++)
-        expect_within(r, "loss of a shifted row", i,
-                      (long double)a.result.loss_rows[i] - (long double)b.result.loss_rows[i],
-                      a.expected.loss_rows[i] + b.expected.loss_rows[i]);
-    for (i = 0; i < c->rows * c->classes; i++) {
-        expect_within(r, "grad_input of a shifted row", i,
-                      (long double)a.result.grad[i] - (long double)b.result.grad[i],
-                      a.expected.grad[i] + b.expected.grad[i]);
-        expect_within(r, "grad_target of a shifted row", i,
-                      (long double)a.result.grad_target[i] - (long double)b.result.grad_target[i],
-                      a.expected.grad_target[i] + b.expected.grad_target[i]);
-    }
+    expect_same_outcome(c, &a, &b, false, r);
     outcome_free(&a);
     outcome_free(&b);
 }
