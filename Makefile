@@ -16,6 +16,8 @@ help:
 	@echo 'make examples    build the examples into $(BUILD)/'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
 	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
+	@echo 'make schedules   on a GPU: every schedule of the kernels against the one that the library chooses'
+	@echo 'make plot        draw the raw results that make bench leaves in $(BUILD)/bench.csv (needs python3-matplotlib)'
 	@echo 'make interpreter-bench  instructions a second of the PTX interpreter that the tests run on'
 	@echo 'make gpu-report  on a GPU: gpu-test and bench, written to tests/gpu-report.txt'
 	@echo 'make ptx         compile the kernels anew: ptx/, and the block in gpuloss.h (needs the CUDA toolkit)'
@@ -53,21 +55,42 @@ test: need-cmocka examples $(BUILD)/test_numerics $(BUILD)/test_reference $(BUIL
 gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
 	@BUILD=$(BUILD) bash tests/gpu.sh
 
+BENCH_PROGRAMS := $(BUILD)/bench $(BUILD)/libbench.so $(BUILD)/first_loss $(BUILD)/schedules
 REPORT ?= tests/gpu-report.txt
-gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BUILD)/bench $(BUILD)/libbench.so
+gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BENCH_PROGRAMS)
 	@BUILD=$(BUILD) bash tests/gpu.sh $(REPORT)
 
-BENCH := tests/bench/bench.c tests/bench/cells.c
-BENCH_NEEDS := $(BENCH) tests/bench/bench.h tests/bench/cells.h tests/bench/ceilings.ptx gpuloss.h
+BENCH := tests/bench/bench.c tests/bench/cells.c tests/bench/calls.c tests/bench/csv.c
+BENCH_NEEDS := $(BENCH) tests/bench/bench.h tests/bench/cells.h tests/bench/device.h tests/bench/clock.h \
+	tests/bench/ceilings.ptx gpuloss.h
 $(BUILD)/bench: tests/bench/main.c $(BENCH_NEEDS)
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/main.c $(BENCH) -o $@ -ldl
 $(BUILD)/libbench.so: $(BENCH_NEEDS)
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra -shared -fPIC $(BENCH) -o $@ -ldl
+$(BUILD)/first_loss: tests/bench/first_loss.c tests/bench/clock.h gpuloss.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra $< -o $@ -ldl -lm
+$(BUILD)/schedules: tests/bench/schedules.c $(BENCH_NEEDS)
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/schedules.c $(BENCH) -o $@ -ldl
 
-bench: $(BUILD)/bench $(BUILD)/libbench.so
+schedules: $(BUILD)/schedules
+	@$(BUILD)/schedules tests/bench/ceilings.ptx $(SCHEDULES_ARGUMENTS)
+
+bench: $(BENCH_PROGRAMS)
 	@BUILD=$(BUILD) bash tests/bench/run.sh $(BENCH_ARGUMENTS)
+
+.PHONY: plot schedules test-bench
+CSV ?= $(BUILD)/bench.csv
+PLOT ?= tests/bench/ceilings.svg
+plot:
+	python3 tests/bench/plot.py $(CSV) $(PLOT)
+
+# The benchmark's programs and scripts at a tiny size, on the interpreter.
+test-bench: $(BENCH_PROGRAMS) $(INTERPRETER_LIB)
+	@BUILD=$(BUILD) CC='$(CC)' bash tests/bench/smoke.sh
 
 GEN := gen/gen.c gen/text.c gen/lower.c gen/gen.h gpuloss.h
 $(BUILD)/gen/gen: $(GEN)

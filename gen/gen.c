@@ -16,10 +16,11 @@
 
 typedef struct module {
     const char *loss, *kernel, *dtype;
+    int target;
 } module;
 
 static const module modules[] = {
-#define MODULE(loss, kernel, dtype) {#loss, #kernel, #dtype},
+#define MODULE(loss, kernel, dtype, target) {#loss, #kernel, #dtype, target},
     GPULOSSI_MODULES(MODULE)
 #undef MODULE
 };
@@ -86,12 +87,12 @@ static void make_module(const module *m, const char *scratch, text *block, text 
     snprintf(name, sizeof name, "%s_%s_%s", m->loss, m->kernel, m->dtype);
     snprintf(entry, sizeof entry, "gpuloss_%s", name);
     text log = run("nvcc -ptx -arch=compute_75 -std=c++17 -Werror all-warnings -DMODULE_KERNEL=%s -DMODULE_DTYPE=%s "
-                   "-DMODULE_ENTRY=%s gen/kernels/%s.cu -o %s/raw.ptx 2>&1",
-                   m->kernel, m->dtype, entry, m->loss, scratch);
+                   "-DMODULE_TARGET=%d -DMODULE_ENTRY=%s gen/kernels/%s.cu -o %s/raw.ptx 2>&1",
+                   m->kernel, m->dtype, m->target, entry, m->loss, scratch);
     text_free(&log);
     snprintf(path, sizeof path, "%s/raw.ptx", scratch);
     text raw = read_file(path);
-    text ptx = lower(raw.bytes, entry);
+    text ptx = lower(raw.bytes, entry, m->target);
     text_free(&raw);
     snprintf(path, sizeof path, "ptx/%s.ptx", name);
     write_file(path, ptx.bytes, ptx.length);
@@ -127,20 +128,22 @@ int main(int argc, char **argv) {
     if (argc != 2)
         fail("usage: gen SCRATCH_FOLDER");
     text release = run("nvcc --version | sed -n 's/.*release .*, V//p'");
-    text_add(&manifest,
-             "# The PTX that gpuloss.h embeds: one module a row of its module table, one kernel a module.\n"
-             "# toolkit: nvcc %.*s, from compute_75; LZ4 %s\n"
-             "# PTX ISA 6.0, target sm_70 (sm_50 on GPUs before Volta); needs driver 384 (CUDA 9.0) and compute "
-             "capability 5.0\n"
-             "# registers a thread, spill bytes and shared bytes a block: ptxas -arch=sm_90\n"
-             "# sha256                                                         module                             "
-             "registers spills shared    bytes   packed\n",
-             (int)strcspn(release.bytes, "\n"), release.bytes, LZ4_versionString());
+    text_add(
+        &manifest,
+        "# The PTX that gpuloss.h embeds: one module a row of its module table, one kernel a module.\n"
+        "# toolkit: nvcc %.*s, from compute_75; LZ4 %s\n"
+        "# PTX ISA 6.0, target sm_70 (sm_50 on GPUs before Volta); needs driver 384 (CUDA 9.0) and compute "
+        "capability 5.0\n"
+        "# those with clusters: PTX ISA 7.8, target sm_90; need driver 520 (CUDA 11.8) and compute capability 9.0\n"
+        "# registers a thread, spill bytes and shared bytes a block: ptxas -arch=sm_90\n"
+        "# sha256                                                         module                             "
+        "registers spills shared    bytes   packed\n",
+        (int)strcspn(release.bytes, "\n"), release.bytes, LZ4_versionString());
     text_add(&block, "/* clang-format off */\n");
     for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++)
         make_module(&modules[i], argv[1], &block, &manifest);
     text_add(&block, "\nstatic const gpulossi_image *gpulossi_image_of(int module) {\n"
-                     "#define GPULOSSI_ROW(loss, kernel, dtype) GPULOSSI_IMAGE_##loss##_##kernel##_##dtype\n"
+                     "#define GPULOSSI_ROW(loss, kernel, dtype, target) GPULOSSI_IMAGE_##loss##_##kernel##_##dtype\n"
                      "    static const gpulossi_image images[] = {GPULOSSI_MODULES(GPULOSSI_ROW)};\n"
                      "#undef GPULOSSI_ROW\n"
                      "    return &images[module];\n"

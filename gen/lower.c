@@ -1,8 +1,9 @@
 /* Lowers nvcc's PTX to the base image, which every driver from CUDA 9.0 on and every GPU from compute capability 5.0 on
- * take.
+ * take, or to that of GPUs with clusters.
  *
- * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0, and
- * `.version` and `.target` do not change what an assembler makes of it. The loader writes sm_50 for GPUs before Volta. */
+ * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0 but
+ * what a kernel for clusters spells out, and `.version` and `.target` do not change what an assembler makes of it. The
+ * loader writes sm_50 for GPUs before Volta. */
 #include "gen.h"
 
 #include <ctype.h>
@@ -64,7 +65,8 @@ static void add_line(text *out, names *n, const char *entry, const char *line, s
     text_add(out, "\n");
 }
 
-text lower(const char *ptx, const char *entry) {
+text lower(const char *ptx, const char *entry, int target) {
+    char header[64];
     text out = {0};
     names n = {.count = 0};
     while (*ptx) {
@@ -77,16 +79,17 @@ text lower(const char *ptx, const char *entry) {
         while (length > 0 && isspace((unsigned char)line[length - 1]))
             length--;
         if (strncmp(line, ".version", 8) == 0)
-            text_add(&out, ".version 6.0\n");
+            text_add(&out, ".version %s\n", target >= 90 ? "7.8" : "6.0");
         else if (strncmp(line, ".target", 7) == 0)
-            text_add(&out, ".target sm_70\n");
+            text_add(&out, ".target sm_%d\n", target);
         else if (strncmp(line, ".pragma \"used_bytes_mask", 24) == 0)
             ; /* a hint that PTX 6.0 does not know */
         else if (length > 0)
             add_line(&out, &n, entry, line, length);
         ptx += whole + (ptx[whole] != 0);
     }
-    if (out.bytes == NULL || strstr(out.bytes, ".version 6.0\n.target sm_70\n") == NULL)
+    snprintf(header, sizeof header, "\n.target sm_%d\n", target);
+    if (out.bytes == NULL || strstr(out.bytes, header) == NULL)
         fail("%s: nvcc's PTX does not begin with .version and .target", entry);
     return out;
 }

@@ -51,6 +51,7 @@ suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk int
 suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
 suite '02 interpreted' on_interpreter "$BUILD/02_digits"
 suite '03 interpreted' on_interpreter "$BUILD/03_distill"
+suite 'benchmark interpreted' make -s test-bench BUILD="$BUILD" CC="$CC"
 if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvhost-gpu ]; then
     suite 'numerics on the GPU' env GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small
 else

@@ -130,7 +130,7 @@ template <class E> struct Columns {
                     part[k] = c + k * warps() < p.rows.classes ? x[k * I + i] : -Limits<N>::infinity();
                     mass[k] = a[k][i];
                 }
-                s[i].enter(part, mass, terms.has_masses(), terms.finds_best(), c, warps());
+                s[i].template enter<1>(part, mass, terms.has_masses(), terms.finds_best(), c, warps());
             }
         }
     }

@@ -40,7 +40,8 @@ template <class N> struct Pair {
 
     /* p log(p / m) + m - p, where x = log(p / m): nothing in it is negative, so that small ones keep their digits in a
      * sum. Over a row it adds up to that of p log(p / m) where p and m have the same sum. */
-    DEVICE N surplus(N p, N m, N x) { return p == 0 ? m : fabs(x) < 1 ? p * excess(x) : p * (x - N(1)) + m; }
+    DEVICE N surplus(N p, N m, N x) { return p == 0 ? m : surplus_of(p, m, x); }
+    DEVICE N surplus_of(N p, N m, N x) { return fabs(x) < 1 ? p * excess(x) : p * (x - N(1)) + m; }
 
     /* `normalised`: p and q are known to have the same sum. The eps are those that d has, of p and of q. */
     __device__ __forceinline__ void forward(bool normalised, N eps_p, N eps_q) {

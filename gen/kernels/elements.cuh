@@ -16,12 +16,13 @@ template <class T> DEVICE void keep(const T *&x) {
 }
 
 /* An element type: `Bits` as stored, `Number` as computed with. bf16 and f16 are converted without instructions of
- * their own beyond cvt.f32.f16, so that every GPU and driver runs the same text. What is known to be finite
- * may be narrowed in fewer of them. */
+ * their own beyond cvt.f32.f16, so that every GPU and driver runs the same text; only modules for newer GPUs narrow two
+ * at a time. What is known to be finite may be narrowed in fewer instructions, but where kKeepsNan says that it makes no
+ * difference. */
 struct f32 {
     typedef uint32_t Bits;
     typedef float Number;
-    enum { kDtype = GPULOSS_F32 };
+    enum { kDtype = GPULOSS_F32, kKeepsNan = true };
     DEVICE Number widen(Bits b) { return __uint_as_float(b); }
     DEVICE Bits narrow(Number x, bool = false) { return __float_as_uint(x); }
 };
@@ -29,7 +30,7 @@ struct f32 {
 struct f64 {
     typedef uint64_t Bits;
     typedef double Number;
-    enum { kDtype = GPULOSS_F64 };
+    enum { kDtype = GPULOSS_F64, kKeepsNan = true };
     DEVICE Number widen(Bits b) { return __longlong_as_double((long long)b); }
     DEVICE Bits narrow(Number x, bool = false) { return (Bits)__double_as_longlong(x); }
 };
@@ -37,7 +38,7 @@ struct f64 {
 struct f16 {
     typedef uint16_t Bits;
     typedef float Number;
-    enum { kDtype = GPULOSS_F16 };
+    enum { kDtype = GPULOSS_F16, kKeepsNan = true };
     DEVICE Number widen(Bits b) {
         float x;
         asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(b));
@@ -48,18 +49,39 @@ struct f16 {
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(x));
         return b;
     }
+    DEVICE uint32_t pair(Number low, Number high, bool) {
+#if MODULE_TARGET >= 80
+        uint32_t b;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(high), "f"(low));
+        return b;
+#else
+        return narrow(low) | (uint32_t)narrow(high) << 16;
+#endif
+    }
 };
 
 struct bf16 {
     typedef uint16_t Bits;
     typedef float Number;
-    enum { kDtype = GPULOSS_BF16 };
+    enum { kDtype = GPULOSS_BF16, kKeepsNan = MODULE_TARGET >= 80 };
     DEVICE Number widen(Bits b) { return __uint_as_float((uint32_t)b << 16); }
-    /* Round to nearest, ties to even. A NaN would carry into the sign, so it is replaced by one that does not. */
-    DEVICE Bits narrow(Number x, bool finite = false) {
+    /* In the upper half. Round to nearest, ties to even. A NaN would carry into the sign, so it is replaced by one that
+     * does not. */
+    DEVICE uint32_t rounded(Number x, bool finite) {
         uint32_t b = __float_as_uint(x);
         b += 0x7fffu + ((b >> 16) & 1u);
-        return finite || x == x ? (Bits)(b >> 16) : (Bits)0x7fffu;
+        return finite || x == x ? b : 0x7fff0000u;
+    }
+    DEVICE Bits narrow(Number x, bool finite = false) { return (Bits)(rounded(x, finite) >> 16); }
+    DEVICE uint32_t pair(Number low, Number high, bool finite) {
+#if MODULE_TARGET >= 80
+        (void)finite;
+        uint32_t b;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(high), "f"(low));
+        return b;
+#else
+        return __byte_perm(rounded(low, finite), rounded(high, finite), 0x7632);
+#endif
     }
 };
 
@@ -83,8 +105,7 @@ template <class E> struct Vector {
         uint32_t odd = word[1] | word[3], even = word[0] | word[2];
         return sizeof(Bits) == 8 ? odd & 0x80000000u : (odd | even) & (sizeof(Bits) == 4 ? 0x80000000u : 0x80008000u);
     }
-    /* In rising order of i: the left one of two 16-bit elements clears its neighbour. */
-    __device__ __forceinline__ void put(int i, Number x, bool finite = false) { set(i, E::narrow(x, finite)); }
+    __device__ __forceinline__ void fill(const Number *x, bool finite = false) { fill(x, finite, (Bits *)0); }
 
     /* Moves every element up by one place and puts b first, or takes the first and moves the rest down: a loop over
      * these needs no element by number, so it stays a loop, and in registers. */
@@ -115,18 +136,23 @@ template <class E> struct Vector {
         return (Bits)(word[i / 2] >> (16 * (i % 2)));
     }
 
-    __device__ __forceinline__ void set(int i, uint64_t b) {
-        word[2 * i] = (uint32_t)b;
-        word[2 * i + 1] = (uint32_t)(b >> 32);
+    __device__ __forceinline__ void fill(const Number *x, bool finite, uint64_t *) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            Bits b = E::narrow(x[i], finite);
+            word[2 * i] = (uint32_t)b;
+            word[2 * i + 1] = (uint32_t)((uint64_t)b >> 32);
+        }
     }
-    __device__ __forceinline__ void set(int i, uint32_t b) {
-        word[i] = b;
+    __device__ __forceinline__ void fill(const Number *x, bool finite, uint32_t *) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = E::narrow(x[i], finite);
     }
-    __device__ __forceinline__ void set(int i, uint16_t b) {
-        if (i % 2)
-            word[i / 2] |= (uint32_t)b << 16;
-        else
-            word[i / 2] = b;
+    template <class Two> __device__ __forceinline__ void fill(const Number *x, bool finite, Two *) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = E::pair(x[2 * i], x[2 * i + 1], finite);
     }
 
     __device__ __forceinline__ uint32_t up(int i, uint64_t *) const {
@@ -195,10 +221,12 @@ template <class E, Stay stay> DEVICE Vector<E> load_vector(const void *at) {
 
 /* A vector of n times the same element. */
 template <class E> DEVICE Vector<E> filled(typename E::Number with) {
+    typename E::Number same[Width<E>::value];
     Vector<E> x;
 #pragma unroll
     for (int i = 0; i < Width<E>::value; i++)
-        x.put(i, with);
+        same[i] = with;
+    x.fill(same);
     return x;
 }
 
@@ -220,9 +248,7 @@ template <class E, class O> DEVICE void store_whole(typename O::Bits *to, const 
 #pragma unroll
     for (int part = 0; part < Width<E>::value; part += width) {
         Vector<O> out;
-#pragma unroll
-        for (int i = 0; i < width; i++)
-            out.put(i, x[part + i], finite);
+        out.fill(x + part, finite);
         __stcs((uint4 *)(to + part), make_uint4(out.word[0], out.word[1], out.word[2], out.word[3]));
     }
 }
@@ -235,9 +261,7 @@ DEVICE void store(const Cut<E> &cut, typename O::Bits *row, int v, const typenam
     for (int part = 0; part < Width<E>::value; part += width) {
         int64_t first = cut.first(v) + part;
         Vector<O> out;
-#pragma unroll
-        for (int i = 0; i < width; i++)
-            out.put(i, x[part + i], finite);
+        out.fill(x + part, finite);
         if (cut.whole(v) && (uintptr_t)(row + first) % GPULOSSI_VECTOR_BYTES == 0) {
             __stcs((uint4 *)(row + first), make_uint4(out.word[0], out.word[1], out.word[2], out.word[3]));
         } else {

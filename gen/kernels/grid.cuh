@@ -27,41 +27,43 @@ class Queue {
     struct Shared {
         uint32_t tiles;                            /* that can be taken: `run` turns of a team each */
         uint32_t teams;                            /* in the grid */
+        int run;                                   /* turns that a tile has */
         uint32_t next[2][GPULOSSI_BLOCK / kLanes]; /* by team, used in turn */
     } * shared;                                    /* what the block shares, and what is seldom looked at */
     int64_t of_group;                              /* the row of this thread's group */
-    uint32_t fetched;                              /* the tile after this one, in the team's first thread */
+    uint32_t fetched; /* less the teams, the tile after this one, in the first thread: what uses it waits for it */
     int group_shift, team_shift; /* log2 of the threads; worked out anew where they are needed, so they are shifts */
-    int run, left;               /* turns that a tile has, and that are left of this one: none when all is done */
+    int left;                    /* turns that are left of this tile: none when all is done */
 
-    __device__ __forceinline__ bool alone() const { return group_shift <= kLaneShift; } /* a team that is a warp */
     __device__ __forceinline__ bool first() const { return (threadIdx.x & ((1u << team_shift) - 1)) == 0; }
     __device__ __forceinline__ void fetch() {
         if (first())
-            fetched = shared->tiles > shared->teams ? shared->teams + count_up(&scratch->taken, shared->tiles)
-                                                    : shared->tiles;
+            fetched = shared->tiles > shared->teams ? count_up(&scratch->taken, shared->tiles)
+                                                    : shared->tiles - shared->teams;
     }
     __device__ __forceinline__ uint32_t &next() const { return shared->next[turn][threadIdx.x >> team_shift]; }
     __device__ __forceinline__ void begin(uint32_t tile) {
         uint32_t in_turn = (threadIdx.x & ((1u << team_shift) - 1)) >> group_shift;
-        of_group = (int64_t)(((uint64_t)tile * (uint32_t)run << (team_shift - group_shift)) + in_turn);
-        left = tile < shared->tiles ? run : 0;
+        of_group = (int64_t)(((uint64_t)tile * (uint32_t)shared->run << (team_shift - group_shift)) + in_turn);
+        left = tile < shared->tiles ? shared->run : 0;
         if (more())
             fetch();
     }
 
   public:
-    int turn; /* changes from tile to tile */
+    enum { kRunShift = 2, kRun = 1 << kRunShift }; /* turns that a tile has where rows are many, otherwise 1 */
+    int turn;                                      /* changes from tile to tile */
 
     __device__ __forceinline__ Queue(gpulossi_scratch *scratch, const Group &group, int64_t rows, int run)
-        : scratch(scratch), group_shift(group.shift), run(run), turn(0) {
+        : scratch(scratch), group_shift(group.shift), turn(0) {
         __shared__ Shared of_block;
         team_shift = max(group_shift, (int)kLaneShift);
         shared = &of_block;
         if (threadIdx.x == 0) {
-            int64_t rows_a_tile = (int64_t)run << (team_shift - group_shift);
-            shared->tiles = (uint32_t)((rows + rows_a_tile - 1) / rows_a_tile);
+            int shift = team_shift - group_shift + (run > 1 ? kRunShift : 0); /* log2 of the rows of a tile */
+            shared->tiles = (uint32_t)((rows + ((int64_t)1 << shift) - 1) >> shift);
             shared->teams = gridDim.x * (blockDim.x >> team_shift);
+            shared->run = run;
         }
         __syncthreads();
         begin(blockIdx.x * (blockDim.x >> team_shift) + (threadIdx.x >> team_shift));
@@ -73,14 +75,14 @@ class Queue {
 
     /* announce() tells the team what comes next; after a barrier of the team, advance() goes there. */
     __device__ __forceinline__ void announce() {
-        if (first() && !alone())
-            next() = fetched;
+        if (first())
+            next() = shared->teams + fetched;
     }
     __device__ __forceinline__ void advance() {
         of_group += (int64_t)1 << (team_shift - group_shift);
         if (--left > 0)
             return;
-        uint32_t tile = alone() ? __shfl_sync(0xffffffffu, fetched, 0) : next();
+        uint32_t tile = next();
         turn ^= 1;
         begin(tile);
     }

@@ -217,7 +217,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 
     __device__ __forceinline__ void close(Row &, const State &) const {}
 
-    __device__ __forceinline__ N pick(const Row &) const {
+    __device__ __forceinline__ N pick(const Cut<E> &, const Row &) const {
         return 0;
     }
 
@@ -239,7 +239,9 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     __device__ __forceinline__ bool writes() const {
         return false;
     }
-    __device__ __forceinline__ void write(const Cut<E> &, const Row &, int, const Vector<E> (&)[2]) const {}
+    template <int K>
+    __device__ __forceinline__ void write(const Cut<E> &, const Row &, int, int, const Vector<E> (&)[K][2],
+                                          const N *) const {}
 
     __device__ __forceinline__ bool wants(int) const {
         return p.rows.loss != 0;

@@ -1,4 +1,5 @@
 /* The kernels of divergences, by the names that the module table gives them. */
+#include "distances.cuh"
 #include "distil.cuh"
 #include "kl.cuh"
 #include "pairs.cuh"
@@ -19,8 +20,20 @@ template <class E> struct lp : Rows<E, true, false> {};
 template <class E> struct pl : Rows<E, false, true> {};
 template <class E> struct ll : Rows<E, true, true> {};
 
-template <class E> struct logits : Distil<E> {
-    enum { blocks = sizeof(typename E::Bits) == 8 ? 1 : 4 };
+template <class E> struct logits : Distil<E, (Width<E>::value < 8) ? GPULOSSI_PAIRS_STREAMED : 1> {
+    enum { blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
+};
+
+template <class E> struct logits_clustered {
+    typedef gpulossi_kl_div Params;
+    enum { K = GPULOSSI_PAIRS_STREAMED, blocks = Width<E>::value < 8 ? 3 : 2 };
+    DEVICE void run(const Params &p) { Clustered<Distil<E, K>, K>::run(p); }
+};
+
+template <class E> struct distances_clustered {
+    typedef gpulossi_kl_div Params;
+    enum { K = Width<E>::value < 8 ? GPULOSSI_PAIRS_STREAMED : 1, blocks = 3 };
+    DEVICE void run(const Params &p) { Clustered<Distances<E, K>, K>::run(p); }
 };
 
 template <class E> struct options : Pairs<E> {

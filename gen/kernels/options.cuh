@@ -12,11 +12,10 @@ template <class E, bool kSoft> struct Options {
     typedef Terms<N, N, kSoft ? kProbabilities : kIndices> OfRows;
     typedef typename OfRows::Totals Totals;
     typedef typename OfRows::State State;
-    enum { kArrays = 1, kOnePass = false, W = Width<E>::value };
+    enum { kArrays = 1, kOnePass = false, kSums = kNoSums, W = Width<E>::value };
 
     struct Row {
         typename OfRows::Row of;
-        typename OfRows::Gradient gradient;
     };
     struct Unfinished {
         typename OfRows::Row of;
@@ -33,6 +32,7 @@ template <class E, bool kSoft> struct Options {
         return (const typename E::Bits *)p.logits + row * p.logits_stride;
     }
     __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
+    __device__ __forceinline__ State empty() const { return State::empty(); }
     __device__ __forceinline__ bool reduces() const { return terms.reduces(); }
     __device__ __forceinline__ bool sums_apart() const { return false; }
     __device__ __forceinline__ bool writes() const { return terms.writes(); }
@@ -47,7 +47,7 @@ template <class E, bool kSoft> struct Options {
             r.of = terms.row(row);
         return r;
     }
-    __device__ __forceinline__ N pick(const Row &r) const {
+    __device__ __forceinline__ N pick(const Cut<E> &, const Row &r) const {
         return kSoft || r.of.y < 0 ? N(0) : terms.transformed(E::widen(array(0, r.of.row)[r.of.y]));
     }
 
@@ -112,29 +112,33 @@ template <class E, bool kSoft> struct Options {
     }
     __device__ __forceinline__ void enter_vector(State &s, const Cut<E> &cut, int v, const N (&x)[W],
                                                  const N (&a)[W]) const {
-        s.enter(x, a, terms.has_masses(), terms.finds_best(), cut.first(v), 1);
+        s.template enter<W>(x, a, terms.has_masses(), terms.finds_best(), cut.first(v), 0);
     }
     /* The short way first, in a straight line; what is not whole, or not aligned, or has a softcap, goes round a loop. */
     template <int K>
     __device__ __forceinline__ void enter(const Row &r, State &s, const Cut<E> &cut, int at, int step,
                                           Vector<E> (&x)[K][1]) const {
-        N part[W], a[W];
         if (cut.whole(at) && cut.whole(at + (K - 1) * step) && p.softcap == 0 &&
             (!terms.has_masses() || fit<false>(cut, r.of.row, at))) {
+            enum { at_once = sizeof(N) == 8 ? 4 : 16, many = at_once / W < K ? at_once / W : K };
 #pragma unroll
-            for (int i = 0; i < W; i++)
-                a[i] = N(0);
+            for (int first = 0; first < K; first += many) {
+                N part[many * W], a[many * W];
 #pragma unroll
-            for (int k = 0; k < K; k++) {
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    part[i] = x[k][0].get(i) * terms.of_block.scale;
+                for (int i = 0; i < many * W; i++) {
+                    part[i] = x[first + i / W][0].get(i % W) * terms.of_block.scale;
+                    a[i] = N(0);
+                }
                 if (terms.has_masses())
-                    whole_masses<false>(cut, r.of.row, at + k * step, a);
-                enter_vector(s, cut, at + k * step, part, a);
+#pragma unroll
+                    for (int k = 0; k < many; k++)
+                        whole_masses<false>(cut, r.of.row, at + (first + k) * step, (N(&)[W])a[k * W]);
+                s.template enter<W>(part, a, terms.has_masses(), terms.finds_best(), cut.first(at + first * step),
+                                    (int64_t)step * W);
             }
             return;
         }
+        N part[W], a[W];
 #pragma unroll 1
         for (int v = at; v < cut.vectors && v < at + K * step; v += step) {
             transformed(x[0][0], part);
@@ -151,7 +155,7 @@ template <class E, bool kSoft> struct Options {
 
     __device__ __forceinline__ void close(Row &r, const State &s) const {
         if (writes())
-            r.gradient = terms.gradient(r.of, s);
+            gradient() = terms.gradient(r.of, s);
     }
     __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *x_y) const {
         Unfinished u = {r.of, s, *x_y};
@@ -161,7 +165,57 @@ template <class E, bool kSoft> struct Options {
         terms.finish(u.of, u.state, u.x_y, total);
     }
 
-    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int v, const Vector<E> (&x)[1]) const {
+    /* The gradients of the logits of whole vectors in a straight line, where they are all that is wanted and nothing is
+     * out of the ordinary; the target's own is written over what the others' formula gave. What is left goes round a
+     * loop. */
+    template <int K>
+    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int at, int step, Vector<E> (&x)[K][1],
+                                          const N *x_y) const {
+        typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.of.row * p.rows.grad_stride;
+        const typename OfRows::Gradient &g = gradient();
+        Below<N> below(g.top);
+        N of_exp = (g.hard + g.rest) * g.inverse * below.factor, scale = g.scale * terms.of_block.scale;
+        bool simple = p.rows.grad && p.grad_dtype == E::kDtype && cut.fits(to) && p.softcap == 0 &&
+                      (!kSoft || p.grad_probabilities == 0) && Below<N>::near(g.top) && of_exp == of_exp &&
+                      (!terms.has_masses() || fit<false>(cut, r.of.row, at));
+        uint32_t left = 0;
+        if (g.y == OfRows::kZero)
+            scale = N(0);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            int v = at + k * step;
+            if (v >= cut.vectors)
+                break;
+            left |= 1u << k;
+            if (!simple || !cut.whole(v))
+                continue;
+            N y[W], a[W];
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                a[i] = N(0);
+            if (terms.has_masses())
+                whole_masses<false>(cut, r.of.row, v, a);
+#pragma unroll
+            for (int i = 0; i < W; i++) /* adding 0 turns -0 into 0 */
+                y[i] = fma(fma(below.exp(x[k][0].get(i) * terms.of_block.scale), of_exp, -a[i]), scale, N(0));
+            if ((E::kKeepsNan && g.y != OfRows::kZero) || in_halves<Sum>(y) == in_halves<Sum>(y)) {
+                store_whole<E, E>(to + cut.first(v), y, true);
+                left ^= 1u << k;
+            }
+        }
+        int after = r.of.y < 0 ? -1 : cut.vector_of(r.of.y) - at;
+        if (after >= 0 && after < K * step && (after & (step - 1)) == 0 && (left >> after / step & 1) == 0)
+            to[r.of.y] = E::narrow(terms.of_block.scale * terms.element(g, *x_y, terms.mass_of(r.of.y), true));
+        if (left)
+#pragma unroll 1
+            for (int v = at; left; left >>= 1, v += step) {
+                if (left & 1)
+                    write_vector(cut, r, v, x[0]);
+                turn(x);
+            }
+    }
+    __device__ __forceinline__ void write_vector(const Cut<E> &cut, const Row &r, int v,
+                                                 const Vector<E> (&x)[1]) const {
         N y[W], a[W];
         if (p.rows.grad) {
             int64_t target = r.of.y - cut.first(v);
@@ -173,7 +227,7 @@ template <class E, bool kSoft> struct Options {
                 masses<false>(cut, r.of.row, v, a);
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                y[i] = terms.element(r.gradient, y[i], a[i], r.of.y >= 0 && i == target);
+                y[i] = terms.element(gradient(), y[i], a[i], r.of.y >= 0 && i == target);
                 a[i] = x[0].get(i);
             }
             terms.transform_back(y, a);
@@ -184,7 +238,7 @@ template <class E, bool kSoft> struct Options {
             masses<true>(cut, r.of.row, v, a);
 #pragma unroll
             for (int i = 0; i < W; i++)
-                y[i] = terms.element_of_target(r.gradient, y[i], a[i]);
+                y[i] = terms.element_of_target(gradient(), y[i], a[i]);
             put_vector(cut, Typed(p.grad_probabilities, p.target_dtype), r.of.row * p.grad_probabilities_stride, v, y);
         }
     }
@@ -197,6 +251,13 @@ template <class E, bool kSoft> struct Options {
     }
     __device__ __forceinline__ void conclude(const double *sums) const {
         terms.conclude(sums);
+    }
+
+  private:
+    /* Of this thread's row. In shared memory, where it takes no registers. */
+    DEVICE typename OfRows::Gradient &gradient() {
+        __shared__ typename OfRows::Gradient of_threads[GPULOSSI_BLOCK];
+        return of_threads[threadIdx.x];
     }
 };
 

@@ -16,15 +16,15 @@ template <class E> struct Plain {
     typedef gpulossi_cross_entropy Params;
     typedef Total<1, 1> Totals;
     typedef Softmax<N> State;
-    enum { kArrays = 1, kOnePass = false, W = Width<E>::value };
+    enum { kArrays = 1, kOnePass = false, kSums = kNoSums, W = Width<E>::value };
 
     struct Row {
         int64_t row;
-        int64_t y;
-        Target target;
-        int vector, place; /* of the target */
-        /* gradient = exp(x - top) * weight, and at y: (exp(x - top) * inverse - 1) * scale */
-        N top, inverse, scale, weight;
+        int vector, place; /* of the target; without one -1, and a place less than 0 that says why */
+        /* gradient = exp(x - top) * inverse * scale, and at the target (exp(x - top) * inverse - 1) * scale */
+        N top, inverse, scale;
+
+        __device__ __forceinline__ Target target() const { return place >= 0 ? kClass : place == -1 ? kIgnored : kBad; }
     };
 
     struct Unfinished {
@@ -34,10 +34,13 @@ template <class E> struct Plain {
     };
 
     const Params &p;
-    double grad_scale;
 
-    __device__ __forceinline__ explicit Plain(const Params &p)
-        : p(p), grad_scale(gradient_scale<N>(p.rows, (double)scratch()->counts[GPULOSSI_COUNT_ROWS])) {}
+    /* All threads of the block call. */
+    __device__ __forceinline__ explicit Plain(const Params &p) : p(p) {
+        if (threadIdx.x == 0 && p.rows.grad)
+            grad_scale() = gradient_scale<N>(p.rows, (double)scratch()->counts[GPULOSSI_COUNT_ROWS]);
+        __syncthreads();
+    }
 
     __device__ __forceinline__ const typename E::Bits *array(int, int64_t row) const {
         return (const typename E::Bits *)p.logits + row * p.logits_stride;
@@ -47,66 +50,68 @@ template <class E> struct Plain {
     }
     __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
     __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
+    __device__ __forceinline__ State empty() const { return State::empty(); }
     __device__ __forceinline__ bool reduces() const { return p.lse_in == 0; }
     __device__ __forceinline__ bool sums_apart() const { return false; }
 
     __device__ __forceinline__ Row begin(const Cut<E> &cut, int64_t row, bool whole) const {
         Row r;
         r.row = row;
-        r.y = 0;
-        r.target = kIgnored;
         r.vector = -1;
-        r.place = 0;
+        r.place = -1;
         if (row < p.rows.rows && whole) {
-            r.y = read_target(p, row);
-            r.target = kind_of(p, r.y);
-            if (r.target == kClass) {
-                r.vector = cut.vector_of(r.y);
-                r.place = cut.place_of(r.y);
+            int64_t y = read_target(p, row);
+            Target target = kind_of(p, y);
+            if (target == kClass) {
+                r.vector = cut.vector_of(y);
+                r.place = cut.place_of(y);
+            } else if (target == kBad) {
+                r.place = -2;
             }
         }
         return r;
     }
 
-    __device__ __forceinline__ N pick(const Row &r) const {
-        return r.target == kClass ? E::widen(array(0, r.row)[r.y]) : N(0);
+    __device__ __forceinline__ N pick(const Cut<E> &cut, const Row &r) const {
+        return r.place >= 0 ? E::widen(array(0, r.row)[cut.first(r.vector) + r.place]) : N(0);
     }
 
+    /* Whether the target is among K vectors of the row. */
+    template <int K> DEVICE bool has_target(const Row &r, int at, int step) {
+        uint32_t after = (uint32_t)(r.vector - at);
+        return after < (uint32_t)(K * step) && (after & (uint32_t)(step - 1)) == 0;
+    }
     template <int K>
     __device__ __forceinline__ void pick(const Row &r, int at, int step, const Vector<E> (&x)[K][1], N *to) const {
+        if (!has_target<K>(r, at, step))
+            return;
+        Vector<E> holds = x[0][0];
 #pragma unroll
-        for (int k = 0; k < K; k++)
+        for (int k = 1; k < K; k++)
             if (at + k * step == r.vector)
+                holds = x[k][0];
 #pragma unroll
-                for (int i = 0; i < W; i++)
-                    if (i == r.place)
-                        *to = x[k][0].get(i);
+        for (int i = 0; i < W; i++)
+            if (i == r.place)
+                *to = holds.get(i);
     }
 
     __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *x_y) const {
-        Unfinished u = {r.row, r.top, s.sum, r.target == kClass ? *x_y : N(0), r.target};
+        Unfinished u = {r.row, r.top, s.sum, r.place >= 0 ? *x_y : N(0), r.target()};
         return u;
     }
 
     template <int K>
     __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int, Vector<E> (&x)[K][1]) const {
         /* Some vectors at a time, to bound how many numbers are unpacked at once. */
-        enum { many = 8 / W < K ? 8 / W : K };
+        enum { at_once = sizeof(N) == 8 ? 8 : 16, many = at_once / W < K ? at_once / W : K };
 #pragma unroll
         for (int first = 0; first < K; first += many) {
             N part[many * W];
-            N top = s.top;
 #pragma unroll
             for (int i = 0; i < many * W; i++)
                 part[i] = x[first + i / W][0].get(i % W);
-            top = larger(top, in_halves<Maximum>(part));
-            s.raise(top);
-            /* A NaN among masked classes must still enter the sum. */
-            N from = top == -Limits<N>::infinity() ? N(0) : top;
-#pragma unroll
-            for (int i = 0; i < many * W; i++)
-                part[i] = exp_below(x[first + i / W][0].get(i % W), from);
-            s.sum += in_halves<Sum>(part);
+            s.enter(part);
         }
     }
 
@@ -115,10 +120,9 @@ template <class E> struct Plain {
         if (p.rows.grad == 0)
             return;
         r.inverse = reduces() ? reciprocal(s.sum) : N(1);
-        r.scale = (N)grad_scale;
-        if (p.rows.grad_loss_rows)
-            r.scale = (N)(grad_scale * ((const N *)p.rows.grad_loss_rows)[r.row]);
-        r.weight = r.inverse * r.scale;
+        r.scale = r.place >= 0 ? (N)grad_scale() : N(0);
+        if (p.rows.grad_loss_rows && r.place >= 0)
+            r.scale = (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[r.row]);
     }
 
     __device__ __forceinline__ void finish(const Unfinished &u, Totals &total) const {
@@ -139,17 +143,46 @@ template <class E> struct Plain {
     __device__ __forceinline__ bool writes() const {
         return p.rows.grad != 0;
     }
-    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int v, const Vector<E> (&x)[1]) const {
-        N g[W];
+    /* Whole vectors go in a straight line; what is left, and what may be NaN in a row that has no NaN for a weight,
+     * goes round a loop. The target's own element is written over what the others' formula gave. */
+    template <int K>
+    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int at, int step, Vector<E> (&x)[K][1],
+                                          const N *x_y) const {
+        typename E::Bits *to = grad(r.row);
+        char *vectors = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+        Below<N> below(r.top);
+        N whole_weight = r.inverse * r.scale, weight = whole_weight * below.factor;
+        bool simple = Below<N>::near(r.top) && weight == weight && cut.fits(to);
+        int finite = (E::kKeepsNan || reduces()) && r.place >= 0;
+        uint32_t left = 0;
+        keep(finite);
 #pragma unroll
-        for (int i = 0; i < W; i++)
-            g[i] = r.target == kClass ? exp_below(x[0].get(i), r.top) * r.weight : N(0);
-        if (v == r.vector)
+        for (int k = 0; k < K; k++) {
+            int v = at + k * step;
+            N g[W];
+            if (v >= cut.vectors)
+                break;
 #pragma unroll
             for (int i = 0; i < W; i++)
-                if (i == r.place)
-                    g[i] = (exp_below(x[0].get(i), r.top) * r.inverse - N(1)) * r.scale;
-        store<E, E>(cut, grad(r.row), v, g);
+                g[i] = below.exp(x[k][0].get(i)) * weight;
+            if (simple && cut.whole(v) && (finite || in_halves<Sum>(g) == in_halves<Sum>(g)))
+                store_whole<E, E>((typename E::Bits *)(vectors + (int64_t)step * (k * GPULOSSI_VECTOR_BYTES)), g, true);
+            else
+                left |= 1u << k;
+        }
+        if (left)
+#pragma unroll 1
+            for (int v = at; left; left >>= 1, v += step) {
+                N g[W];
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    g[i] = r.place >= 0 ? exp_below(x[0][0].get(i), r.top) * whole_weight : N(0);
+                if (left & 1)
+                    store<E, E>(cut, to, v, g);
+                turn(x);
+            }
+        if (has_target<K>(r, at, step))
+            to[cut.first(r.vector) + r.place] = E::narrow((exp_below(*x_y, r.top) * r.inverse - N(1)) * r.scale);
     }
 
     __device__ __forceinline__ bool wants(int) const {
@@ -165,6 +198,13 @@ template <class E> struct Plain {
                 (N)(sums[GPULOSSI_SUM_LOSS] / (p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows : divisor_of<N>(p.rows)));
         if (p.bad_targets)
             *(int64_t *)p.bad_targets = take(&scratch()->bad_targets);
+    }
+
+  private:
+    /* Read once a row, so it takes no registers. */
+    DEVICE double &grad_scale() {
+        __shared__ double of_block;
+        return of_block;
     }
 };
 

@@ -9,7 +9,7 @@
  *   array(a, row), absent(a)  start of a row of array a; a value that adds nothing to the state
  *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. A thread that does
  *                             not lead its group needs no whole Row when there is no gradient
- *   pick(row)                 what finish() needs of a single element, which the gradient may overwrite afterwards
+ *   pick(cut, row)            what finish() needs of a single element, which the gradient may overwrite afterwards
  *   pick(row, at, step, x, to)  the same into shared memory, if the element is among K vectors of the row
  *   reduces()                 whether the state is needed
  *   sums_apart()              whether finish() may be called by every thread of a row with its own part of the state
@@ -18,7 +18,7 @@
  *   unfinished(row, state, picked)  all that finish() needs
  *   finish(unfinished, total) writes the row's results and adds to the total; one thread calls
  *   writes()                  whether write() is wanted, for a loss that is not of one pass
- *   write(cut, row, v, x)     writes the gradients of vector v of the row, whose contents are x
+ *   write(cut, row, at, step, x, picked)  writes the gradients of K vectors; it may use up x
  *   Totals                    what is summed over the rows: a Total
  *   wants(i)                  whether the i-th sum is wanted
  *   concludes()               whether there is anything to do when all rows are done
@@ -28,6 +28,10 @@
 #define GPULOSSI_ROWS_CUH
 
 #include "grid.cuh"
+
+/* What a loss adds up over a row once the state is folded: nothing, or something that is known when the gradient is
+ * written, or that the gradient needs. */
+enum WhenSummed { kNoSums, kSumsLast, kSumsFirst };
 
 /* Turns the vectors of a row round, so that the next one comes first. */
 template <class V, int K, int A> DEVICE void turn(V (&x)[K][A]) {
@@ -49,20 +53,26 @@ template <class Loss> struct Schedule {
     /* The arrays of one row, by where the first vector of the cut begins or would begin. */
     struct Arrays {
         const char *vectors[A];
-        int fit[A], all_fit;
+        int fit[A];
 
-        __device__ __forceinline__ Arrays(const Loss &loss, const Cut<E> &cut, int64_t row) : all_fit(1) {
+        __device__ __forceinline__ Arrays(const Loss &loss, const Cut<E> &cut, int64_t row) {
 #pragma unroll
             for (int a = 0; a < A; a++) {
                 const typename E::Bits *start = loss.array(a, row);
                 vectors[a] = (const char *)(start - cut.head);
                 fit[a] = a == 0 || cut.fits(start); /* it was cut to fit the first */
-                all_fit = all_fit && fit[a];
                 if (A > 1)
                     keep(vectors[a]);
+                if (a > 0)
+                    keep(fit[a]);
             }
-            if (A > 1)
-                keep(all_fit);
+        }
+        __device__ __forceinline__ bool all_fit() const {
+            bool all = true;
+#pragma unroll
+            for (int a = 1; a < A; a++)
+                all = all && fit[a];
+            return all;
         }
         __device__ __forceinline__ const char *at(int a, int v) const {
             return vectors[a] + (int64_t)v * GPULOSSI_VECTOR_BYTES;
@@ -74,7 +84,7 @@ template <class Loss> struct Schedule {
     template <int K, Stay stay>
     DEVICE void load(const Loss &loss, const Cut<E> &cut, const Arrays &arrays, int at, int step,
                      Vector<E> (&x)[K][A]) {
-        if (arrays.all_fit && cut.whole(at) && cut.whole(at + (K - 1) * step)) {
+        if (arrays.all_fit() && cut.whole(at) && cut.whole(at + (K - 1) * step)) {
 #pragma unroll
             for (int k = 0; k < K; k++)
 #pragma unroll
@@ -109,13 +119,20 @@ template <class Loss> struct Schedule {
         }
     }
 
+    /* In halves, which takes fewer registers at a time. */
     template <int K>
-    DEVICE void write(const Loss &loss, const Cut<E> &cut, const typename Loss::Row &r, int at, int step,
-                      Vector<E> (&x)[K][A]) {
+    DEVICE void write_held(const Loss &loss, const Cut<E> &cut, const typename Loss::Row &r, int at, int step,
+                           Vector<E> (&x)[K][A], const N *picked) {
+        typedef Vector<E> Half[K / 2][A];
 #pragma unroll 1
-        for (int k = 0; k < K && at < cut.vectors; k++, at += step) {
-            loss.write(cut, r, at, x[0]);
-            turn(x);
+        for (int half = 0; half < 2 && at < cut.vectors; half++) {
+            loss.write(cut, r, at, step, (Half &)x, picked);
+            at += K / 2 * step;
+#pragma unroll
+            for (int k = 0; k < K / 2; k++)
+#pragma unroll
+                for (int a = 0; a < A; a++)
+                    x[k][a] = x[k + K / 2][a];
         }
     }
 
@@ -135,7 +152,7 @@ template <class Loss> struct Schedule {
 
         /* Short rows are taken several times in a row, where there are enough of them. */
         DEVICE int run(const Group &group, int64_t rows) {
-            return group.size <= kLanes && rows > 16ll * gridDim.x * group.count ? 4 : 1;
+            return group.size <= kLanes && rows > 16ll * gridDim.x * group.count ? Queue::kRun : 1;
         }
 
         __device__ __forceinline__ int64_t row() const { return queue.row(); }
@@ -162,12 +179,15 @@ template <class Loss> struct Schedule {
     template <int K> DEVICE void held(const typename Loss::Params &p) {
         __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK];
         __shared__ typename Loss::Unfinished kept[GPULOSSI_BLOCK];
+        __shared__ bool unfinished[GPULOSSI_BLOCK];
+        __shared__ int turns[GPULOSSI_BLOCK];
         __shared__ N picked[2][GPULOSSI_BLOCK];
         Loss loss(p);
         Rows rows(p);
         Group &group = rows.group;
-        bool unfinished = false;
-        int turn = 0;
+        int &turn = turns[threadIdx.x];
+        turn = 0;
+        unfinished[threadIdx.x] = false;
         totals[threadIdx.x] = Loss::Totals::zero();
 #pragma unroll 1
         for (;;) {
@@ -177,14 +197,15 @@ template <class Loss> struct Schedule {
             Cut<E> cut = rows.cut(loss, row);
             Arrays arrays(loss, cut, row);
             Vector<E> x[K][A];
-            if (more)
+            if (more) {
                 load<K, kRead_once>(loss, cut, arrays, group.rank, group.size, x);
+                rows.queue.announce();
+            }
             typename Loss::Row r = loss.begin(cut, row, true);
-            if (unfinished)
+            if (unfinished[threadIdx.x])
                 loss.finish(kept[threadIdx.x], totals[threadIdx.x]);
             if (!more)
                 break;
-            rows.queue.announce();
             loss.pick(r, group.rank, group.size, x, &picked[turn][group.number]);
             typename Loss::State state = Loss::State::empty();
             if (loss.reduces()) {
@@ -196,12 +217,12 @@ template <class Loss> struct Schedule {
             rows.queue.advance();
             if (live)
                 loss.close(r, state);
-            unfinished = live && group.rank == 0;
-            if (unfinished)
+            unfinished[threadIdx.x] = live && group.rank == 0;
+            if (live && group.rank == 0)
                 kept[threadIdx.x] = loss.unfinished(r, state, &picked[turn][group.number]);
             turn ^= 1;
             if (live && loss.writes())
-                write(loss, cut, r, group.rank, group.size, x);
+                write_held(loss, cut, r, group.rank, group.size, x, &picked[turn ^ 1][group.number]);
         }
         end(loss, (gpulossi_scratch *)p.rows.scratch, totals[threadIdx.x]);
     }
@@ -209,11 +230,12 @@ template <class Loss> struct Schedule {
     /* A row is read in steps of K vectors a thread, and a second time for the gradient where it needs the state. */
     template <int K> DEVICE void streamed(const typename Loss::Params &p) {
         __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK]; /* seldom touched, so they take no registers */
+        __shared__ N picked[2][GPULOSSI_BLOCK];
         Loss loss(p);
         Rows rows(p);
         Group &group = rows.group;
         totals[threadIdx.x] = Loss::Totals::zero();
-        int step = K * group.size;
+        int step = K * group.size, turn = 0;
 #pragma unroll 1
         while (rows.queue.more()) {
             int64_t row = rows.row();
@@ -223,8 +245,11 @@ template <class Loss> struct Schedule {
             typename Loss::Row r = loss.begin(cut, row, leads || loss.writes());
             typename Loss::State state = Loss::State::empty();
             Vector<E> x[K][A];
-            N picked = leads ? loss.pick(r) : N(0);
+            N *to = &picked[turn][group.number];
             int at;
+            turn ^= 1;
+            if (leads)
+                *to = loss.pick(cut, r);
             rows.queue.announce();
             if (!loss.reduces() || loss.sums_apart())
                 group.settle();
@@ -238,14 +263,14 @@ template <class Loss> struct Schedule {
             if (live)
                 loss.close(r, state);
             if (live && (loss.sums_apart() || leads))
-                loss.finish(loss.unfinished(r, state, &picked), totals[threadIdx.x]);
+                loss.finish(loss.unfinished(r, state, to), totals[threadIdx.x]);
             rows.queue.advance();
             if (!Loss::kOnePass && loss.writes() && cut.vectors > group.rank)
             /* From the end: what was read last is still in the cache. */
 #pragma unroll 1
                 for (at = group.rank + (cut.vectors - 1 - group.rank) / step * step; at >= 0; at -= step) {
                     load<K, kRead_once>(loss, cut, arrays, at, group.size, x);
-                    write(loss, cut, r, at, group.size, x);
+                    loss.write(cut, r, at, group.size, x, to);
                 }
         }
         end(loss, (gpulossi_scratch *)p.rows.scratch, totals[threadIdx.x]);

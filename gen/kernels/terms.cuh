@@ -32,8 +32,9 @@ template <class N> struct RowState {
         x.raise(higher);
     }
 
-    /* m elements, of the classes first, first + step, ..., and their masses where there are any. */
-    template <int m>
+    /* m elements and their masses, where there are any, of the classes first, first + step, ...: runs of so many
+     * neighbours each. */
+    template <int run, int m>
     __device__ __forceinline__ void enter(const N (&logits)[m], const N (&a)[m], bool has_masses, bool finds_best,
                                           int64_t first, int64_t step) {
         N part[m], highest = in_halves<Maximum>(logits);
@@ -41,16 +42,18 @@ template <class N> struct RowState {
         raise(larger(x.top, highest));
         x.add(logits);
         if (finds_best && best >= 0 && (rises || x.sum != x.sum)) {
-            bool nan = false;
-#pragma unroll
-            for (int i = 0; i < m; i++)
-                nan = nan || logits[i] != logits[i];
             int place = -1;
 #pragma unroll
             for (int i = m - 1; i >= 0; i--)
-                place = (nan ? logits[i] != logits[i] : logits[i] == highest && rises) ? i : place;
+                place = rises && logits[i] == highest ? i : place;
+            int of_nan = -1;
+            if (x.sum != x.sum)
+#pragma unroll
+                for (int i = m - 1; i >= 0; i--)
+                    of_nan = logits[i] != logits[i] ? i : of_nan;
+            place = of_nan >= 0 ? of_nan : place;
             if (place >= 0)
-                best = first + place * step - (nan ? kNan : 0);
+                best = first + place / run * step + place % run - (of_nan >= 0 ? kNan : 0);
         }
         if (!has_masses)
             return;
@@ -188,6 +191,10 @@ template <class N, class R, Caller kCaller> struct Terms {
     }
     __device__ __forceinline__ N class_weight(int64_t c) const {
         return p.class_weights ? (N)((const R *)p.class_weights)[c] : N(1);
+    }
+    /* The mass of a class of this launch that is a target. */
+    __device__ __forceinline__ N mass_of(int64_t c) const {
+        return has_masses() ? of_block.smooth * class_weight(p.class_offset + c) : N(0);
     }
     __device__ __forceinline__ N row_weight(int64_t row) const {
         return p.row_weights ? (N)((const R *)p.row_weights)[row] : N(1);

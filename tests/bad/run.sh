@@ -135,8 +135,12 @@ if cuda_headers; then
         reject "a symbol of 32-bit addresses" "cuMemAlloc is looked up" prototypes
     changed 's/GPULOSSI_CU_INVALID_PTX = 218/GPULOSSI_CU_INVALID_PTX = 219/' &&
         reject "a wrong error code" "CUDA_ERROR_INVALID_PTX" prototypes
+    changed '/^typedef struct gpulossi_launch_config/,/^}/s/grid\[3\], block\[3\]/block[3], grid[3]/' &&
+        reject "a struct in another order" "CUlaunchConfig.gridDimX" prototypes
+    changed '/^typedef struct gpulossi_launch_attribute/,/^}/s/int unused;//' &&
+        reject "a struct without its padding" "CUlaunchAttribute.value" prototypes
 else
-    skipped=$((skipped + 6)) && echo "  skipped: prototypes, no CUDA toolkit found"
+    skipped=$((skipped + 8)) && echo "  skipped: prototypes, no CUDA toolkit found"
 fi
 
 # What the host programs end with is what tests/host/run.sh says, also when one dies before it has said anything.

@@ -2,8 +2,13 @@
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
 #include "cells.h"
+#include "device.h"
 
-enum { WARM_UP = 3, RUNS = 30, MEGABYTE = 1 << 20, CEILING_STEP = 4, CEILING_THREADS = 512 };
+enum { MEGABYTE = 1 << 20, CEILING_STEP = 4, CEILING_THREADS = 512, NOTHING_BYTES = 336 };
+
+typedef int launch_function(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            struct CUstream_st *, void **, void **);
+typedef int launch_ex_function(const gpulossi_launch_config *, void *, void **, void **);
 
 /* What the library itself does not need of the driver. */
 typedef struct timing {
@@ -21,20 +26,71 @@ static struct {
     void *buffers[4];
     size_t buffer_bytes[4];
     void *small; /* loss, lse, argmax */
+    void *library, *nothing;
+    launch_function *driver_launch;
+    launch_ex_function *driver_launch_ex;
+    long long launches;
     int64_t bytes;
     int cell;
+    char failure[512];
 } bench;
 
-static int check(gpuloss_status status) {
-    if (status != GPULOSS_OK)
-        fprintf(stderr, "bench: %s\n", gpuloss_last_error());
-    return status != GPULOSS_OK;
+const char *bench_failure(void) {
+    return bench.failure;
 }
 
-static int check_driver(const char *what, int code) {
-    if (code != 0)
-        fprintf(stderr, "bench: %s: driver error %d\n", what, code);
-    return code != 0;
+int bench_fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(bench.failure, sizeof bench.failure, format, arguments);
+    va_end(arguments);
+    return 1;
+}
+
+static int check(gpuloss_status status) {
+    return status != GPULOSS_OK && bench_fail("%s", gpuloss_last_error());
+}
+
+int bench_check(const char *what, int code) {
+    return code != 0 && bench_fail("%s: driver error %d", what, code);
+}
+
+long long bench_launches(void) {
+    return bench.launches;
+}
+
+void *bench_symbol(const char *name) {
+    return gpulossi_library_symbol(bench.library, name);
+}
+
+static int counted_launch(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
+                          unsigned threads_z, unsigned shared, struct CUstream_st *stream, void **arguments,
+                          void **extra) {
+    bench.launches++;
+    return bench.driver_launch(function, x, y, z, threads, threads_y, threads_z, shared, stream, arguments, extra);
+}
+
+static int counted_launch_ex(const gpulossi_launch_config *config, void *function, void **arguments, void **extra) {
+    bench.launches++;
+    return bench.driver_launch_ex(config, function, arguments, extra);
+}
+
+/* The driver's functions for gpuloss, whose launches are counted on the way. */
+static void *counted_symbol(void *library, const char *name) {
+    void *found = gpulossi_library_symbol(library, name);
+    if (found != NULL && strcmp(name, "cuLaunchKernel") == 0) {
+        bench.driver_launch = (launch_function *)(uintptr_t)found;
+        return (void *)(uintptr_t)counted_launch;
+    }
+    if (found != NULL && strcmp(name, "cuLaunchKernelEx") == 0) {
+        bench.driver_launch_ex = (launch_ex_function *)(uintptr_t)found;
+        return (void *)(uintptr_t)counted_launch_ex;
+    }
+    return found;
+}
+
+gpuloss_context *bench_context(void) {
+    return bench.context;
 }
 
 static int dtype_of(const char *name) {
@@ -57,6 +113,11 @@ static int has_options(const bench_cell *c) {
     return is(c, "cross_entropy_options");
 }
 
+const char *bench_pass_name(int pass) {
+    static const char *const names[] = {"", "loss", "loss + gradient", "backward"};
+    return names[pass];
+}
+
 double bench_bytes(int cell) {
     const bench_cell *c = &bench_cells[cell];
     double array = (double)c->rows * (double)c->classes * bytes_of(c);
@@ -71,9 +132,9 @@ int bench_ceiling_of(int cell) {
 
 static int launch(const char *kernel, unsigned blocks, unsigned threads, void **arguments) {
     void *function;
-    return check_driver(kernel, bench.context->driver.module_function(&function, bench.module, kernel)) ||
-           check_driver(kernel,
-                        bench.context->driver.launch(function, blocks, 1, 1, threads, 1, 1, 0, NULL, arguments, NULL));
+    return bench_check(kernel, bench.context->driver.module_function(&function, bench.module, kernel)) ||
+           bench_check(kernel,
+                       bench.context->driver.launch(function, blocks, 1, 1, threads, 1, 1, 0, NULL, arguments, NULL));
 }
 
 static int reserve(int which, size_t bytes) {
@@ -106,7 +167,7 @@ int bench_prepare(int cell) {
         reserve(BENCH_GRADIENT, c->pass == BENCH_LOSS ? 256 : bytes) || reserve(BENCH_WEIGHTS, (size_t)classes * 4))
         return 1;
     if (!is_pair(c)) {
-        static const bench_cell weights = {"weights", "f32", 1, 1, 1, 0, 0};
+        static const bench_cell weights = {"weights", "f32", 1, 1, 1, 0, 0, 0};
         void *arguments[] = {&bench.buffers[BENCH_TARGET], &rows, &classes, &seed};
         return fill(BENCH_INPUT, count, c, 0, 16.0f, -8.0f) || launch("fill_targets", 512, 256, arguments) ||
                fill(BENCH_WEIGHTS, classes, &weights, 0, 1.0f, 0.5f);
@@ -134,16 +195,18 @@ static gpuloss_cross_entropy_desc describe_cross_entropy(const bench_cell *c) {
     return d;
 }
 
-static int call_cross_entropy(const bench_cell *c) {
+gpuloss_cross_entropy_desc bench_cross_entropy_desc(int cell) {
+    const bench_cell *c = &bench_cells[cell];
     gpuloss_cross_entropy_desc d = describe_cross_entropy(c);
     d.loss = c->pass == BENCH_BACKWARD ? NULL : bench.small;
     d.argmax = has_options(c) ? (int64_t *)bench.small + 32 : NULL;
     d.lse_in = c->pass == BENCH_BACKWARD ? (char *)bench.small + 256 : NULL;
     d.grad_logits = c->pass == BENCH_LOSS ? NULL : bench.buffers[BENCH_GRADIENT];
-    return check(gpuloss_cross_entropy(bench.context, &d, NULL));
+    return d;
 }
 
-static int call_kl_div(const bench_cell *c) {
+gpuloss_kl_div_desc bench_kl_div_desc(int cell) {
+    const bench_cell *c = &bench_cells[cell];
     gpuloss_kl_div_desc d = GPULOSS_KL_DIV_DEFAULTS;
     d.input = bench.buffers[BENCH_INPUT];
     d.target = bench.buffers[BENCH_TARGET];
@@ -159,7 +222,7 @@ static int call_kl_div(const bench_cell *c) {
     }
     d.loss = bench.small;
     d.grad_input = c->pass == BENCH_LOSS ? NULL : bench.buffers[BENCH_GRADIENT];
-    return check(gpuloss_kl_div(bench.context, &d, NULL));
+    return d;
 }
 
 int bench_kl(uint64_t input, uint64_t target, int64_t rows, int64_t classes, uint64_t loss) {
@@ -174,9 +237,25 @@ int bench_kl(uint64_t input, uint64_t target, int64_t rows, int64_t classes, uin
     return check(gpuloss_kl_div(bench.context, &d, NULL));
 }
 
+int bench_call(void *stream) {
+    if (is_pair(&bench_cells[bench.cell])) {
+        gpuloss_kl_div_desc d = bench_kl_div_desc(bench.cell);
+        return check(gpuloss_kl_div(bench.context, &d, stream));
+    } else {
+        gpuloss_cross_entropy_desc d = bench_cross_entropy_desc(bench.cell);
+        return check(gpuloss_cross_entropy(bench.context, &d, stream));
+    }
+}
+
 static int call_cell(void) {
-    const bench_cell *c = &bench_cells[bench.cell];
-    return is_pair(c) ? call_kl_div(c) : call_cross_entropy(c);
+    return bench_call(NULL);
+}
+
+int bench_launch_nothing(void *stream) {
+    static char block[NOTHING_BYTES];
+    void *arguments[] = {block};
+    return bench_check("nothing", bench.context->driver.launch(bench.nothing, 1, 1, 1, GPULOSSI_BLOCK, 1, 1, 0, stream,
+                                                               arguments, NULL));
 }
 
 static int by_time(const void *a, const void *b) {
@@ -184,23 +263,26 @@ static int by_time(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median time of a call, between events on the stream. */
-static int measure(int (*call)(void), double *milliseconds) {
-    float times[RUNS];
+int bench_median(int (*call)(void), int warm_up, int runs, double *milliseconds) {
+    float times[BENCH_MOST_RUNS];
     int i;
-    for (i = 0; i < WARM_UP + RUNS; i++) {
-        if (check_driver("cuEventRecord", bench.timing.event_record(bench.events[0], NULL)) || call() ||
-            check_driver("cuEventRecord", bench.timing.event_record(bench.events[1], NULL)) ||
-            check_driver("cuEventSynchronize", bench.timing.event_synchronize(bench.events[1])))
+    for (i = 0; i < warm_up + runs; i++) {
+        if (bench_check("cuEventRecord", bench.timing.event_record(bench.events[0], NULL)) || call() ||
+            bench_check("cuEventRecord", bench.timing.event_record(bench.events[1], NULL)) ||
+            bench_check("cuEventSynchronize", bench.timing.event_synchronize(bench.events[1])))
             return 1;
-        if (i >= WARM_UP &&
-            check_driver("cuEventElapsedTime",
-                         bench.timing.event_elapsed(&times[i - WARM_UP], bench.events[0], bench.events[1])))
+        if (i >= warm_up &&
+            bench_check("cuEventElapsedTime",
+                        bench.timing.event_elapsed(&times[i - warm_up], bench.events[0], bench.events[1])))
             return 1;
     }
-    qsort(times, RUNS, sizeof times[0], by_time);
-    *milliseconds = times[RUNS / 2];
+    qsort(times, (size_t)runs, sizeof times[0], by_time);
+    *milliseconds = times[runs / 2];
     return 0;
+}
+
+static int measure(int (*call)(void), double *milliseconds) {
+    return bench_median(call, BENCH_WARM_UP, BENCH_MOST_RUNS, milliseconds);
 }
 
 int bench_measure(double *milliseconds) {
@@ -229,7 +311,7 @@ static int call_ceiling(void) {
 
 /* The best of several grids, so that nobody is measured against a badly launched stream. */
 int bench_ceiling(int which, double *gigabytes_a_second) {
-    static const bench_cell source = {"ceiling", "f32", 1, 1, 1, 0, 0};
+    static const bench_cell source = {"ceiling", "f32", 1, 1, 1, 0, 0, 0};
     /* 0: as many blocks as there are steps, which the hardware hands out in order. */
     static const unsigned blocks_a_multiprocessor[] = {2, 4, 8, 16, 0};
     double moved = (double)bench.bytes * (which + 1);
@@ -244,7 +326,7 @@ int bench_ceiling(int which, double *gigabytes_a_second) {
         ceiling_kind = which;
         ceiling_blocks = blocks_a_multiprocessor[i] * (unsigned)bench.context->multiprocessors;
         if (ceiling_blocks == 0)
-            ceiling_blocks = (unsigned)(bench.bytes / (16 * CEILING_STEP * CEILING_THREADS));
+            ceiling_blocks = 1 + (unsigned)((bench.bytes - 1) / (16 * CEILING_STEP * CEILING_THREADS));
         if (measure(call_ceiling, &milliseconds))
             return 1;
         if (moved / milliseconds / 1e6 > *gigabytes_a_second)
@@ -257,39 +339,41 @@ static int load_ceilings(const char *path) {
     static char text[MEGABYTE];
     size_t length;
     FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        fprintf(stderr, "bench: %s: can't be read\n", path);
-        return 1;
-    }
+    if (file == NULL)
+        return bench_fail("%s: can't be read", path);
     length = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[length] = 0;
-    return check_driver(path, bench.context->driver.module_load(&bench.module, text, 0, NULL, NULL));
+    return bench_check(path, bench.context->driver.module_load(&bench.module, text, 0, NULL, NULL)) ||
+           bench_check("nothing", bench.context->driver.module_function(&bench.nothing, bench.module, "nothing"));
 }
 
 int bench_open(const char *ceilings_ptx, int64_t bytes) {
-    void *library;
+    gpuloss_create_desc desc = {NULL, 0, getenv("GPULOSS_DRIVER"), NULL, NULL};
     struct CUctx_st *current = NULL;
+    bench.library = gpulossi_open(desc.driver_path);
+    if (bench.library != NULL) {
+        desc.symbol = counted_symbol;
+        desc.symbol_user = bench.library;
+    }
     bench.bytes = 2 * bytes; /* of an array of a ceiling */
     bench_list(bytes);
-    if (check(gpuloss_create(&bench.context, NULL)))
+    if (check(gpuloss_create(&bench.context, &desc)))
         return 1;
     /* The driver calls made here need a current context. */
     (void)bench.context->driver.context_current(&current);
     if (current == NULL &&
-        check_driver("cuCtxPushCurrent", bench.context->driver.context_push(bench.context->cuda_context)))
+        bench_check("cuCtxPushCurrent", bench.context->driver.context_push(bench.context->cuda_context)))
         return 1;
-    library = gpulossi_open(NULL);
-#define FIND(field, name, arguments)                                                                                   \
-    bench.timing.field = (int(*) arguments)(uintptr_t)gpulossi_library_symbol(library, name)
+#define FIND(field, name, arguments) bench.timing.field = (int(*) arguments)(uintptr_t)bench_symbol(name)
     FIND(event_create, "cuEventCreate", (void **, unsigned));
     FIND(event_record, "cuEventRecord", (void *, struct CUstream_st *));
     FIND(event_synchronize, "cuEventSynchronize", (void *));
     FIND(event_elapsed, "cuEventElapsedTime", (float *, void *, void *));
 #undef FIND
     return load_ceilings(ceilings_ptx) ||
-           check_driver("cuEventCreate", bench.timing.event_create(&bench.events[0], 0)) ||
-           check_driver("cuEventCreate", bench.timing.event_create(&bench.events[1], 0)) ||
+           bench_check("cuEventCreate", bench.timing.event_create(&bench.events[0], 0)) ||
+           bench_check("cuEventCreate", bench.timing.event_create(&bench.events[1], 0)) ||
            check(gpuloss_alloc(bench.context, &bench.small, MEGABYTE + (size_t)bytes / 4));
 }
 

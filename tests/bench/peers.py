@@ -1,29 +1,33 @@
 """Runs the cells of the benchmark through others as well, on the same buffers in the same process.
 
-    python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX [--all] [--bytes N] [CSV]
+    python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX [--all] [--bytes N] [--most N] [--csv FILE] [LOSS]
 
-Prints a table; CSV gets the raw numbers. Times are medians between CUDA events, gradients are taken through autograd, as
+Takes what the program bench takes (main.c). Times are medians between CUDA events, gradients are taken through autograd, as
 users take them. The peers are PyTorch, torch.compile of the same function, and Liger, QuACK and flash-attention where
-they are installed and have the loss. Without --all only the published cells run; with it the whole grid, of which each
-cell moves about N bytes, without torch.compile, which would take most of the time.
+they are installed and have the loss. Without --all only the published cells run; with it the whole grid, without
+torch.compile, which would take most of the time.
+
+    python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX --calls N
+
+prints what a call costs the host instead, and beside it what PyTorch's costs, by itself and in a CUDA graph.
 """
 
 import argparse
-import csv
 import ctypes
 import statistics
-import sys
+import time
 import warnings
 
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 
 READ, COPY, BLEND = range(3)
 LOSS, BOTH, BACKWARD = 1, 2, 3
-PASS_NAMES = {LOSS: "loss", BOTH: "loss + gradient", BACKWARD: "backward"}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 STORED_AS = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "<i2"}
 WARM_UP, RUNS = 3, 30
+BATCHES, GRAPH_CALLS = 10, 20
 LOG_2 = 0.6931471805599453
 
 
@@ -36,7 +40,32 @@ class Cell(ctypes.Structure):
         ("inner", ctypes.c_int64),
         ("passes", ctypes.c_int),
         ("headline", ctypes.c_int),
+        ("tiny", ctypes.c_int),
     ]
+
+
+class Calls(ctypes.Structure):
+    _fields_ = [("launches", ctypes.c_int)] + [(name, ctypes.c_double) for name in ("issued", "done", "bare", "graph")]
+
+
+class Failures:
+    """Who is missing or failed, and why: said once, when the table is done."""
+
+    def __init__(self):
+        self.missing = {}
+        self.first = {}
+        self.count = {}
+
+    def failed(self, who, cell, reason):
+        lines = str(reason).splitlines() or [type(reason).__name__]
+        self.first.setdefault(who, f"{cell.loss.decode()} {cell.dtype.decode()} {cell.rows} x {cell.classes}: {lines[0][:160]}")
+        self.count[who] = self.count.get(who, 0) + 1
+
+    def print(self):
+        for who, reason in self.missing.items():
+            print(f"{who} is missing: {reason}")
+        for who, count in self.count.items():
+            print(f"{who} failed on {count} cells, the first {self.first[who]}")
 
 
 class Buffer:
@@ -105,7 +134,7 @@ def torch_function(bench, cell):
     }[name]
 
 
-def libraries():
+def libraries(failures):
     """What else is installed: {peer: {loss: function}}."""
     found = {}
     try:
@@ -120,20 +149,20 @@ def libraries():
             ),
             "jsd_logits": lambda x, t: liger_jsd(F.log_softmax(x, dim=1), F.log_softmax(t, dim=1)),
         }
-    except ImportError:
-        pass
+    except ImportError as error:
+        failures.missing["liger"] = error
     try:
         from quack.cross_entropy import cross_entropy
 
         found["quack"] = {"cross_entropy": lambda x, t: cross_entropy(x, t, reduction="mean")}
-    except ImportError:
-        pass
+    except ImportError as error:
+        failures.missing["quack"] = error
     try:
         from flash_attn.ops.triton.cross_entropy import cross_entropy_loss
 
         found["flash"] = {"cross_entropy": lambda x, t: cross_entropy_loss(x, t)[0].mean()}
-    except ImportError:
-        pass
+    except ImportError as error:
+        failures.missing["flash"] = error
     return found
 
 
@@ -153,8 +182,8 @@ def peer_time(cell, function, x, t):
     return measure(lambda: torch.autograd.grad(loss, x, retain_graph=True))
 
 
-def peer_times(bench, cell, peers):
-    """Milliseconds by peer; None where it lacks the loss or fails."""
+def peer_times(bench, cell, peers, failures):
+    """Milliseconds by peer, of those that have the loss and did not fail."""
     name = cell.loss.decode()
     x, t = tensors(bench, cell)
     functions = {"eager": torch_function(bench, cell)}
@@ -168,9 +197,48 @@ def peer_times(bench, cell, peers):
             # The libraries write gradients over the logits, which the others still need.
             times[peer] = peer_time(cell, function, x.clone() if peer in peers else x, t)
         except Exception as error:
-            print(f"  {peer} failed: {str(error).splitlines()[0][:100]}", file=sys.stderr)
+            failures.failed(peer, cell, error)
         torch.cuda.empty_cache()
     return times
+
+
+def call_times(call, calls):
+    """Microseconds a call, of calls in a row without waiting: until it returns, and until the GPU has finished too."""
+    issued, done = [], []
+    call()
+    torch.cuda.synchronize()
+    for _ in range(BATCHES):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        issued.append(1e6 * (time.perf_counter() - start) / calls)
+        torch.cuda.synchronize()
+        done.append(1e6 * (time.perf_counter() - start) / calls)
+    return statistics.median(issued), statistics.median(done)
+
+
+def graph_time(call, calls):
+    """Microseconds a call of a graph of many, until the GPU has finished."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH_CALLS):
+            call()
+    return call_times(graph.replay, max(1, calls // GRAPH_CALLS))[1] / GRAPH_CALLS
+
+
+def eager_call(bench, cell):
+    function = torch_function(bench, cell)
+    x, t = tensors(bench, cell)
+    if cell.passes == LOSS:
+        return lambda: function(x, t)
+    x = x.detach().requires_grad_(True)
+    return lambda: torch.autograd.grad(function(x, t), x)
 
 
 def accuracy(bench):
@@ -190,7 +258,7 @@ def accuracy(bench):
         exact /= rows
         ours = torch.zeros(1, device="cuda")
         if bench.bench_kl(q.data_ptr(), t.data_ptr(), rows, classes, ours.data_ptr()):
-            raise SystemExit(1)
+            fail(bench)
         torch.cuda.synchronize()
         eager = F.kl_div(torch.log(q), t, reduction="batchmean").item()
         lines.append(
@@ -205,22 +273,116 @@ def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("bench")
     parser.add_argument("ceilings")
-    parser.add_argument("csv", nargs="?")
+    parser.add_argument("loss", nargs="?")
+    parser.add_argument("--csv")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--bytes", type=int, default=1 << 30)
-    return parser.parse_args()
+    parser.add_argument("--most", type=int, default=1 << 62)
+    parser.add_argument("--calls", type=int, default=0)
+    return parser.parse_intermixed_args()
+
+
+def fail(bench):
+    raise SystemExit(f"bench: {bench.bench_failure().decode()}")
 
 
 def open_bench(arguments):
     bench = ctypes.CDLL(arguments.bench)
     bench.bench_kl.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint64]
     bench.bench_open.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    bench.bench_csv_open.argtypes = [ctypes.c_char_p]
+    bench.bench_csv_line.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_double, ctypes.c_double]
     bench.bench_buffer.restype = ctypes.c_uint64
     bench.bench_bytes.restype = ctypes.c_double
+    for name in ("bench_failure", "bench_pass_name", "bench_calls_heading", "bench_calls_line"):
+        getattr(bench, name).restype = ctypes.c_char_p
     if bench.bench_open(arguments.ceilings.encode(), arguments.bytes):
-        raise SystemExit(2)
+        fail(bench)
     cells = ctypes.POINTER(Cell).in_dll(bench, "bench_cells")
     return bench, [cells[i] for i in range(bench.bench_cell_count())]
+
+
+def print_ceilings(bench):
+    ceilings = []
+    for which, name in enumerate(("read", "copy", "read two, write one")):
+        rate = ctypes.c_double()
+        if bench.bench_ceiling(which, ctypes.byref(rate)):
+            fail(bench)
+        ceilings.append(rate.value)
+        print(f"ceiling {name:<20} {rate.value:7.0f} GB/s")
+    return ceilings
+
+
+def is_wanted(arguments, bench, i, cell):
+    if bench.bench_bytes(i) > arguments.most:
+        return False
+    return cell.loss.decode() == arguments.loss if arguments.loss else cell.headline or arguments.all
+
+
+def our_time(bench, cell, failures):
+    milliseconds = ctypes.c_double()
+    if bench.bench_measure(ctypes.byref(milliseconds)) == 0:
+        return {"gpuloss": milliseconds.value}
+    failures.failed("gpuloss", cell, bench.bench_failure().decode())
+    return {}
+
+
+def table_line(bench, i, cell, ceiling, times, names):
+    """What the table says of a cell; a time that is not there stays blank."""
+    line = f"{cell.loss.decode():<21} {cell.dtype.decode():<5} {cell.rows:>8} {cell.classes:>8}  "
+    line += f"{bench.bench_pass_name(cell.passes).decode():<16} "
+    ours = times.get("gpuloss")
+    if ours is None:
+        line += f"{'':9} {'':6} {'':6}"
+    else:
+        rate = bench.bench_bytes(i) / ours / 1e6
+        line += f"{1000 * ours:9.1f} {rate:6.0f} {100 * rate / ceiling:6.1f}"
+    for name in names:
+        line += f" {1000 * times[name]:9.1f}" if name in times else f" {'':9}"
+        line += f" {times[name] / ours:6.1f}" if name in times and ours is not None else f" {'':6}"
+    return line
+
+
+def print_table(bench, cells, arguments, failures):
+    ceilings = print_ceilings(bench)
+    peers = libraries(failures)
+    names = ["eager", "compiled", *peers]
+    print(f"PyTorch {torch.__version__}; times in microseconds; % of the ceiling that has the cell's mix of reads and writes")
+    print(f"{'loss':<21} {'dtype':<5} {'rows':>8} {'classes':>8}  {'pass':<16} {'gpuloss':>9} {'GB/s':>6} {'ceil%':>6}"
+          + "".join(f" {name:>9} {'times':>6}" for name in names))
+    for i, cell in enumerate(cells):
+        if not is_wanted(arguments, bench, i, cell):
+            continue
+        if bench.bench_prepare(i):
+            failures.failed("gpuloss", cell, bench.bench_failure().decode())
+            continue
+        ceiling = ceilings[bench.bench_ceiling_of(i)]
+        times = our_time(bench, cell, failures) | peer_times(bench, cell, peers, failures)
+        print(table_line(bench, i, cell, ceiling, times, names), flush=True)
+        for who, milliseconds in times.items():
+            if bench.bench_csv_line(i, who.encode(), milliseconds, ceiling):
+                fail(bench)
+    for line in accuracy(bench):
+        print(line)
+
+
+def print_calls(bench, cells, arguments, failures):
+    print("at the right end PyTorch eager: issued, done, and in a graph")
+    print(bench.bench_calls_heading(arguments.calls).decode() + "".join(f" {n:>8}" for n in ("eager", "done", "graph")))
+    for i, cell in enumerate(cells):
+        if not cell.tiny:
+            continue
+        measured = Calls()
+        if bench.bench_prepare(i) or bench.bench_measure_calls(arguments.calls, ctypes.byref(measured)):
+            fail(bench)
+        line = bench.bench_calls_line(i, ctypes.byref(measured)).decode()
+        call, batch = eager_call(bench, cell), max(1, arguments.calls // BATCHES)
+        try:
+            line += "".join(f" {microseconds:8.2f}" for microseconds in call_times(call, batch))
+            line += f" {graph_time(call, batch):8.2f}"
+        except Exception as error:
+            failures.failed("eager", cell, error)
+        print(line, flush=True)
 
 
 def main():
@@ -230,42 +392,12 @@ def main():
     torch.cuda.init()
     torch.zeros(1, device="cuda")
     bench, cells = open_bench(arguments)
-    ceilings = []
-    for which, name in enumerate(("read", "copy", "read two, write one")):
-        rate = ctypes.c_double()
-        if bench.bench_ceiling(which, ctypes.byref(rate)):
-            raise SystemExit(1)
-        ceilings.append(rate.value)
-        print(f"ceiling {name:<20} {rate.value:7.0f} GB/s")
-    peers = libraries()
-    names = ["eager", "compiled", *peers]
-    print(f"PyTorch {torch.__version__}; times in microseconds; % of the ceiling that has the cell's mix of reads and writes")
-    print(f"{'loss':<21} {'dtype':<5} {'rows':>8} {'classes':>8}  {'pass':<16} {'gpuloss':>9} {'GB/s':>6} {'ceil%':>6}"
-          + "".join(f" {name:>9} {'times':>6}" for name in names))
-    rows = []
-    for i, cell in enumerate(cells):
-        if not (cell.headline or arguments.all):
-            continue
-        milliseconds = ctypes.c_double()
-        if bench.bench_prepare(i) or bench.bench_measure(ctypes.byref(milliseconds)):
-            raise SystemExit(1)
-        ours = milliseconds.value
-        times = peer_times(bench, cell, peers)
-        rate = bench.bench_bytes(i) / ours / 1e6
-        share = 100 * rate / ceilings[bench.bench_ceiling_of(i)]
-        loss, dtype, passes = cell.loss.decode(), cell.dtype.decode(), PASS_NAMES[cell.passes]
-        rows.append([loss, dtype, cell.rows, cell.classes, passes, ours, rate, share] + [times.get(n) for n in names])
-        print(f"{loss:<21} {dtype:<5} {cell.rows:>8} {cell.classes:>8}  {passes:<16} {1000 * ours:9.1f} {rate:6.0f} "
-              f"{share:6.1f}"
-              + "".join(f" {1000 * times[n]:9.1f} {times[n] / ours:6.1f}" if n in times else f" {'':9} {'':6}"
-                        for n in names), flush=True)
-    for line in accuracy(bench):
-        print(line)
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow("loss dtype rows classes pass gpuloss_ms GB/s ceiling%".split() + [f"{n}_ms" for n in names])
-            writer.writerows(rows)
+    failures = Failures()
+    if arguments.csv and bench.bench_csv_open(arguments.csv.encode()):
+        fail(bench)
+    (print_calls if arguments.calls else print_table)(bench, cells, arguments, failures)
+    failures.print()
+    raise SystemExit("gpuloss" in failures.count)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,18 @@
 #!/bin/bash
-# run.sh [--all] [--bytes N]: the benchmark, with PyTorch beside it where that is installed, else alone.
-set -e
+# run.sh [--all] [--bytes N] [--most N] [LOSS]: the benchmark, with PyTorch beside it where that is installed, else alone;
+# then what a call costs the host, over $CALLS calls, and the time to the first loss. The raw results go to
+# $BUILD/bench.csv.
+set -u
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-    python3 tests/bench/peers.py "$BUILD/libbench.so" tests/bench/ceilings.ptx "$@" "$BUILD/bench.csv"
+    bench() { python3 tests/bench/peers.py "$BUILD/libbench.so" tests/bench/ceilings.ptx "$@"; }
 else
-    echo 'PyTorch is not installed here: no peers'
-    "$BUILD/bench" tests/bench/ceilings.ptx "$@"
+    echo 'no peers: PyTorch is not installed here, or finds no GPU'
+    bench() { "$BUILD/bench" tests/bench/ceilings.ptx "$@"; }
 fi
+status=0
+bench --csv "$BUILD/bench.csv" "$@" || status=1
+echo
+bench --calls "${CALLS:-2000}" || status=1
+echo
+bash tests/bench/first_loss.sh || status=1
+exit $status

@@ -3,6 +3,7 @@
 #define __CUDA_API_VERSION_INTERNAL // also what older symbols look like
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
@@ -29,6 +30,9 @@
 #define REAL_module_function cuModuleGetFunction
 #define REAL_launch cuLaunchKernel
 #define REAL_blocks_per_sm cuOccupancyMaxActiveBlocksPerMultiprocessor
+#define REAL_launch_ex cuLaunchKernelEx
+#define REAL_function_attribute cuFuncSetAttribute
+#define REAL_clusters cuOccupancyMaxActiveClusters
 #define REAL_memory_alloc cuMemAlloc_v2
 #define REAL_memory_free cuMemFree_v2
 #define REAL_upload cuMemcpyHtoDAsync_v2
@@ -50,6 +54,7 @@ template <class Ours, class Real> struct same {
                       is_number<Ours>::value &&is_number<Real>::value > ::value ||
                           (std::is_void<Ours>::value && std::is_class<Real>::value);
 };
+template <> struct same<gpulossi_launch_config, CUlaunchConfig> : std::true_type {}; // see below
 template <class Ours, class Real> struct same<const Ours, const Real> : same<Ours, Real> {};
 template <class Ours, class Real> struct same<Ours *, Real *> : same<Ours, Real> {};
 
@@ -63,6 +68,26 @@ template <class R, class A, class... As, class S, class B, class... Bs> struct s
     static_assert(same_call<int arguments, decltype(REAL_##field)>::value, symbol " is declared otherwise in cuda.h");
 GPULOSSI_DRIVER(ROW)
 #undef ROW
+
+// The structs that are declared anew lie in memory as those of cuda.h.
+#define FIELD(ours, field, real, real_field)                                                                           \
+    static_assert(offsetof(ours, field) == offsetof(real, real_field), #real "." #real_field);
+FIELD(gpulossi_launch_config, grid, CUlaunchConfig, gridDimX)
+FIELD(gpulossi_launch_config, grid[1], CUlaunchConfig, gridDimY)
+FIELD(gpulossi_launch_config, grid[2], CUlaunchConfig, gridDimZ)
+FIELD(gpulossi_launch_config, block, CUlaunchConfig, blockDimX)
+FIELD(gpulossi_launch_config, block[1], CUlaunchConfig, blockDimY)
+FIELD(gpulossi_launch_config, block[2], CUlaunchConfig, blockDimZ)
+FIELD(gpulossi_launch_config, shared_bytes, CUlaunchConfig, sharedMemBytes)
+FIELD(gpulossi_launch_config, stream, CUlaunchConfig, hStream)
+FIELD(gpulossi_launch_config, attributes, CUlaunchConfig, attrs)
+FIELD(gpulossi_launch_config, attribute_count, CUlaunchConfig, numAttrs)
+FIELD(gpulossi_launch_attribute, id, CUlaunchAttribute, id)
+FIELD(gpulossi_launch_attribute, value, CUlaunchAttribute, value.clusterDim.x)
+FIELD(gpulossi_launch_attribute, value[1], CUlaunchAttribute, value.clusterDim.y)
+FIELD(gpulossi_launch_attribute, value[2], CUlaunchAttribute, value.clusterDim.z)
+static_assert(sizeof(gpulossi_launch_config) == sizeof(CUlaunchConfig), "CUlaunchConfig");
+static_assert(sizeof(gpulossi_launch_attribute) == sizeof(CUlaunchAttribute), "CUlaunchAttribute");
 
 #define NAME_(name) #name
 #define NAME(name) NAME_(name)
@@ -78,6 +103,12 @@ VALUE(GPULOSSI_CU_JIT_COMPILATION_DISABLED, CUDA_ERROR_JIT_COMPILATION_DISABLED)
 VALUE(GPULOSSI_CU_ATTRIBUTE_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
 VALUE(GPULOSSI_CU_ATTRIBUTE_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
 VALUE(GPULOSSI_CU_ATTRIBUTE_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+VALUE(GPULOSSI_CU_ATTRIBUTE_SHARED_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+VALUE(GPULOSSI_CU_ATTRIBUTE_CLUSTERS, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)
+VALUE(GPULOSSI_CU_FUNCTION_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+VALUE(GPULOSSI_CU_FUNCTION_SHARED_CARVEOUT, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
+VALUE(GPULOSSI_CU_FUNCTION_NON_PORTABLE_CLUSTER, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED)
+VALUE(GPULOSSI_CU_LAUNCH_CLUSTER, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
 VALUE(GPULOSSI_CU_JIT_ERROR_LOG, CU_JIT_ERROR_LOG_BUFFER)
 VALUE(GPULOSSI_CU_JIT_ERROR_LOG_BYTES, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
 VALUE(GPULOSSI_CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING)

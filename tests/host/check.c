@@ -33,6 +33,11 @@ gpuloss_context *new_context(void) {
     return context;
 }
 
+gpuloss_context *new_context_without_clusters(void) {
+    fake.has_clusters = 0;
+    return new_context();
+}
+
 void expect_ok_(gpuloss_status got, int line) {
     if (got != GPULOSS_OK)
         fail_msg("line %d: %s: %s", line, gpuloss_status_name(got), gpuloss_last_error());

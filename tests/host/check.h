@@ -17,6 +17,8 @@ int finish_test(void **state);
 #define TEST(function) cmocka_unit_test_setup_teardown(function, begin_test, finish_test)
 
 gpuloss_context *new_context(void);
+/* The GPU has none for the rest of the test. */
+gpuloss_context *new_context_without_clusters(void);
 
 /* The status, and a message that begins with the function's name and holds each of the words. */
 void expect_error_(gpuloss_status got, gpuloss_status expected, const char *function, const char *word, int line);
@@ -78,6 +80,7 @@ int kl_divisor_tests(void);
 int kl_refusal_tests(void);
 int sparse_tests(void);
 int unpack_tests(void);
+int cluster_tests(void);
 int thread_tests(void);
 
 #endif

@@ -35,8 +35,21 @@ int fake_begin(const char *symbol, int needs) {
         code = fake.fail_code;
     if (fake.fail_symbol != NULL && strcmp(fake.fail_symbol, symbol) == 0)
         code = fake.fail_code;
-    if (code != 0)
+    if (code != 0) {
         fake.failed = symbol;
+        fake.failed_attribute = 0;
+    }
+    return code;
+}
+
+int fake_begin_attribute(const char *symbol, int needs, int attribute) {
+    int code = fake_begin(symbol, needs);
+    if (attribute == fake.fail_attribute) {
+        code = fake.fail_code;
+        fake.failed = symbol;
+    }
+    if (code != 0)
+        fake.failed_attribute = attribute;
     return code;
 }
 
@@ -95,14 +108,16 @@ static int fake_device_name(char *name, int bytes, int device) {
     return fake_end(code);
 }
 static int fake_device_attribute(int *value, int attribute, int device) {
-    int code = fake_begin("cuDeviceGetAttribute", NEEDS_NOTHING);
+    int code = fake_begin_attribute("cuDeviceGetAttribute", NEEDS_NOTHING, attribute);
     if (code == 0 && (device < 0 || device >= fake.devices))
         code = 101;
     if (code == 0)
-        *value = attribute == 75   ? fake.major
-                 : attribute == 76 ? fake.minor
-                 : attribute == 16 ? fake.multiprocessors
-                                   : -1;
+        *value = attribute == 75    ? fake.major
+                 : attribute == 76  ? fake.minor
+                 : attribute == 16  ? fake.multiprocessors
+                 : attribute == 97  ? fake.shared_optin
+                 : attribute == 120 ? fake.has_clusters
+                                    : -1;
     return fake_end(code);
 }
 
@@ -295,6 +310,13 @@ static int fake_stream_capturing(struct CUstream_st *stream, int *capturing) {
     return fake_end(code);
 }
 
+static int fake_clusters(int *clusters, void *function, const gpulossi_launch_config *config) {
+    return fake_active_clusters(clusters, function, config);
+}
+static int fake_launch_ex(const gpulossi_launch_config *config, void *function, void **parameters, void **extra) {
+    return fake_launch_config(config, function, parameters, extra);
+}
+
 void *fake_symbol(void *user, const char *name) {
     size_t i;
     if (user != &fake)
@@ -335,6 +357,7 @@ int fake_depth(void) {
 }
 
 void fake_reset(void) {
+    static const int active_clusters[FAKE_CLUSTER_SIZES] = {396, 198, 96, 46, 20};
     int i;
     for (i = 0; i < fake.memories; i++)
         free((void *)(uintptr_t)fake.memory[i].base);
@@ -347,6 +370,9 @@ void fake_reset(void) {
     fake.multiprocessors = 132;
     fake.blocks_small = 8;
     fake.blocks_large = 4;
+    fake.has_clusters = 1;
+    fake.shared_optin = 232448;
+    memcpy(fake.active_clusters, active_clusters, sizeof active_clusters);
     fake.fail_code = 719;
     for (i = 0; i < FAKE_CONTEXTS; i++)
         fake.context[i].device = i % FAKE_DEVICES;

@@ -12,7 +12,8 @@ enum {
     FAKE_DEVICES = 2,
     FAKE_CONTEXTS = 4, /* first the primary contexts of the devices, then those that a program made itself */
     FAKE_RECORDS = 1024,
-    FAKE_PREPARED = 64
+    FAKE_PREPARED = 64,
+    FAKE_CLUSTER_SIZES = 5 /* 1, 2, 4, 8 and 16 blocks */
 };
 
 struct CUctx_st {
@@ -32,11 +33,15 @@ typedef struct fake_module {
     char *ptx; /* as it was given */
     char entry[64];
     int live, release_failed;
+    int for_clusters; /* its text is for GPUs that have them */
+    unsigned shared_bytes_allowed;
+    int non_portable_allowed;
 } fake_module;
 
 typedef struct fake_launched {
     char entry[64];
     unsigned grid, block, shared_bytes;
+    unsigned cluster; /* blocks; 0: launched without clusters */
     struct CUstream_st *stream;
     union {
         gpulossi_rows rows; /* every parameter struct begins with it */
@@ -59,6 +64,8 @@ struct fake_driver {
     /* What it plays; see fake_reset for the defaults. */
     int driver_version, devices, major, minor, multiprocessors;
     int blocks_small, blocks_large; /* resident blocks by size */
+    int has_clusters, shared_optin;
+    int active_clusters[FAKE_CLUSTER_SIZES];
     int capturing;
     const char *missing[4]; /* symbols it does not have */
     const char *log;        /* of a module load that fails */
@@ -67,12 +74,14 @@ struct fake_driver {
     long fail_at;
     int fail_from_there_on;
     const char *fail_symbol;
+    int fail_attribute; /* of a device or a function: asking for it, or setting it */
     int fail_code;
     long fail_malloc_at;
 
     /* What happened. */
     long calls, mallocs;
-    const char *failed; /* symbol of the last call that was made to fail */
+    const char *failed;   /* symbol of the last call that was made to fail ... */
+    int failed_attribute; /* ... and the attribute that it was about */
     int launches, fills, modules, memories, streams_live, mallocs_live;
     gpulossi_cross_entropy prepared[FAKE_PREPARED]; /* of prepare kernels that wait for the launch they were made for */
     int prepares;

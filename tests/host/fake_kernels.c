@@ -22,6 +22,8 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
             fake_violate("cuModuleLoadDataEx with option %d", options[i]);
     if (fake.capturing)
         fake_violate("cuModuleLoadDataEx during capture");
+    if (strstr(ptx, ".target sm_") != NULL && atoi(strstr(ptx, ".target sm_") + 11) > 10 * fake.major + fake.minor)
+        fake_violate("cuModuleLoadDataEx of a text for newer GPUs");
     if (entry == NULL || !fake_room(fake.modules, "modules"))
         code = 218;
     if (code != 0) {
@@ -32,6 +34,8 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     made->context = fake_current();
     made->live = 1;
     made->ptx = strdup(ptx);
+    made->for_clusters = strstr(ptx, "\n.target sm_90\n") != NULL;
+    made->shared_bytes_allowed = 48 * 1024;
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
     *module = made;
     fake.modules++;
@@ -84,8 +88,10 @@ static int is_prepared_by(const fake_launched *l, const gpulossi_cross_entropy *
     const gpulossi_kl_div *kl = &l->parameters.kl_div;
     const gpulossi_kl_div_sparse *sparse = &l->parameters.kl_div_sparse;
     const uint32_t not_counted = GPULOSSI_EVEN | GPULOSSI_KEEP_ZERO_NAN;
+    gpulossi_cross_entropy counted = l->parameters.cross_entropy;
+    counted.rows.slots = 0;
     if (strstr(l->entry, "kl_div") == NULL)
-        return memcmp(prepared, &l->parameters.cross_entropy, sizeof *prepared) == 0;
+        return memcmp(prepared, &counted, sizeof *prepared) == 0;
     if (prepared->class_weights != 0 || prepared->rows.rows != rows->rows ||
         prepared->rows.flags != (rows->flags & ~not_counted))
         return 0;
@@ -119,36 +125,104 @@ static size_t parameter_bytes(const char *entry) {
     return strstr(entry, "kl_div") ? sizeof(gpulossi_kl_div) : sizeof(gpulossi_cross_entropy);
 }
 
-static int launch(void *function, const unsigned *grid, const unsigned *block, unsigned shared_bytes,
-                  struct CUstream_st *stream, void **parameters) {
-    int code = fake_begin("cuLaunchKernel", NEEDS_CONTEXT);
+/* What a real driver checks of a launch in clusters, also when it is only asked about one. The size of the clusters, or
+ * 0 where it takes none of that size. */
+static unsigned cluster_of(const char *symbol, const fake_module *module, const fake_config *config) {
+    fake_attribute attribute;
+    unsigned *cluster = attribute.value.cluster, size;
+    memset(&attribute, 0, sizeof attribute);
+    if (config->attribute_count == 1 && config->attributes != NULL)
+        memcpy(&attribute, config->attributes, sizeof attribute);
+    if (attribute.id != 4) {
+        fake_violate("%s of %s without the attribute of a cluster", symbol, module->entry);
+        return 0;
+    }
+    size = cluster[0];
+    if (size < 1 || size > 16 || cluster[1] != 1 || cluster[2] != 1)
+        fake_violate("%s with clusters of %u %u %u", symbol, size, cluster[1], cluster[2]);
+    else if (config->grid[0] % size != 0)
+        fake_violate("%s with %u blocks in clusters of %u", symbol, config->grid[0], size);
+    if (config->shared_bytes > module->shared_bytes_allowed)
+        fake_violate("%s with %u bytes where %u are allowed", symbol, config->shared_bytes,
+                     module->shared_bytes_allowed);
+    return size <= 8 || module->non_portable_allowed ? size : 0;
+}
+
+static int active_clusters(unsigned size) {
+    int i = 0;
+    while (i + 1 < FAKE_CLUSTER_SIZES && 1u << i < size)
+        i++;
+    return fake.active_clusters[i];
+}
+
+int fake_function_attribute(void *function, int attribute, int value) {
+    int code = fake_begin_attribute("cuFuncSetAttribute", NEEDS_CONTEXT, attribute);
+    fake_module *module = (fake_module *)function;
+    if (!module->live)
+        fake_violate("cuFuncSetAttribute of an unloaded module");
+    if (attribute == 8 && value > fake.shared_optin)
+        fake_violate("cuFuncSetAttribute of %d bytes where a block has %d", value, fake.shared_optin);
+    if (attribute != 8 && attribute != 9 && attribute != 14)
+        fake_violate("cuFuncSetAttribute of %d", attribute);
+    if (code == 0 && attribute == 8)
+        module->shared_bytes_allowed = (unsigned)value;
+    else if (code == 0 && attribute == 14)
+        module->non_portable_allowed = value;
+    return fake_end(code);
+}
+int fake_active_clusters(int *clusters, void *function, const void *config) {
+    static const char symbol[] = "cuOccupancyMaxActiveClusters";
+    int code = fake_begin(symbol, NEEDS_CONTEXT);
+    const fake_config *asked = (const fake_config *)config;
+    unsigned size = cluster_of(symbol, (fake_module *)function, asked);
+    if (asked->block[0] != 256 || asked->shared_bytes != ((fake_module *)function)->shared_bytes_allowed)
+        fake_violate("%s of %u threads with %u bytes", symbol, asked->block[0], asked->shared_bytes);
+    if (code == 0 && size == 0)
+        code = 912;
+    if (code == 0)
+        *clusters = active_clusters(size);
+    return fake_end(code);
+}
+
+static int launch(const char *symbol, void *function, const fake_config *config, void **parameters, void **extra) {
+    int code = fake_begin(symbol, NEEDS_CONTEXT);
     fake_module *module = (fake_module *)function;
     fake_launched *made = &fake.launch[fake.launches];
+    const unsigned *grid = config->grid, *block = config->block;
+    unsigned cluster = module->for_clusters ? cluster_of(symbol, module, config) : 0;
     if (!module->live)
-        fake_violate("cuLaunchKernel of an unloaded module");
+        fake_violate("%s of an unloaded module", symbol);
     if (fake_depth() > 0 && module->context != fake_current())
         code = 400;
+    if (extra != NULL)
+        fake_violate("%s with extra", symbol);
     if (grid[0] == 0 || grid[1] != 1 || grid[2] != 1 || block[0] == 0 || block[1] != 1 || block[2] != 1)
-        fake_violate("cuLaunchKernel with grid %u %u %u, block %u %u %u", grid[0], grid[1], grid[2], block[0], block[1],
+        fake_violate("%s with grid %u %u %u, block %u %u %u", symbol, grid[0], grid[1], grid[2], block[0], block[1],
                      block[2]);
+    if (!module->for_clusters && strcmp(symbol, "cuLaunchKernel") != 0)
+        fake_violate("%s of %s", symbol, module->entry);
+    if (module->for_clusters && (cluster == 0 || (cluster > 1 && active_clusters(cluster) == 0)))
+        fake_violate("%s of clusters that are too large", symbol);
     if (code != 0 || !fake_room(fake.launches, "launches"))
         return fake_end(code);
     memset(made, 0, sizeof *made);
     snprintf(made->entry, sizeof made->entry, "%s", module->entry);
     made->grid = grid[0];
     made->block = block[0];
-    made->shared_bytes = shared_bytes;
-    made->stream = stream;
+    made->shared_bytes = config->shared_bytes;
+    made->cluster = cluster;
+    made->stream = config->stream;
     memcpy(&made->parameters, parameters[0], parameter_bytes(module->entry));
-    check_scratch(made->parameters.rows.scratch, stream);
+    check_scratch(made->parameters.rows.scratch, config->stream);
     check_prepared(made);
     fake.launches++;
     return fake_end(0);
 }
 int fake_launch(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                 unsigned shared_bytes, struct CUstream_st *stream, void **parameters, void **extra) {
-    const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
-    if (extra != NULL)
-        fake_violate("cuLaunchKernel with extra");
-    return launch(function, grid, block, shared_bytes, stream, parameters);
+    const fake_config config = {{gx, gy, gz}, {bx, by, bz}, shared_bytes, stream, NULL, 0};
+    return launch("cuLaunchKernel", function, &config, parameters, extra);
+}
+int fake_launch_config(const void *config, void *function, void **parameters, void **extra) {
+    return launch("cuLaunchKernelEx", function, (const fake_config *)config, parameters, extra);
 }

@@ -13,7 +13,8 @@ static const struct group {
     {"parameters", parameter_tests},    {"unpack", unpack_tests},
     {"kl_choice", kl_choice_tests},     {"kl_parameters", kl_parameter_tests},
     {"kl_divisors", kl_divisor_tests},  {"kl_refusals", kl_refusal_tests},
-    {"sparse", sparse_tests},           {"threads", thread_tests},
+    {"sparse", sparse_tests},           {"clusters", cluster_tests},
+    {"threads", thread_tests},
 };
 
 int main(int count, char **arguments) {

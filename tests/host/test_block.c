@@ -20,6 +20,10 @@ static const char *module_name(int module) {
     return gpulossi_image_of(module)->entry + strlen("gpuloss_");
 }
 
+static int is_for_clusters(int module) {
+    return gpulossi_target_of(module) == GPULOSSI_CLUSTER_GPU;
+}
+
 static FILE *open_in_folder(const char *name, const char *suffix) {
     char path[512];
     FILE *file;
@@ -58,7 +62,7 @@ static void every_module_has_its_text(void **state) {
         const gpulossi_image *image = gpulossi_image_of(module);
         unsigned char *text = (unsigned char *)malloc(image->bytes), *read = (unsigned char *)malloc(image->bytes + 1);
         FILE *file = open_in_folder(module_name(module), ".ptx");
-        char entry[128];
+        char begin[64], entry[128];
         size_t count = fread(read, 1, image->bytes + 1, file);
         fclose(file);
         assert_non_null(image->words);
@@ -67,7 +71,10 @@ static void every_module_has_its_text(void **state) {
             fail_msg("%s/%s.ptx is not what gpuloss.h holds: run `make ptx`", folder, module_name(module));
         assert_int_equal(text[count], 0);
         assert_null(memchr(text, 0, count));
-        assert_int_equal(strncmp((char *)text, ".version 6.0\n.target sm_70\n", 27), 0);
+        snprintf(begin, sizeof begin, ".version %s\n.target sm_%d\n", is_for_clusters(module) ? "7.8" : "6.0",
+                 gpulossi_target_of(module));
+        assert_int_equal(strncmp((char *)text, begin, strlen(begin)), 0);
+        assert_int_equal(strstr((char *)text, "barrier.cluster") != NULL, is_for_clusters(module));
         snprintf(entry, sizeof entry, ".entry %s(", image->entry);
         assert_non_null(strstr((char *)text, entry));
         /* One kernel a module. */
@@ -110,6 +117,12 @@ static void every_module_has_its_row(void **state) {
         assert_int_equal(r.packed, image->packed_bytes);
         assert_in_range(r.registers, 8, 255);
         assert_in_range(r.shared, 0, 48 * 1024);
+        /* What a GPU is asked to have for each kind. */
+        if (is_for_clusters(module))
+            assert_in_range(r.shared + GPULOSSI_SLOTS * GPULOSSI_BLOCK * GPULOSSI_VECTOR_BYTES, 0,
+                            GPULOSSI_CLUSTER_SHARED_BYTES);
+        else
+            assert_int_equal(gpulossi_target_of(module), 70);
         if (r.spills != 0)
             fail_msg("%s spills %ld bytes", r.module, r.spills);
     }

@@ -21,23 +21,25 @@ static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, c
     change;                                                                                                            \
     expect_kernel(&d, name, __LINE__)
 
-/* Each option by itself leaves the kernels that know none; what is given its neutral value does not. */
-static void every_option_alone(const gpuloss_cross_entropy_desc *call, const char *plain) {
+/* Each option by itself leaves the kernels that know none; what is given its neutral value does not. `plain_of_lse`:
+ * the kernel where no state of a row is to be found. */
+static void every_option_alone(const gpuloss_cross_entropy_desc *call, const char *plain, const char *plain_of_lse,
+                               const char *options) {
     gpuloss_cross_entropy_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     TAKES((void)0, plain);
-    TAKES(d.class_weights = AT(6), "options");
-    TAKES(d.row_weights = AT(6), "options");
-    TAKES(d.label_smoothing = 1e-9, "options");
-    TAKES(d.lse_square_scale = 1e-9, "options");
-    TAKES(d.logit_scale = 1.5, "options");
-    TAKES(d.logit_scale = -1.0, "options");
-    TAKES(d.softcap = 1e30, "options");
-    TAKES(d.z_loss = AT(6), "options");
-    TAKES(d.z_loss_rows = AT(6), "options");
-    TAKES(d.argmax = (int64_t *)AT(6), "options");
-    TAKES(d.correct = (int64_t *)AT(6), "options");
-    TAKES(d.grad_dtype = other, "options");
+    TAKES(d.class_weights = AT(6), options);
+    TAKES(d.row_weights = AT(6), options);
+    TAKES(d.label_smoothing = 1e-9, options);
+    TAKES(d.lse_square_scale = 1e-9, options);
+    TAKES(d.logit_scale = 1.5, options);
+    TAKES(d.logit_scale = -1.0, options);
+    TAKES(d.softcap = 1e30, options);
+    TAKES(d.z_loss = AT(6), options);
+    TAKES(d.z_loss_rows = AT(6), options);
+    TAKES(d.argmax = (int64_t *)AT(6), options);
+    TAKES(d.correct = (int64_t *)AT(6), options);
+    TAKES(d.grad_dtype = other, options);
     TAKES(give_probabilities(&d), "probabilities");
     TAKES((give_probabilities(&d), d.label_smoothing = 0.5), "probabilities");
     TAKES((give_probabilities(&d), d.grad_logits = NULL, d.grad_target_probabilities = AT(6)), "probabilities");
@@ -56,22 +58,114 @@ static void every_option_alone(const gpuloss_cross_entropy_desc *call, const cha
     TAKES(d.divisor_in = AT(6), plain);
     TAKES(d.reduction = GPULOSS_SUM, plain);
     TAKES((d.loss_rows = AT(6), d.lse = AT(7), d.bad_targets = (int64_t *)AT(8)), plain);
-    TAKES(d.lse_in = AT(6), plain);
+    TAKES(d.lse_in = AT(6), plain_of_lse);
+    TAKES((d.lse_in = AT(6), d.softcap = 2.0), "options");
     TAKES(d.grad_loss = d.grad_loss_rows = AT(6), plain);
 }
 
 static void options_leave_the_plain_kernels(void **state) {
     size_t t;
     (void)state;
+    context = new_context_without_clusters();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        d.dtype = every_dtype[t].dtype;
+        every_option_alone(&d, "held", "held", "options");
+        d.classes = 1 << 20;
+        d.rows = 8;
+        every_option_alone(&d, "streamed", "streamed", "options");
+    }
+    gpuloss_destroy(context);
+}
+
+/* Double has no kernels for clusters, and neither have probabilities and columns. */
+static void options_leave_the_plain_kernels_of_clusters(void **state) {
+    size_t t;
+    (void)state;
     context = new_context();
     for (t = 0; t < DTYPES; t++) {
         gpuloss_cross_entropy_desc d = some_cross_entropy();
         d.dtype = every_dtype[t].dtype;
-        every_option_alone(&d, "held");
         d.classes = 1 << 20;
         d.rows = 8;
-        every_option_alone(&d, "streamed");
+        if (d.dtype == GPULOSS_F64)
+            every_option_alone(&d, "streamed", "streamed", "options");
+        else
+            every_option_alone(&d, "clustered", "streamed", "options_clustered");
     }
+    gpuloss_destroy(context);
+}
+
+/* Rows of so many vectors, each of which begins on 16 bytes, with and without options. */
+static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const char *plain, const char *options,
+                           int line) {
+    const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    d.classes = vectors * width;
+    expect_kernel(&d, plain, line);
+    d.z_loss = AT(6);
+    expect_kernel(&d, options, line);
+    /* The last one has a single element, and rows that begin anywhere touch one more. */
+    d.classes = (vectors - 1) * width + 1;
+    expect_kernel(&d, options, line);
+    d.logits_stride = vectors * width + 1;
+    d.classes = (vectors - 1) * width - width + 2;
+    expect_kernel(&d, options, line);
+}
+#define ROWS_OF(vectors, plain, options) expect_rows_of(vectors, d, plain, options, __LINE__)
+
+/* With a gradient: rows that a block can't hold. */
+static void long_rows_that_are_written(void **state) {
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        const int has = every_dtype[t].dtype != GPULOSS_F64;
+        d.dtype = every_dtype[t].dtype;
+        for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
+            ROWS_OF(2048, "held", "options");
+            ROWS_OF(2049, has ? "clustered" : "streamed", has ? "options_clustered" : "options");
+        }
+    }
+    gpuloss_destroy(context);
+}
+
+/* Without: only rows that are fewer than the multiprocessors, and worth two blocks. */
+static void long_rows_that_are_few(void **state) {
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        const int has = every_dtype[t].dtype != GPULOSS_F64;
+        d.dtype = every_dtype[t].dtype;
+        d.rows = fake.multiprocessors - 1;
+        ROWS_OF(2047, "held", "options");
+        ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
+        d.grad_logits = NULL;
+        ROWS_OF(2047, "held", "options");
+        ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
+        d.rows = 1;
+        ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
+        d.rows = fake.multiprocessors;
+        ROWS_OF(2048, "held", "options");
+        ROWS_OF(2049, "streamed", "options");
+        ROWS_OF(1 << 16, "streamed", "options");
+    }
+    gpuloss_destroy(context);
+}
+
+/* What is made of no rows needs no cluster. */
+static void long_rows_that_are_none(void **state) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    (void)state;
+    context = new_context();
+    d.rows = 0;
+    d.classes = 1 << 20;
+    expect_kernel(&d, "streamed", __LINE__);
+    d.softcap = 2.0;
+    expect_kernel(&d, "options", __LINE__);
+    assert_int_equal(last_launch()->grid, 1);
     gpuloss_destroy(context);
 }
 
@@ -88,6 +182,11 @@ static void shards_leave_the_plain_kernels(void **state) {
         TAKES((d.total_classes = d.classes, d.class_offset = 0), "options");
         TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), "options");
         TAKES((d.shard_rows = NULL, d.bad_targets = (int64_t *)AT(6)), "options");
+        base.rows = 8;
+        base.classes = 1 << 18;
+        base.total_classes = 1 << 20;
+        TAKES((void)0, base.dtype == GPULOSS_F64 ? "options" : "options_clustered");
+        TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), "options");
     }
     gpuloss_destroy(context);
 }
@@ -101,11 +200,12 @@ static void expect_group(const gpuloss_cross_entropy_desc *d, const char *name, 
 static void groups_of_held_rows(void **state) {
     size_t t;
     (void)state;
-    context = new_context();
+    context = new_context_without_clusters();
     for (t = 0; t < DTYPES; t++) {
         gpuloss_cross_entropy_desc d = some_cross_entropy();
         unsigned group;
         d.dtype = every_dtype[t].dtype;
+        d.grad_logits_stride = 1 << 16; /* no stretch of memory */
         for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
             const char *next = group < GPULOSSI_BLOCK ? "held" : "streamed";
             d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * 16 / every_dtype[t].bytes;
@@ -115,6 +215,38 @@ static void groups_of_held_rows(void **state) {
         }
         d.classes = 1;
         expect_group(&d, "held", 1, __LINE__);
+    }
+    gpuloss_destroy(context);
+}
+
+/* Rows that do not all begin on 16 bytes, of which many lie in one stretch of memory without a gap. */
+static void short_rows_in_stretches(void **state) {
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+        base.dtype = every_dtype[t].dtype;
+        base.classes = GPULOSSI_SHORT_CLASSES - 1;
+        if (base.dtype == GPULOSS_F64) {
+            TAKES((void)0, "held");
+            continue;
+        }
+        TAKES((void)0, "short_rows");
+        TAKES(d.classes = 1, "short_rows");
+        TAKES(d.classes = GPULOSSI_SHORT_CLASSES + 1, "held");
+        TAKES(d.classes = GPULOSSI_SHORT_CLASSES, "held");
+        TAKES((d.classes = GPULOSSI_SHORT_CLASSES, d.logits = (const char *)d.logits + 8), "short_rows");
+        TAKES(d.logits_stride = d.classes + 2, "held");
+        TAKES(d.grad_logits_stride = d.classes + 2, "held");
+        TAKES(d.grad_logits = NULL, "short_rows");
+        TAKES((d.grad_logits = NULL, d.grad_logits_stride = d.classes + 2), "short_rows");
+        TAKES(d.lse_in = AT(6), "short_rows");
+        TAKES(d.softcap = 2.0, "options");
+        TAKES(d.inner = 8, "columns");
+        TAKES(d.rows = 0, "short_rows");
+        assert_int_equal(last_launch()->grid, 1);
+        assert_int_equal(last_launch()->parameters.rows.group, GPULOSSI_BLOCK);
     }
     gpuloss_destroy(context);
 }
@@ -204,8 +336,13 @@ static void even_rows(void **state) {
 int choice_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(options_leave_the_plain_kernels),
+        TEST(options_leave_the_plain_kernels_of_clusters),
+        TEST(long_rows_that_are_written),
+        TEST(long_rows_that_are_few),
+        TEST(long_rows_that_are_none),
         TEST(shards_leave_the_plain_kernels),
         TEST(groups_of_held_rows),
+        TEST(short_rows_in_stretches),
         TEST(groups_of_rows_with_options),
         TEST(groups_of_columns),
         TEST(even_rows),

@@ -54,6 +54,9 @@ static void missing_symbols(void **state) {
         {"cuModuleGetFunction", 1},
         {"cuLaunchKernel", 1},
         {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 0},
+        {"cuLaunchKernelEx", 0},
+        {"cuFuncSetAttribute", 0},
+        {"cuOccupancyMaxActiveClusters", 0},
         {"cuMemAlloc_v2", 1},
         {"cuMemFree_v2", 1},
         {"cuMemcpyHtoDAsync_v2", 1},
@@ -78,6 +81,9 @@ static void missing_symbols(void **state) {
             gpuloss_context *context = new_context();
             expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
             assert_int_equal(fake.launches, 2);
+            d.classes = 100000;
+            expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+            assert_int_equal(fake.launches, 4);
             gpuloss_destroy(context);
             assert_int_equal(fake_leaks(), 0);
         }

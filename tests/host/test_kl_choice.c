@@ -27,7 +27,7 @@ static void expect_rows(const gpuloss_kl_div_desc *d, const fake_launched *l, in
                  (long long)rows->last_classes);
     if (cut)
         assert_int_equal(rows->group, GPULOSSI_BLOCK);
-    else
+    else if (d->classes <= 1000 && l->cluster == 0)
         assert_true(rows->group < GPULOSSI_BLOCK);
 }
 #define TAKES(change, name, cut)                                                                                       \
@@ -117,39 +117,95 @@ static void options_leave_the_plain_kernels(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Two arrays of logits have a kernel of their own, for forward KL without the terms or the gradient of the target. */
+static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const char *logits, const char *distances) {
+    gpuloss_kl_div_desc base = *call, d;
+    const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
+    TAKES((void)0, logits, 0);
+    TAKES(d.input_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
+    TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
+    TAKES(d.divergence = GPULOSS_REVERSE_KL, distances, 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), distances, 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), distances, 0);
+    TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, distances, 0);
+    TAKES(d.target_dtype = other, "options", 0);
+    TAKES(d.grad_target = AT(6), "options", 0);
+    TAKES((d.grad_target = AT(6), d.grad_input = NULL), "options", 0);
+    TAKES(d.loss_elements = AT(6), "options", 0);
+    TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, "options", 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), logits, 0);
+    TAKES(d.target_dtype = d.dtype, logits, 0);
+    TAKES(d.temperature = 2.0, logits, 0);
+    TAKES((d.temperature = 2.0, d.flags = GPULOSS_TEMPERATURE_SQUARED), logits, 0);
+    TAKES(d.row_weights = AT(6), logits, 0);
+    TAKES(GIVE_LABELS(&d), logits, 0);
+    TAKES(d.grad_loss_rows = d.loss_rows = AT(6), logits, 0);
+    TAKES(d.divisor_in = AT(6), logits, 0);
+    TAKES((d.reduction = GPULOSS_NONE, d.loss = NULL), logits, 0);
+    TAKES((d.input_stride = d.classes + 1, d.target_stride = d.classes + 2), logits, 0);
+    TAKES(d.grad_input_stride = d.classes + 3, logits, 0);
+    TAKES(d.grad_input = NULL, logits, 0);
+    base.divergence = GPULOSS_REVERSE_KL;
+    TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
+    TAKES(d.target_dtype = other, "options", 0);
+    TAKES(d.grad_target = AT(6), "options", 0);
+    TAKES(d.loss_elements = AT(6), "options", 0);
+    TAKES((GIVE_LABELS(&d), d.row_weights = AT(6), d.temperature = 2.0), distances, 0);
+}
+
+/* Two arrays of logits have kernels of their own, without the terms or the gradient of the target: for forward KL, and
+ * in clusters for each divergence. */
 static void logits_of_both_sides(void **state) {
     size_t t;
     (void)state;
     context = new_context();
     for (t = 0; t < DTYPES; t++) {
-        gpuloss_kl_div_desc base = some_kl_div(), d;
-        const gpuloss_dtype other = every_dtype[t].dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
-        base.dtype = every_dtype[t].dtype;
-        base.input_kind = base.target_kind = GPULOSS_LOGITS;
-        TAKES((void)0, "logits", 0);
-        TAKES(d.input_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
-        TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
-        TAKES(d.divergence = GPULOSS_REVERSE_KL, "options", 0);
-        TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), "options", 0);
-        TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), "options", 0);
-        TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, "options", 0);
-        TAKES(d.target_dtype = other, "options", 0);
-        TAKES(d.grad_target = AT(6), "options", 0);
-        TAKES((d.grad_target = AT(6), d.grad_input = NULL), "options", 0);
-        TAKES(d.loss_elements = AT(6), "options", 0);
-        TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, "options", 0);
-        TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), "logits", 0);
-        TAKES(d.target_dtype = d.dtype, "logits", 0);
-        TAKES(d.temperature = 2.0, "logits", 0);
-        TAKES((d.temperature = 2.0, d.flags = GPULOSS_TEMPERATURE_SQUARED), "logits", 0);
-        TAKES(d.row_weights = AT(6), "logits", 0);
-        TAKES(GIVE_LABELS(&d), "logits", 0);
-        TAKES(d.grad_loss_rows = d.loss_rows = AT(6), "logits", 0);
-        TAKES(d.divisor_in = AT(6), "logits", 0);
-        TAKES((d.reduction = GPULOSS_NONE, d.loss = NULL), "logits", 0);
-        TAKES((d.input_stride = 1001, d.target_stride = 1002, d.grad_input_stride = 1003), "logits", 0);
+        gpuloss_kl_div_desc d = some_kl_div();
+        d.dtype = every_dtype[t].dtype;
+        d.input_kind = d.target_kind = GPULOSS_LOGITS;
+        const char *distances = every_dtype[t].dtype == GPULOSS_F64 ? "options" : "distances_clustered";
+        every_option_of_logits_alone(&d, "logits", distances);
+        d.classes = 100000;
+        every_option_of_logits_alone(&d, d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered", distances);
+        d.classes = 100;
+        every_option_of_logits_alone(&d, "logits", "options");
     }
+    gpuloss_destroy(context);
+}
+
+/* Rows of the input that have so many vectors, each of which begins on 16 bytes, or which begin anywhere. */
+static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char *name, int line) {
+    const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    d.classes = vectors * width;
+    expect_kernel(&d, name, line);
+    d.target_stride = d.grad_input_stride = d.classes + 1;
+    expect_kernel(&d, name, line);
+    d.grad_input = NULL;
+    d.grad_input_stride = 0;
+    expect_kernel(&d, name, line);
+    d.input_stride = d.classes + 1;
+    d.classes -= 2 * width - 2;
+    expect_kernel(&d, name, line);
+}
+
+/* Both arrays count, however many rows there are and whether or not there is a gradient. */
+static void long_rows_of_logits(void **state) {
+    static const int64_t rows[] = {1, 131, 132, 1000};
+    size_t t, r;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++)
+        for (r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+            gpuloss_kl_div_desc d = some_kl_div();
+            d.dtype = every_dtype[t].dtype;
+            d.rows = rows[r];
+            d.input_kind = d.target_kind = GPULOSS_LOGITS;
+            expect_logits_of(512, d, "logits", __LINE__);
+            expect_logits_of(513, d, d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered", __LINE__);
+            expect_logits_of(5130, d, d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered", __LINE__);
+            d.divergence = GPULOSS_TOTAL_VARIATION;
+            expect_logits_of(64, d, "options", __LINE__);
+            expect_logits_of(65, d, d.dtype == GPULOSS_F64 ? "options" : "distances_clustered", __LINE__);
+        }
     gpuloss_destroy(context);
 }
 
@@ -190,7 +246,7 @@ static void groups_of_rows(void **state) {
     size_t t;
     int logits; /* how many sides are */
     (void)state;
-    context = new_context();
+    context = new_context_without_clusters();
     for (t = 0; t < DTYPES; t++)
         for (logits = 0; logits < 3; logits++) {
             gpuloss_kl_div_desc even = some_kl_div(), d;
@@ -279,6 +335,11 @@ static void no_rows(void **state) {
     assert_int_equal(expect_kernel(&d, "options", __LINE__)->grid, 1);
     assert_int_equal(fake.launches, 1);
     d = base;
+    d.grad_target = d.loss_elements = NULL;
+    d.input_kind = d.target_kind = GPULOSS_LOGITS;
+    d.classes = 100000;
+    assert_int_equal(expect_kernel(&d, "logits", __LINE__)->grid, 1);
+    d = base;
     d.grad_target = NULL;
     assert_int_equal(expect_kernel(&d, "pp", __LINE__)->grid, 1);
     assert_int_equal(last_launch()->parameters.rows.rows, 0);
@@ -291,6 +352,7 @@ int kl_choice_tests(void) {
         TEST(kinds_choose_the_kernel),
         TEST(options_leave_the_plain_kernels),
         TEST(logits_of_both_sides),
+        TEST(long_rows_of_logits),
         TEST(ends_of_jensen_shannon),
         TEST(groups_of_rows),
         TEST(even_rows),

@@ -6,6 +6,36 @@ static const int64_t sizes[] = {1,    2,    3,    5,    7,    8,     31,    33, 
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GPULOSS_BF16};
 
+static int log2_of(unsigned n) {
+    int i = 0;
+    while (1u << i < n)
+        i++;
+    return i;
+}
+
+/* The slots of a cluster have room for a row, or there are as many as there can be, but no step of them is in vain. */
+static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int arrays) {
+    const gpulossi_rows *rows = &l->parameters.rows;
+    const int size = log2_of(l->cluster);
+    const int64_t most = fake.active_clusters[size], clusters = l->grid / l->cluster, threads = 256 * l->cluster;
+    assert_int_equal(1u << size, l->cluster);
+    assert_int_equal(l->block, 256);
+    assert_int_equal(rows->group, 256);
+    assert_int_equal(l->grid % l->cluster, 0);
+    assert_int_equal(clusters, rows->rows < most ? rows->rows : most);
+    assert_in_range(rows->slots, 4, 16 / arrays);
+    assert_int_equal(rows->slots % 4, 0);
+    assert_int_equal(l->shared_bytes, rows->slots * (unsigned)arrays * 256 * 16);
+    assert_true((rows->slots - 4) * threads <= vectors); /* one more may be counted */
+    assert_true(rows->slots * threads >= vectors || (l->cluster == 16 && rows->slots == 16 / (unsigned)arrays));
+}
+
+/* Short rows that a block takes at a time. */
+static uint64_t rows_of_a_stretch(const fake_launched *l) {
+    int64_t rows = GPULOSSI_SHORT / l->parameters.rows.classes;
+    return rows < GPULOSSI_BLOCK ? (uint64_t)rows : GPULOSSI_BLOCK;
+}
+
 /* scratch_bytes: what the query for a workspace says. */
 static void is_sound(gpuloss_context *context, const fake_launched *l, size_t scratch_bytes) {
     const gpulossi_rows *rows = &l->parameters.rows;
@@ -13,6 +43,8 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     uint64_t together, at_once;
     expect_ok(gpuloss_get_info(context, &info));
     assert_int_equal(l->shared_bytes, 0);
+    assert_int_equal(rows->slots, 0);
+    assert_int_equal(l->cluster, 0);
     assert_int_equal(l->block, GPULOSSI_BLOCK);
     assert_in_range(l->grid, 1, info.multiprocessors * (l->block > 256 ? fake.blocks_large : fake.blocks_small));
     assert_true(rows->group >= 1);
@@ -23,7 +55,7 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     assert_true(rows->scratch != 0);
     assert_int_equal(scratch_bytes, sizeof(gpulossi_scratch));
     /* No block of the grid is without a row, unless there is no row at all, and none that could run is missing. */
-    together = l->block / rows->group;
+    together = strstr(l->entry, "short_rows") != NULL ? rows_of_a_stretch(l) : l->block / rows->group;
     at_once = (uint64_t)info.multiprocessors * (uint64_t)(l->block > 256 ? fake.blocks_large : fake.blocks_small);
     if (rows->rows > 0)
         assert_true(l->grid * together < (uint64_t)rows->rows + together);
@@ -43,47 +75,75 @@ static int64_t bytes_of(gpuloss_dtype dtype) {
     return dtype == GPULOSS_F64 ? 8 : dtype == GPULOSS_F32 ? 4 : 2;
 }
 
+/* Vectors of 16 bytes that a row touches, at most, over the ways in which the rows can lie. */
+static int64_t vectors_touched(uintptr_t base, int64_t stride, int64_t classes, int64_t element) {
+    int64_t most = 0, row;
+    for (row = 0; row < 16; row++) {
+        uintptr_t first = base + (uintptr_t)(row * stride * element), last = first + (uintptr_t)(classes * element) - 1;
+        int64_t touched = (int64_t)(last / 16 - first / 16) + 1;
+        most = touched > most ? touched : most;
+    }
+    return most;
+}
+
+/* A row of logits that was launched either way. */
+static void is_sound_either_way(gpuloss_context *context, const gpuloss_cross_entropy_desc *d, size_t scratch_bytes) {
+    const fake_launched *l = last_launch();
+    const int64_t element = bytes_of(d->dtype), stride = d->logits_stride != 0 ? d->logits_stride : d->classes;
+    if (l->cluster != 0)
+        is_sound_in_clusters(l, vectors_touched((uintptr_t)d->logits, stride, d->classes, element), 1);
+    else
+        is_sound(context, l, scratch_bytes);
+}
+
+static void cross_entropy_shapes_on(int multiprocessors, int has_clusters) {
+    size_t t;
+    int r, c;
+    gpuloss_context *context;
+    fake_reset();
+    fake_set_current(&fake.context[2]);
+    fake.multiprocessors = multiprocessors;
+    fake.has_clusters = has_clusters;
+    context = new_context();
+    for (t = 0; t < 4; t++)
+        for (r = 0; r < (int)SIZES; r++)
+            for (c = 0; c < (int)SIZES; c++) {
+                gpuloss_cross_entropy_desc d = some_cross_entropy();
+                const fake_launched *l;
+                size_t bytes;
+                d.dtype = dtypes[t];
+                d.rows = sizes[r];
+                d.classes = sizes[c];
+                /* Far enough apart for the biggest. */
+                d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+                fake.launches = 0;
+                expect_ok(gpuloss_cross_entropy_workspace(context, &d, &bytes));
+                expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+                assert_int_equal(fake.launches, 2);
+                assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
+                assert_int_equal(fake.launch[0].block, GPULOSSI_BLOCK);
+                assert_in_range(fake.launch[0].grid, 1, 4 * multiprocessors);
+                l = last_launch();
+                is_sound_either_way(context, &d, bytes);
+                assert_int_equal(l->parameters.rows.rows, d.rows);
+                assert_int_equal(l->parameters.rows.classes, d.classes);
+                assert_int_equal(l->parameters.rows.last_classes, d.classes);
+                assert_non_null(strstr(l->entry, "_entropy_"));
+                if (strstr(l->entry, "streamed"))
+                    assert_int_equal(l->parameters.rows.group, l->block);
+                assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
+                                 is_even(d.logits, d.classes, bytes_of(d.dtype)));
+            }
+    gpuloss_destroy(context);
+}
+
 static void cross_entropy_shapes(void **state) {
     static const int multiprocessors[] = {1, 20, 132, 255};
-    size_t m, t;
-    int r, c;
+    size_t m;
     (void)state;
     for (m = 0; m < sizeof multiprocessors / sizeof multiprocessors[0]; m++) {
-        gpuloss_context *context;
-        fake_reset();
-        fake_set_current(&fake.context[2]);
-        fake.multiprocessors = multiprocessors[m];
-        context = new_context();
-        for (t = 0; t < 4; t++)
-            for (r = 0; r < (int)SIZES; r++)
-                for (c = 0; c < (int)SIZES; c++) {
-                    gpuloss_cross_entropy_desc d = some_cross_entropy();
-                    const fake_launched *l;
-                    size_t bytes;
-                    d.dtype = dtypes[t];
-                    d.rows = sizes[r];
-                    d.classes = sizes[c];
-                    /* Far enough apart for the biggest. */
-                    d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-                    fake.launches = 0;
-                    expect_ok(gpuloss_cross_entropy_workspace(context, &d, &bytes));
-                    expect_ok(gpuloss_cross_entropy(context, &d, NULL));
-                    assert_int_equal(fake.launches, 2);
-                    assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
-                    assert_int_equal(fake.launch[0].block, GPULOSSI_BLOCK);
-                    assert_in_range(fake.launch[0].grid, 1, 4 * multiprocessors[m]);
-                    l = last_launch();
-                    is_sound(context, l, bytes);
-                    assert_int_equal(l->parameters.rows.rows, d.rows);
-                    assert_int_equal(l->parameters.rows.classes, d.classes);
-                    assert_int_equal(l->parameters.rows.last_classes, d.classes);
-                    assert_non_null(strstr(l->entry, "_entropy_"));
-                    if (strstr(l->entry, "streamed"))
-                        assert_int_equal(l->parameters.rows.group, l->block);
-                    assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
-                                     is_even(d.logits, d.classes, bytes_of(d.dtype)));
-                }
-        gpuloss_destroy(context);
+        cross_entropy_shapes_on(multiprocessors[m], 0);
+        cross_entropy_shapes_on(multiprocessors[m], 1);
     }
 }
 
@@ -134,6 +194,33 @@ static void kl_div_shapes(void **state) {
     gpuloss_destroy(context);
 }
 
+static void kl_div_shapes_of_logits(void **state) {
+    gpuloss_context *context = new_context();
+    size_t t;
+    int r, c;
+    (void)state;
+    for (t = 0; t < 4; t++)
+        for (r = 0; r < (int)SIZES; r++)
+            for (c = 0; c < (int)SIZES; c++) {
+                gpuloss_kl_div_desc d = some_kl_div();
+                d.dtype = dtypes[t];
+                d.input_kind = d.target_kind = GPULOSS_LOGITS;
+                d.rows = sizes[r];
+                d.classes = sizes[c];
+                d.target = GPULOSS_PTR((uintptr_t)1 << 55);
+                d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
+                fake.launches = 0;
+                expect_ok(gpuloss_kl_div(context, &d, NULL));
+                assert_int_equal(fake.launches, 1);
+                if (last_launch()->cluster != 0)
+                    is_sound_in_clusters(
+                        last_launch(), vectors_touched((uintptr_t)d.input, d.classes, d.classes, bytes_of(d.dtype)), 2);
+                else
+                    is_sound(context, last_launch(), sizeof(gpulossi_scratch));
+            }
+    gpuloss_destroy(context);
+}
+
 static void kl_div_sparse_shapes(void **state) {
     gpuloss_context *context = new_context();
     size_t t;
@@ -165,17 +252,6 @@ static void kl_div_sparse_shapes(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Vectors of 16 bytes that a row touches, at most, over the ways in which the rows can lie. */
-static int64_t vectors_touched(uintptr_t base, int64_t stride, int64_t classes, int64_t element) {
-    int64_t most = 0, row;
-    for (row = 0; row < 16; row++) {
-        uintptr_t first = base + (uintptr_t)(row * stride * element), last = first + (uintptr_t)(classes * element) - 1;
-        int64_t touched = (int64_t)(last / 16 - first / 16) + 1;
-        most = touched > most ? touched : most;
-    }
-    return most;
-}
-
 /* A held row fits the registers of its threads, wherever it begins. */
 static void held_rows_fit(void **state) {
     gpuloss_context *context = new_context();
@@ -199,7 +275,7 @@ static void held_rows_fit(void **state) {
                         fake.launches = 0;
                         expect_ok(gpuloss_cross_entropy(context, &d, NULL));
                         l = last_launch();
-                        is_sound(context, l, sizeof(gpulossi_scratch));
+                        is_sound_either_way(context, &d, sizeof(gpulossi_scratch));
                         assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
                                          is_even(d.logits, d.logits_stride, element));
                         if (strstr(l->entry, "held"))
@@ -309,10 +385,9 @@ static void occupancy_limits_the_grid(void **state) {
 
 int launch_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(cross_entropy_shapes),         TEST(kl_div_shapes),
-        TEST(kl_div_sparse_shapes),         TEST(held_rows_fit),
-        TEST(kl_div_keeps_rows_that_count), TEST(empty_input),
-        TEST(on_the_stream_given),          TEST(occupancy_limits_the_grid),
+        TEST(cross_entropy_shapes), TEST(kl_div_shapes),       TEST(kl_div_shapes_of_logits),
+        TEST(kl_div_sparse_shapes), TEST(held_rows_fit),       TEST(kl_div_keeps_rows_that_count),
+        TEST(empty_input),          TEST(on_the_stream_given), TEST(occupancy_limits_the_grid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,9 @@ static void what_is_left_out_says_so(void **state) {
     ce.softcap = 2.0;
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
                     "gpuloss_cross_entropy_options_f32", __LINE__);
+    ce.classes = 100000;
+    expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
+                    "gpuloss_cross_entropy_options_clustered_f32", __LINE__);
     expect_left_out(gpuloss_cross_entropy_combine(context, &combine, NULL), "gpuloss_cross_entropy_combine",
                     "gpuloss_cross_entropy_combine_shards", __LINE__);
     kl.dtype = sparse.dtype = GPULOSS_F64;
@@ -54,6 +57,11 @@ static void divergences_still_count_rows(void **state) {
         assert_int_equal(fake.launches, 4);
         assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
         assert_string_equal(fake.launch[2].entry, PREPARE_KERNEL);
+        kl.target_dtype = dtypes[t];
+        kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
+        kl.classes = 100000;
+        expect_ok(gpuloss_kl_div(context, &kl, NULL));
+        assert_true(last_launch()->cluster > 0);
         expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, dtypes[t], NULL));
         gpuloss_destroy(context);
     }

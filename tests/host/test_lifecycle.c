@@ -3,7 +3,7 @@
 /* Every function with a context: what it does to the caller's current CUcontext is the same for all. */
 static void call_everything(gpuloss_context *context, struct CUstream_st *stream) {
     gpuloss_cross_entropy_desc ce = some_cross_entropy(), combine = some_combine();
-    gpuloss_kl_div_desc kl = some_kl_div();
+    gpuloss_kl_div_desc kl = some_kl_div(), of_logits = kl;
     gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
     struct CUctx_st *before = fake_current();
     struct CUstream_st *own;
@@ -22,6 +22,11 @@ static void call_everything(gpuloss_context *context, struct CUstream_st *stream
     UNCHANGED(gpuloss_cross_entropy_combine(context, &combine, stream));
     UNCHANGED(gpuloss_kl_div(context, &kl, stream));
     UNCHANGED(gpuloss_kl_div_workspace(context, &kl, &bytes));
+    ce.classes = of_logits.classes = 100000;
+    of_logits.input_kind = of_logits.target_kind = GPULOSS_LOGITS;
+    UNCHANGED(gpuloss_cross_entropy(context, &ce, stream));
+    UNCHANGED(gpuloss_kl_div(context, &of_logits, stream));
+    assert_true(last_launch()->cluster > 0);
     UNCHANGED(gpuloss_kl_div_sparse(context, &sparse, stream));
     UNCHANGED(gpuloss_kl_div_sparse_workspace(context, &sparse, &bytes));
     UNCHANGED(gpuloss_alloc(context, &memory, 16));

@@ -10,6 +10,12 @@ static int is_loaded(const char *entry) {
     return count;
 }
 
+static int is_loaded_of(const char *kernel, const char *dtype) {
+    char entry[64];
+    snprintf(entry, sizeof entry, "gpuloss_%s_%s", kernel, dtype);
+    return is_loaded(entry);
+}
+
 static void only_what_is_needed(void **state) {
     gpuloss_context *context = new_context();
     gpuloss_cross_entropy_desc ce = some_cross_entropy();
@@ -38,8 +44,9 @@ static void only_what_is_needed(void **state) {
     ce.classes = 1 << 20;
     ce.dtype = GPULOSS_BF16;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
-    assert_int_equal(is_loaded("gpuloss_cross_entropy_streamed_bf16"), 1);
+    assert_int_equal(is_loaded("gpuloss_cross_entropy_clustered_bf16"), 1);
     assert_int_equal(fake.loads, 7);
+    ce.lse_in = AT(6);
     ce.softcap = 30.0;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
     assert_int_equal(is_loaded("gpuloss_cross_entropy_options_bf16"), 1);
@@ -86,7 +93,7 @@ static void a_second_call_takes_nothing_more(void **state) {
     gpuloss_destroy(context);
 }
 
-/* The kernels of a loss in one dtype, and those that serve every dtype, which are named whole. */
+/* The kernels of a loss in one dtype, those for clusters only where there are some, and those that serve every dtype, which are named whole. */
 static void preload_loads_a_loss_and_dtype(void **state) {
     static const struct {
         gpuloss_dtype dtype;
@@ -94,37 +101,51 @@ static void preload_loads_a_loss_and_dtype(void **state) {
     } dtypes[] = {{GPULOSS_F32, "f32"}, {GPULOSS_F64, "f64"}, {GPULOSS_F16, "f16"}, {GPULOSS_BF16, "bf16"}};
     static const struct {
         gpuloss_loss loss;
-        int count;
+        int count, fast, clustered;
         const char *kernels[8];
+        const char *not_of_f64[3];
+        const char *of_clusters[3];
         const char *of_every_dtype[2];
     } losses[] = {
         {GPULOSS_CROSS_ENTROPY,
          7,
+         2,
+         2,
          {"cross_entropy_held", "cross_entropy_streamed", "cross_entropy_options", "cross_entropy_probabilities",
           "cross_entropy_columns"},
+         {"cross_entropy_short_rows", "cross_entropy_planes"},
+         {"cross_entropy_clustered", "cross_entropy_options_clustered"},
          {PREPARE_KERNEL, "gpuloss_cross_entropy_combine_shards"}},
         {GPULOSS_KL_DIV,
          8,
+         0,
+         2,
          {"kl_div_pp", "kl_div_lp", "kl_div_pl", "kl_div_ll", "kl_div_logits", "kl_div_options", "kl_div_sparse"},
+         {NULL},
+         {"kl_div_logits_clustered", "kl_div_distances_clustered"},
          {PREPARE_KERNEL}},
     };
     size_t i, l, k;
     (void)state;
-    for (i = 0; i < 4; i++)
+    for (i = 0; i < 8; i++)
         for (l = 0; l < 2; l++) {
-            gpuloss_context *context = new_context();
+            const int has_clusters = i < 4, clustered = has_clusters && dtypes[i % 4].dtype != GPULOSS_F64;
+            const int fast = dtypes[i % 4].dtype != GPULOSS_F64;
+            const int count = losses[l].count + (fast ? losses[l].fast : 0) + (clustered ? losses[l].clustered : 0);
+            gpuloss_context *context = has_clusters ? new_context() : new_context_without_clusters();
             int first = fake.modules;
-            expect_ok(gpuloss_preload(context, losses[l].loss, dtypes[i].dtype, NULL));
-            assert_int_equal(fake.modules - first, losses[l].count);
-            for (k = 0; losses[l].kernels[k] != NULL; k++) {
-                char entry[64];
-                snprintf(entry, sizeof entry, "gpuloss_%s_%s", losses[l].kernels[k], dtypes[i].name);
-                assert_int_equal(is_loaded(entry), 1);
-            }
+            expect_ok(gpuloss_preload(context, losses[l].loss, dtypes[i % 4].dtype, NULL));
+            assert_int_equal(fake.modules - first, count);
+            for (k = 0; losses[l].kernels[k] != NULL; k++)
+                assert_int_equal(is_loaded_of(losses[l].kernels[k], dtypes[i % 4].name), 1);
+            for (k = 0; losses[l].not_of_f64[k] != NULL; k++)
+                assert_int_equal(is_loaded_of(losses[l].not_of_f64[k], dtypes[i % 4].name), fast);
+            for (k = 0; losses[l].of_clusters[k] != NULL; k++)
+                assert_int_equal(is_loaded_of(losses[l].of_clusters[k], dtypes[i % 4].name), clustered);
             for (k = 0; k < 2 && losses[l].of_every_dtype[k] != NULL; k++)
                 assert_int_equal(is_loaded(losses[l].of_every_dtype[k]), 1);
-            expect_ok(gpuloss_preload(context, losses[l].loss, dtypes[i].dtype, NULL));
-            assert_int_equal(fake.modules - first, losses[l].count);
+            expect_ok(gpuloss_preload(context, losses[l].loss, dtypes[i % 4].dtype, NULL));
+            assert_int_equal(fake.modules - first, count);
             assert_int_equal(fake.launches, 0);
             gpuloss_destroy(context);
             assert_int_equal(fake_live_modules(), 0);
@@ -152,6 +173,9 @@ static void capture(void **state) {
     ce.flags = 0;
     ce.ignore_index = 0;
     expect_ok(gpuloss_cross_entropy(context, &ce, stream));
+    ce.lse_in = AT(6);
+    expect_ok(gpuloss_cross_entropy(context, &ce, stream));
+    ce.lse_in = NULL;
     /* Whatever the loss is asked for. */
     ce.label_smoothing = 0.1;
     expect_ok(gpuloss_cross_entropy(context, &ce, stream));
@@ -162,6 +186,7 @@ static void capture(void **state) {
     expect_ok(gpuloss_cross_entropy(context, &ce, stream));
     ce.inner = 0;
     expect_ok(gpuloss_cross_entropy(context, &ce, stream));
+    assert_int_equal(last_launch()->cluster, 0);
     expect_ok(gpuloss_cross_entropy_combine(context, &combine, stream));
     assert_int_equal(fake.memories, memories);
     /* Streams that are new while they are captured, until no scratch is left: refused, not allocated. */
@@ -197,6 +222,9 @@ static void capture_of_divergences(void **state) {
     expect_ok(gpuloss_kl_div(context, &kl, stream));
     kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
     expect_ok(gpuloss_kl_div(context, &kl, stream));
+    kl.classes = 100000;
+    expect_ok(gpuloss_kl_div(context, &kl, stream));
+    assert_true(last_launch()->cluster > 0);
     kl.target_dtype = GPULOSS_F16;
     expect_ok(gpuloss_kl_div(context, &kl, stream));
     GIVE_LABELS(&kl);
@@ -209,7 +237,19 @@ static void capture_of_divergences(void **state) {
     gpuloss_destroy(context);
 }
 
-/* The lowest name from which the assembler keeps warps converged: sm_70; GPUs older than that get the oldest. */
+/* The oldest GPU of a kernel, as in the table. */
+static int target_of(const char *kernel) {
+#define TARGET(loss, name, dtype, target)                                                                              \
+    if (strcmp(kernel, "gpuloss_" #loss "_" #name "_" #dtype) == 0)                                                    \
+        return target;
+    GPULOSSI_MODULES(TARGET)
+#undef TARGET
+    fail_msg("%s is not in the table", kernel);
+    return 0;
+}
+
+/* What a text begins with. The target is the lowest name from which the assembler keeps warps converged, sm_70, and for
+ * GPUs older than that the oldest; what is for newer ones names these, in the first version that knows them. */
 static void target_line(void **state) {
     static const struct {
         int major, minor;
@@ -222,7 +262,7 @@ static void target_line(void **state) {
     for (i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         gpuloss_context *context;
         const char *ptx;
-        int m;
+        int m, of_clusters = 0;
         fake_reset();
         fake_set_current(&fake.context[2]);
         fake.major = gpus[i].major;
@@ -230,12 +270,16 @@ static void target_line(void **state) {
         context = new_context();
         expect_ok(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_F16, NULL));
         expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_F64, NULL));
+        expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_BF16, NULL));
         for (m = 0; m < fake.modules; m++) {
+            const int clustered = target_of(fake.module[m].entry) == 90;
             ptx = fake.module[m].ptx;
-            assert_int_equal(strncmp(ptx, ".version 6.0\n", 13), 0);
-            assert_int_equal(strncmp(ptx + 13, gpus[i].target, 14), 0);
+            assert_int_equal(strncmp(ptx, clustered ? ".version 7.8\n" : ".version 6.0\n", 13), 0);
+            assert_int_equal(strncmp(ptx + 13, clustered ? ".target sm_90\n" : gpus[i].target, 14), 0);
             assert_null(strstr(ptx + 27, ".target"));
+            of_clusters += clustered;
         }
+        assert_int_equal(of_clusters, gpus[i].major < 9 ? 0 : 4);
         gpuloss_destroy(context);
     }
 }

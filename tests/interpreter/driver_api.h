@@ -54,6 +54,7 @@ PTXSIM_EXPORT int cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, 
                                  unsigned bz, unsigned shared, CUstream stream, void **params, void **extra);
 PTXSIM_EXPORT int cuLaunchKernelEx(const struct launch_config *config, CUfunction function, void **params,
                                    void **extra);
+PTXSIM_EXPORT int cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const struct launch_config *config);
 PTXSIM_EXPORT int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 PTXSIM_EXPORT int cuMemFree_v2(CUdeviceptr address);
 PTXSIM_EXPORT int cuMemGetInfo_v2(size_t *left, size_t *total);

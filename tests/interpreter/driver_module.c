@@ -323,6 +323,19 @@ PTXSIM_EXPORT int cuFuncSetAttribute(CUfunction function, int attribute, int val
     return leave(error);
 }
 
+/* Blocks that a multiprocessor takes at a time. Registers are not looked at: how many there are is the assembler's
+ * choice. */
+static uint32_t blocks_at_a_time(const struct kernel *k, uint32_t threads, uint64_t dynamic) {
+    const struct device *d = &ptxsim_device;
+    uint32_t warps = (threads + PTXSIM_WARP - 1) / PTXSIM_WARP;
+    uint64_t shared = k->shared_bytes + dynamic + d->shared_reserved;
+    uint64_t n = d->threads_per_sm / (warps * PTXSIM_WARP);
+    n = n > d->blocks_per_sm ? d->blocks_per_sm : n;
+    if (shared && n > d->shared_per_sm / shared)
+        n = d->shared_per_sm / shared;
+    return threads > max_threads(k) || dynamic > max_dynamic(k) ? 0 : (uint32_t)n;
+}
+
 PTXSIM_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
                                                               size_t dynamic) {
     CUcontext context;
@@ -331,16 +344,7 @@ PTXSIM_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfun
         error = E_INVALID_VALUE;
     if (error)
         return leave(error);
-    const struct device *d = &ptxsim_device;
-    uint32_t warps = ((uint32_t)threads + PTXSIM_WARP - 1) / PTXSIM_WARP;
-    uint64_t shared = function->kernel->shared_bytes + dynamic + d->shared_reserved;
-    uint64_t n = d->threads_per_sm / (warps * PTXSIM_WARP);
-    n = n > d->blocks_per_sm ? d->blocks_per_sm : n;
-    if (shared && n > d->shared_per_sm / shared)
-        n = d->shared_per_sm / shared;
-    if ((uint32_t)threads > max_threads(function->kernel) || dynamic > max_dynamic(function->kernel))
-        n = 0;
-    *blocks = (int)n;
+    *blocks = (int)blocks_at_a_time(function->kernel, (uint32_t)threads, dynamic);
     return leave(E_OK);
 }
 
@@ -414,6 +418,14 @@ static int take_params(const struct kernel *k, uint8_t *to, void **params, void 
     return E_OK;
 }
 
+static int set_kernel(struct launch *launch, struct kernel *k) {
+    launch->kernel = k;
+    if (!launch->cluster[0])
+        for (int n = 0; n < 3; n++)
+            launch->cluster[n] = k->req_cluster[0] ? k->req_cluster[n] : 1;
+    return check_launch(launch);
+}
+
 /* A kernel that faults leaves its error in the context, as on a device: the launch itself has succeeded. */
 static int run(CUfunction function, struct launch *launch, CUstream stream, void **params, void **extra) {
     CUcontext context;
@@ -423,11 +435,7 @@ static int run(CUfunction function, struct launch *launch, CUstream stream, void
     if (error)
         return leave(error);
     struct kernel *k = function->kernel;
-    launch->kernel = k;
-    if (!launch->cluster[0])
-        for (int n = 0; n < 3; n++)
-            launch->cluster[n] = k->req_cluster[0] ? k->req_cluster[n] : 1;
-    error = check_launch(launch);
+    error = set_kernel(launch, k);
     if (error)
         return leave(error);
     launch->params = calloc(k->param_bytes + 1u, 1);
@@ -475,20 +483,18 @@ struct launch_config {
     unsigned count;
 };
 
-PTXSIM_EXPORT int cuLaunchKernelEx(const struct launch_config *config, CUfunction function, void **params,
-                                   void **extra) {
-    struct launch launch = {.dynamic_bytes = 0};
+static int take_config(struct launch *launch, const struct launch_config *config) {
     if (!config || (config->count && !config->attributes))
         return E_INVALID_VALUE;
-    memcpy(launch.grid, config->grid, sizeof launch.grid);
-    memcpy(launch.block, config->block, sizeof launch.block);
-    launch.dynamic_bytes = config->shared;
+    memcpy(launch->grid, config->grid, sizeof launch->grid);
+    memcpy(launch->block, config->block, sizeof launch->block);
+    launch->dynamic_bytes = config->shared;
     for (unsigned i = 0; i < config->count; i++) {
         const struct launch_attribute *a = &config->attributes[i];
         switch (a->id) {
         case LA_CLUSTER:
-            memcpy(launch.cluster, a->value.cluster, sizeof launch.cluster);
-            if (!launch.cluster[0] || !launch.cluster[1] || !launch.cluster[2])
+            memcpy(launch->cluster, a->value.cluster, sizeof launch->cluster);
+            if (!launch->cluster[0] || !launch->cluster[1] || !launch->cluster[2])
                 return E_INVALID_VALUE;
             break;
         case LA_COOPERATIVE:
@@ -504,7 +510,32 @@ PTXSIM_EXPORT int cuLaunchKernelEx(const struct launch_config *config, CUfunctio
             return E_NOT_SUPPORTED;
         }
     }
-    return run(function, &launch, config->stream, params, extra);
+    return E_OK;
+}
+
+PTXSIM_EXPORT int cuLaunchKernelEx(const struct launch_config *config, CUfunction function, void **params,
+                                   void **extra) {
+    struct launch launch = {.dynamic_bytes = 0};
+    int error = take_config(&launch, config);
+    return error ? error : run(function, &launch, config->stream, params, extra);
+}
+
+/* However few multiprocessors are played, a cluster of a size that the device has finds room: one runs at a time. */
+PTXSIM_EXPORT int cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const struct launch_config *config) {
+    struct launch launch = {.dynamic_bytes = 0};
+    CUcontext context;
+    int error = function_enter(function, &context);
+    if (!error)
+        error = clusters ? take_config(&launch, config) : E_INVALID_VALUE;
+    if (!error)
+        error = set_kernel(&launch, function->kernel);
+    if (error)
+        return leave(error);
+    const uint32_t *b = launch.block, *c = launch.cluster;
+    uint32_t blocks = blocks_at_a_time(launch.kernel, b[0] * b[1] * b[2], launch.dynamic_bytes);
+    uint32_t n = blocks * ptxsim_device.sms / (c[0] * c[1] * c[2]);
+    *clusters = (int)(blocks && !n ? 1 : n);
+    return leave(E_OK);
 }
 
 PTXSIM_EXPORT int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {

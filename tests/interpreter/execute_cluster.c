@@ -7,7 +7,6 @@
 struct pending_copy {
     struct cta *owner;
     uint32_t offset, bytes;
-    const struct warp *warp;
     uint32_t lane, group;
     const uint8_t *mbarrier;
 };
@@ -19,7 +18,8 @@ static void set_state(const struct pending_copy *copy, uint8_t state) {
 /* Notes that these bytes, just written, are under way. */
 static void defer(struct warp *w, int lane, const uint8_t *data, uint32_t bytes, const uint8_t *mbarrier) {
     struct launch *launch = w->launch;
-    struct pending_copy copy = {NULL, 0, bytes, w, (uint32_t)lane, w->async_group[lane], mbarrier};
+    struct copies *copies = mbarrier ? &launch->pending : &w->pending;
+    struct pending_copy copy = {NULL, 0, bytes, (uint32_t)lane, w->async_group[lane], mbarrier};
     for (uint32_t c = 0; c < launch->nctas; c++) {
         struct cta *cta = &launch->ctas[c];
         if (data >= cta->shared && data < cta->shared + cta->shared_bytes)
@@ -29,24 +29,34 @@ static void defer(struct warp *w, int lane, const uint8_t *data, uint32_t bytes,
         return;
     copy.offset = (uint32_t)(data - copy.owner->shared);
     set_state(&copy, SHARED_PENDING);
-    launch->pending = ptxsim_grow(launch->pending, launch->npending, &launch->pending_room, sizeof copy);
-    launch->pending[launch->npending++] = copy;
+    copies->at = ptxsim_grow(copies->at, copies->count, &copies->room, sizeof copy);
+    copies->at[copies->count++] = copy;
 }
 
-/* The groups of a lane below the given one have arrived, or all that wait for an mbarrier. */
-static void settle(struct warp *w, uint32_t lane, uint32_t group, const uint8_t *mbarrier) {
-    struct launch *launch = w->launch;
+/* What waits for an mbarrier has arrived. */
+static void settle(struct launch *launch, const uint8_t *mbarrier) {
     uint32_t kept = 0;
-    for (uint32_t n = 0; n < launch->npending; n++) {
-        struct pending_copy *copy = &launch->pending[n];
-        bool done = mbarrier ? copy->mbarrier == mbarrier
-                             : !copy->mbarrier && copy->warp == w && copy->lane == lane && copy->group < group;
-        if (done)
+    for (uint32_t n = 0; n < launch->pending.count; n++) {
+        struct pending_copy *copy = &launch->pending.at[n];
+        if (copy->mbarrier == mbarrier)
             set_state(copy, SHARED_WRITTEN);
         else
-            launch->pending[kept++] = *copy;
+            launch->pending.at[kept++] = *copy;
     }
-    launch->npending = kept;
+    launch->pending.count = kept;
+}
+
+/* The groups of these lanes have arrived but for the last `left` of each. */
+static void settle_groups(struct warp *w, uint32_t mask, uint32_t left) {
+    uint32_t kept = 0;
+    for (uint32_t n = 0; n < w->pending.count; n++) {
+        struct pending_copy *copy = &w->pending.at[n];
+        if (mask >> copy->lane & 1 && copy->group + left < w->async_group[copy->lane])
+            set_state(copy, SHARED_WRITTEN);
+        else
+            w->pending.at[kept++] = *copy;
+    }
+    w->pending.count = kept;
 }
 
 /* An mbarrier's 64 bits, which a program must not look into. */
@@ -180,11 +190,11 @@ static enum ptxsim_next wait_for(struct warp *w, const struct insn *i, uint32_t 
             ptxsim_fault(w, i, l, E_LAUNCH_FAILED, "no mbarrier at 0x%llx", (unsigned long long)ADDRESS(l));
         RESULT[l] = b.phase != (parity ? state & 1 : state >> PHASE_AT);
         if (RESULT[l])
-            settle(w, 0, 0, p);
+            settle(w->launch, p);
         done = done || RESULT[l];
     })
     if (done)
-        ptxsim_shared_barrier(w->cta);
+        ptxsim_shared_cluster_barrier(w->cta);
     ptxsim_define(w, i->d[0], mask, ~0u);
     return NEXT;
 }
@@ -239,7 +249,7 @@ void ptxsim_cluster_check(struct launch *launch) {
                 w->pc[__builtin_ctz(m)]++;
             w->at_cluster = 0;
         }
-        ptxsim_shared_barrier(cta);
+        ptxsim_shared_cluster_barrier(cta);
     }
 }
 
@@ -297,7 +307,9 @@ EXEC(cp_async) {
                          (unsigned long long)from);
         uint8_t *p = ptxsim_access(w, i, l, SP_SHARED, to, size, ACC_STORE, &init);
         memset(p, 0, size);
-        for (uint32_t b = 0; b < take && b < size; b++)
+        if (take >= size)
+            memcpy(p, ptxsim_access(w, i, l, SP_GLOBAL, from, size, ACC_LOAD, &init), size);
+        for (uint32_t b = 0; take < size && b < take; b++)
             p[b] = *ptxsim_access(w, i, l, SP_GLOBAL, from + b, 1, ACC_LOAD, &init);
         defer(w, l, p, size, NULL);
     })
@@ -311,16 +323,15 @@ EXEC(cp_async_commit) {
 }
 
 EXEC(cp_async_wait) {
-    EACH_LANE({
-        if (w->async_group[l] > i->immediate)
-            settle(w, (uint32_t)l, w->async_group[l] - i->immediate, NULL);
-    })
+    settle_groups(w, mask, i->immediate);
     return NEXT;
 }
 
+/* What no group has been made of, too. */
 EXEC(cp_async_wait_all) {
     (void)i;
-    EACH_LANE(settle(w, (uint32_t)l, UINT32_MAX, NULL))
+    EACH_LANE(w->async_group[l]++)
+    settle_groups(w, mask, 0);
     return NEXT;
 }
 

@@ -276,6 +276,9 @@ static uint8_t *shared_access(struct warp *w, const struct insn *i, int lane, en
     if (owner != w->cta && owner->live == 0)
         ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "%s of shared memory of a block of the cluster that has exited",
                      access_name(access));
+    if (owner != w->cta && launch->cluster_phase == 0)
+        ptxsim_fault(w, i, lane, E_LAUNCH_FAILED,
+                     "%s of shared memory of a block of the cluster that may not have begun", access_name(access));
     ptxsim_shared_touch(w, i, lane, owner, offset, bytes, access);
     return owner->shared + offset;
 }

@@ -331,6 +331,12 @@ struct module {
     struct module *next;
 };
 
+/* Asynchronous writes to shared memory that nobody has waited for. */
+struct copies {
+    struct pending_copy *at;
+    uint32_t count, room;
+};
+
 /* Interpreter's view of one kernel launch. */
 struct launch {
     struct kernel *kernel;
@@ -345,8 +351,7 @@ struct launch {
     uint32_t nctas;
     struct cta *ctas;
     uint32_t cluster_arrived, cluster_phase;
-    struct pending_copy *pending; /* asynchronous writes to shared memory that nobody has waited for */
-    uint32_t npending, pending_room;
+    struct copies pending; /* for an mbarrier */
 };
 
 struct barrier {
@@ -357,7 +362,6 @@ struct barrier {
 };
 
 struct shared_cell;
-struct pending_copy;
 
 struct cta {
     struct launch *launch;
@@ -368,7 +372,7 @@ struct cta {
     uint8_t *shared;
     uint8_t *shared_init;
     struct shared_cell *cells;
-    uint32_t epoch;
+    uint32_t block_barrier, cluster_barrier; /* when the last one was, see shared.c */
     struct barrier barriers[PTXSIM_FULL_BARRIERS];
     struct warp *warps;
     uint32_t *order;
@@ -395,6 +399,7 @@ struct warp {
     uint32_t clock, full_sync;
     uint32_t pair_sync[PTXSIM_WARP][PTXSIM_WARP];
     bool has_pairs;
+    struct copies pending;             /* of groups */
     uint32_t async_group[PTXSIM_WARP]; /* groups of asynchronous copies that each lane has committed */
     uint32_t cluster_arrived;          /* lanes between arriving at the cluster barrier and leaving it */
     uint32_t cluster_phase[PTXSIM_WARP];
@@ -481,6 +486,7 @@ void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct 
 /* What shared_init holds for a byte. */
 enum { SHARED_UNWRITTEN, SHARED_WRITTEN, SHARED_PENDING };
 void ptxsim_shared_barrier(struct cta *cta);
+void ptxsim_shared_cluster_barrier(struct cta *cta);
 void ptxsim_shared_sync(struct warp *w, uint32_t mask);
 
 /* decode.c */

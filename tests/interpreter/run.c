@@ -152,7 +152,7 @@ static void warp_reset(struct warp *w) {
     w->clock = 1;
     w->full_sync = 0;
     w->has_pairs = false;
-    w->carry = w->cluster_arrived = 0;
+    w->carry = w->cluster_arrived = w->pending.count = 0;
     memset(w->pc, 0, sizeof w->pc);
     memset(w->depth, 0, sizeof w->depth);
     memset(w->async_group, 0, sizeof w->async_group);
@@ -348,7 +348,7 @@ static void run_blocks(struct launch *launch, const uint32_t *order, uint64_t to
             uint32_t index[3] = {corner[0] + r % c[0], corner[1] + r / c[0] % c[1], corner[2] + r / c[0] / c[1]};
             cta_start(&launch->ctas[r], index);
         }
-        launch->cluster_arrived = launch->cluster_phase = launch->npending = 0;
+        launch->cluster_arrived = launch->cluster_phase = launch->pending.count = 0;
         launch->steps = 0;
         cluster_run(launch);
     }
@@ -368,13 +368,14 @@ static void free_launch(struct launch *launch, uint32_t warps) {
             free(cta->warps[n].def);
             free(cta->warps[n].local);
             free(cta->warps[n].local_init);
+            free(cta->warps[n].pending.at);
         }
         free(cta->warps);
         free(cta->order);
         ptxsim_shared_free(cta);
     }
     free(launch->ctas);
-    free(launch->pending);
+    free(launch->pending.at);
 }
 
 static void make_launch(struct launch *launch, uint32_t threads, uint32_t warps) {

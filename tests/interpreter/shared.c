@@ -1,19 +1,25 @@
-/* Shared memory of a block with a record for each byte: who wrote and who read it since the last barrier. Barriers
- * order all threads of the block; bar.warp.sync and the .sync exchanges order the lanes that take part. */
+/* Shared memory of a block with a record for each byte: who wrote it last, and who of this block and who of others of
+ * the cluster read it. A barrier orders all threads of a block, that of the cluster the threads of all its blocks;
+ * bar.warp.sync and the .sync exchanges order the lanes that take part. */
 #include "ptxsim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct shared_cell {
-    uint32_t write_epoch, write_clock;
-    uint32_t read_epoch, read_clock, read_lanes;
-    uint16_t writer, read_warp, reader;
-    uint8_t write_atomic, read_many, read_atomic;
+    uint32_t write_time, write_clock;
+    uint32_t read_time, read_clock, read_lanes;
+    uint32_t far_time; /* of reads by other blocks */
+    uint16_t writer, read_warp, reader, far_reader;
+    uint8_t write_atomic, read_many, far_readers;
 };
 
-/* Epochs never repeat within a process, so that a new block needs no cleared records. */
-static uint32_t last_epoch;
+enum { PER_BLOCK = PTXSIM_WARP * 32 };
+/* What is known of those that read from other blocks since the last barrier of the cluster. */
+enum { ONE_WARP, MANY_WARPS, MANY_BLOCKS };
+
+/* Counts barriers. It never repeats within a process, so that a new block needs no cleared records. */
+static uint32_t now;
 
 int ptxsim_shared_new(struct cta *cta, uint32_t bytes) {
     cta->shared_bytes = bytes;
@@ -28,11 +34,15 @@ int ptxsim_shared_new(struct cta *cta, uint32_t bytes) {
 void ptxsim_shared_reset(struct cta *cta) {
     if (cta->shared_bytes)
         memset(cta->shared_init, 0, cta->shared_bytes);
-    cta->epoch = ++last_epoch;
+    ptxsim_shared_cluster_barrier(cta);
 }
 
 void ptxsim_shared_barrier(struct cta *cta) {
-    cta->epoch = ++last_epoch;
+    cta->block_barrier = ++now;
+}
+
+void ptxsim_shared_cluster_barrier(struct cta *cta) {
+    cta->block_barrier = cta->cluster_barrier = ++now;
 }
 
 void ptxsim_shared_free(struct cta *cta) {
@@ -49,12 +59,20 @@ static _Noreturn void race(struct warp *w, const struct insn *i, int lane, uint3
                  offset, theirs, other % b[0], other / b[0] % b[1], other / b[0] / b[1]);
 }
 
+/* Whether a barrier that both have passed lies between what that thread did then and what this warp does now. */
+static bool before_barrier(const struct warp *w, uint32_t thread, uint32_t time) {
+    const struct cta *cta = w->cta;
+    return time < (thread / PER_BLOCK == cta->rank ? cta->block_barrier : cta->cluster_barrier);
+}
+
 /* Whether what the other lane of this warp did at that time comes before this lane's present instruction. */
 static bool ordered(const struct warp *w, int lane, uint32_t other, uint32_t clock) {
     return w->full_sync > clock || (w->has_pairs && w->pair_sync[lane][other] > clock);
 }
 
 static bool read_conflicts(const struct warp *w, int lane, const struct shared_cell *cell, uint16_t warp) {
+    if (before_barrier(w, cell->reader, cell->read_time))
+        return false;
     if (cell->read_many || cell->read_warp != warp)
         return true;
     uint32_t others = cell->read_lanes & ~(1u << lane);
@@ -66,12 +84,53 @@ static bool read_conflicts(const struct warp *w, int lane, const struct shared_c
     return false;
 }
 
+/* Lanes of a warp that reads what another block has are not told apart. */
+static bool far_read_conflicts(const struct warp *w, const struct shared_cell *cell, uint16_t warp) {
+    if (cell->far_readers == MANY_BLOCKS)
+        return cell->far_time >= w->cta->cluster_barrier;
+    return (cell->far_readers == MANY_WARPS || cell->far_reader / PTXSIM_WARP != warp) &&
+           !before_barrier(w, cell->far_reader, cell->far_time);
+}
+
+static void note_write(struct warp *w, struct shared_cell *cell, uint16_t self, bool atomic) {
+    cell->write_time = now;
+    cell->write_clock = w->clock;
+    cell->writer = self;
+    cell->write_atomic = atomic;
+}
+
+static void note_read(struct warp *w, struct shared_cell *cell, int lane, uint16_t warp, uint16_t self) {
+    if (cell->read_time < w->cta->block_barrier) {
+        cell->read_lanes = 0;
+        cell->read_warp = warp;
+        cell->read_many = 0;
+    } else if (cell->read_warp != warp) {
+        cell->read_many = 1;
+    } else if (w->full_sync > cell->read_clock) {
+        cell->read_lanes = 0;
+    }
+    cell->read_lanes |= 1u << lane;
+    cell->read_clock = w->clock;
+    cell->read_time = now;
+    cell->reader = self;
+}
+
+static void note_far_read(struct warp *w, struct shared_cell *cell, uint16_t warp, uint16_t self) {
+    if (cell->far_time < w->cta->cluster_barrier)
+        cell->far_readers = ONE_WARP;
+    else if (cell->far_reader / PER_BLOCK != w->cta->rank)
+        cell->far_readers = MANY_BLOCKS;
+    else if (cell->far_reader / PTXSIM_WARP != warp && cell->far_readers == ONE_WARP)
+        cell->far_readers = MANY_WARPS;
+    cell->far_time = now;
+    cell->far_reader = self;
+}
+
 void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct cta *owner, uint32_t offset,
                          uint32_t bytes, enum ptxsim_access access) {
     /* Threads of all blocks of a cluster are told apart by numbering them through. */
     uint16_t warp = (uint16_t)(w->cta->rank * 32 + w->index);
     uint16_t self = (uint16_t)(warp * PTXSIM_WARP + (uint32_t)lane);
-    uint32_t per_block = PTXSIM_WARP * 32;
     bool atomic = access == ACC_ATOMIC;
     const char *mine = access == ACC_LOAD ? "read" : atomic ? "atomic" : "write";
     for (uint32_t b = 0; b < bytes; b++) {
@@ -84,34 +143,24 @@ void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct 
         if (access != ACC_STORE && state == SHARED_UNWRITTEN)
             ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "uninitialised shared memory: %s at shared offset %u", mine,
                          offset + b);
-        if (cell->write_epoch == owner->epoch && cell->writer != self && !(atomic && cell->write_atomic)) {
+        if (cell->writer != self && !(atomic && cell->write_atomic) &&
+            !before_barrier(w, cell->writer, cell->write_time)) {
             bool same_warp = cell->writer / PTXSIM_WARP == warp;
             if (!same_warp || !ordered(w, lane, cell->writer % PTXSIM_WARP, cell->write_clock))
-                race(w, i, lane, offset + b, mine, cell->write_atomic ? "atomic" : "write", cell->writer % per_block);
+                race(w, i, lane, offset + b, mine, cell->write_atomic ? "atomic" : "write", cell->writer % PER_BLOCK);
         }
         if (access != ACC_LOAD) {
-            if (cell->read_epoch == owner->epoch && read_conflicts(w, lane, cell, warp))
-                race(w, i, lane, offset + b, mine, "read", cell->reader % per_block);
-            cell->write_epoch = owner->epoch;
-            cell->write_clock = w->clock;
-            cell->writer = self;
-            cell->write_atomic = atomic;
+            if (read_conflicts(w, lane, cell, warp))
+                race(w, i, lane, offset + b, mine, "read", cell->reader % PER_BLOCK);
+            if (far_read_conflicts(w, cell, warp))
+                race(w, i, lane, offset + b, mine, "read", cell->far_reader % PER_BLOCK);
+            note_write(w, cell, self, atomic);
             owner->shared_init[offset + b] = SHARED_WRITTEN;
-            continue;
+        } else if (owner == w->cta) {
+            note_read(w, cell, lane, warp, self);
+        } else {
+            note_far_read(w, cell, warp, self);
         }
-        if (cell->read_epoch != owner->epoch) {
-            cell->read_epoch = owner->epoch;
-            cell->read_lanes = 0;
-            cell->read_warp = warp;
-            cell->read_many = 0;
-        } else if (cell->read_warp != warp) {
-            cell->read_many = 1;
-        } else if (w->full_sync > cell->read_clock) {
-            cell->read_lanes = 0;
-        }
-        cell->read_lanes |= 1u << lane;
-        cell->read_clock = w->clock;
-        cell->reader = self;
     }
 }
 

@@ -11,16 +11,24 @@ rm -rf "$out" && mkdir -p "$out/sound" || exit 2
 make -s -f tests/interpreter/interpreter.mk BUILD="$build" interpreter &&
     make -s -f tests/numerics/numerics.mk BUILD="$build" "$build/test_numerics" || exit 2
 
-# line_of FILE WHERE: the number of the line that a chain of "> PATTERN" and "< PATTERN" leads to, or nothing.
+# line_of FILE WHERE: the number of the line that a chain of "> PATTERN", "< PATTERN" and "= PATTERN" leads to, or nothing.
 line_of() {
     awk -v where="$2" '
+        function label_of(branch) {
+            sub(/^.* /, "", branch)
+            sub(/;$/, "", branch)
+            return branch in labels ? labels[branch] : NR
+        }
         { text[NR] = $0 }
+        /^[A-Za-z0-9_$]+:$/ { labels[substr($0, 1, length($0) - 1)] = NR }
         END {
             at = 0
-            while (match(where, /^ *[<>] +/)) {
-                step = where ~ /^ *>/ ? 1 : -1
+            while (match(where, /^ *[<>=] +/)) {
+                step = where ~ /^ *</ ? -1 : 1
+                if (where ~ /^ *=/)
+                    at = label_of(text[at])
                 where = substr(where, RLENGTH + 1)
-                pattern = match(where, / [<>] /) ? substr(where, 1, RSTART - 1) : where
+                pattern = match(where, / [<>=] /) ? substr(where, 1, RSTART - 1) : where
                 where = substr(where, length(pattern) + 1)
                 for (at += step; at >= 1 && at <= NR && text[at] !~ pattern; at += step)
                     ;

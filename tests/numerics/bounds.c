@@ -7,8 +7,10 @@ arithmetic arithmetic_of(gpuloss_dtype dtype) {
     int is_double = dtype == GPULOSS_F64;
     a.u = ldexpl(1, is_double ? -53 : -24);
     /* float: ex2.approx has a relative error of 2^-22; its argument (x - m) log2(e) takes two roundings and the rounded
-     * constant, 3u of the argument. double: exp() is within one ulp, 2u; x - m is rounded once. */
-    a.exp_relative = is_double ? 2 * a.u : ldexpl(1, -22);
+     * constant, 3u of the argument. Where m log2(e) is rounded instead, once for all of a row, the factor that makes good
+     * for it is off by a rounding and 2^-26, and multiplying by it rounds: 2^-23 at most. double: exp() is within one
+     * ulp, 2u; x - m is rounded once. */
+    a.exp_relative = is_double ? 2 * a.u : ldexpl(1, -22) + ldexpl(1, -23);
     a.exp_roundings = is_double ? 1 : 3;
     a.smallest = (long double)dtype_min_normal(dtype_of_results(dtype));
     a.largest = (long double)dtype_max(dtype_of_results(dtype));

@@ -20,6 +20,8 @@ int run_kl_div_logits_tests(void);
 int run_kl_div_sparse_tests(void);
 int run_kl_div_sparse_corner_tests(void);
 int run_kl_div_sparse_property_tests(void);
+int run_cluster_tests(void);
+int run_plane_tests(void);
 int run_misuse_tests(void);
 int run_coverage_tests(void);
 int run_coverage_option_tests(void);

@@ -287,17 +287,18 @@ static void more_rows_than_blocks(void **state) {
 /* More tiles of columns, of a whole block each, than there are blocks. */
 static void more_tiles_than_the_grid(void **state) {
     int64_t tiles = harness_small ? 33 : 1300;
-    unsigned d;
+    unsigned d, options;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < DTYPE_COUNT; d++) {
-        option_shape image = {64 * tiles, 33, 64 * tiles};
-        option_inputs in;
-        ce_case c = option_case(all_dtypes[d], image, 0, LOGITS_NORMAL, 5, &in);
-        c.outputs = CE_OUT_LOSS | CE_OUT_GRAD;
-        ce_test(&c, "more tiles than blocks");
-        option_inputs_free(&in);
-    }
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (options = 0; options <= OPTION_ROW_WEIGHTS; options += OPTION_ROW_WEIGHTS) {
+            option_shape image = {64 * tiles, 33, 64 * tiles};
+            option_inputs in;
+            ce_case c = option_case(all_dtypes[d], image, options, LOGITS_NORMAL, 5, &in);
+            c.outputs = CE_OUT_LOSS | CE_OUT_GRAD;
+            ce_test(&c, "more tiles than blocks");
+            option_inputs_free(&in);
+        }
     test_done();
 }
 

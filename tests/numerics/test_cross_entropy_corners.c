@@ -226,6 +226,28 @@ static void lonely_nan(void **state) {
     test_done();
 }
 
+/* A NaN that a given lse knows nothing of, in each of the vectors that a thread takes at a time: the gradient is NaN
+ * there, and nowhere else. */
+static void nan_beside_lse(void **state) {
+    enum { ROWS = 5, BLOCK = 256 };
+    static const double lse[ROWS] = {9, 9.5, 10, 10.25, 11};
+    size_t d;
+    int k, row;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < 2; k++) { /* held by four threads, and streamed */
+            int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d])), n = width * (k ? 8 * BLOCK + 2 : 20);
+            ce_case c = fresh(all_dtypes[d], ROWS, n);
+            for (row = 0; row < ROWS; row++)
+                x[row * n + row * (k ? BLOCK : 4) * width + 1] = (double)NAN;
+            c.lse_in = lse;
+            c.outputs = CE_OUT_GRAD;
+            ce_test(&c, "a NaN beside a given lse");
+        }
+    test_done();
+}
+
 /* Logits at the ends of the type. The rows are not summed up: a loss of 6e38 is not a float. */
 static void huge_logits(void **state) {
     enum { ROWS = 6 };
@@ -291,7 +313,7 @@ int run_cross_entropy_corner_tests(void) {
         cmocka_unit_test(all_ignored),    cmocka_unit_test(zero_rows),
         cmocka_unit_test(masked_classes), cmocka_unit_test(rows_without_softmax),
         cmocka_unit_test(lonely_nan),     cmocka_unit_test(huge_logits),
-        cmocka_unit_test(same_bits),
+        cmocka_unit_test(same_bits),      cmocka_unit_test(nan_beside_lse),
     };
     return cmocka_run_group_tests_name("cross_entropy corners", tests, NULL, NULL);
 }

@@ -114,6 +114,28 @@ static void every_triple_of_types(void **state) {
     test_done();
 }
 
+/* Probabilities of any type with the gradient of the logits alone, all of it in whole vectors. */
+static void every_type_of_probabilities(void **state) {
+    static const option_shape shape = {3, 40, 0};
+    unsigned d, t;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (t = 0; t < DTYPE_COUNT; t++) {
+            option_inputs in;
+            ce_case c =
+                option_case(all_dtypes[d], shape, OPTION_SMOOTHING | OPTION_PROBABILITIES, LOGITS_NORMAL, t, &in);
+            int64_t i;
+            c.target_dtype = all_dtypes[t];
+            c.outputs &= ~(unsigned)CE_OUT_GRAD_TARGETS;
+            for (i = 0; i < c.rows * c.classes; i++)
+                in.t[i] = dtype_round(c.target_dtype, in.t[i]);
+            ce_test(&c, "types of probabilities");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 /* Targets at the ends of their types, where the classes reach that far; 255 classes or more make every u8 but the last
  * a class. */
 static void every_index_type(void **state) {
@@ -266,7 +288,7 @@ int run_cross_entropy_option_tests(void) {
         cmocka_unit_test(shapes_options_bf16),   cmocka_unit_test(options_of_every_kind_of_logits),
         cmocka_unit_test(every_triple_of_types), cmocka_unit_test(every_index_type),
         cmocka_unit_test(every_pair_of_outputs), cmocka_unit_test(factors_and_divisors),
-        cmocka_unit_test(options_from_lse),
+        cmocka_unit_test(options_from_lse),      cmocka_unit_test(every_type_of_probabilities),
     };
     return cmocka_run_group_tests_name("cross_entropy options", tests, NULL, NULL);
 }

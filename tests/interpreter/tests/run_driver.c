@@ -109,14 +109,30 @@ static int cluster_launch(unsigned size, unsigned grid) {
     return launch(&config, empty, NULL, NULL);
 }
 
+/* How many clusters the device takes at a time, or less than 0 where it takes none of this size. */
+static int clusters_at_a_time(unsigned size, unsigned shared) {
+    struct attribute attribute = {4, 0, {size, 1, 1}};
+    struct config config = {{size, 1, 1}, {256, 1, 1}, shared, NULL, &attribute, 1};
+    int (*occupancy)(int *, void *, const struct config *), clusters = 0;
+    void *handle = dlopen(library, RTLD_NOW), *address = dlsym(handle, "cuOccupancyMaxActiveClusters");
+    memcpy(&occupancy, &address, sizeof address);
+    return occupancy(&clusters, empty, &config) ? -1 : clusters;
+}
+
 static int with_clusters(void) {
     int errors = 0;
+    EXPECT(clusters_at_a_time(2, 0) == 16);
+    EXPECT(clusters_at_a_time(2, 49153) == -1);
+    EXPECT(clusters_at_a_time(16, 0) == -1);
     EXPECT(cluster_launch(8, 16) == 0);
     EXPECT(cluster_launch(8, 15) == 1);
     EXPECT(cluster_launch(16, 16) == 912);
     EXPECT(gpu.set(empty, 14, 1) == 0);
     EXPECT(cluster_launch(16, 16) == 0);
     EXPECT(cluster_launch(32, 32) == 912);
+    EXPECT(gpu.set(empty, 8, 200000) == 0);
+    EXPECT(clusters_at_a_time(4, 200000) == 1);
+    EXPECT(clusters_at_a_time(16, 200000) == 1);
     return errors;
 }
 
@@ -124,6 +140,8 @@ static int without_clusters(void) {
     int errors = 0;
     EXPECT(cluster_launch(1, 16) == 0);
     EXPECT(cluster_launch(2, 16) == 801);
+    EXPECT(clusters_at_a_time(1, 0) == 32);
+    EXPECT(clusters_at_a_time(2, 0) == -1);
     return errors;
 }
 

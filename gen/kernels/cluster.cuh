@@ -1,0 +1,340 @@
+/* Rows of which each is kept in the shared memory of a cluster of blocks, on GPUs that have those: it is read once and
+ * written once, however long it is, and while the gradient of one row is written the next is on its way.
+ *
+ * The code is that of older GPUs but for the instructions spelled out here. */
+#ifndef GPULOSSI_CLUSTER_CUH
+#define GPULOSSI_CLUSTER_CUH
+
+#include "rows.cuh"
+
+/* Copies 16 bytes to shared memory. settled<n>() waits until at most the last n groups of this thread's copies, each
+ * ended by request_group(), are still under way. */
+DEVICE void request(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from))
+                 : "memory");
+}
+DEVICE void request_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int n> DEVICE void settled() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+/* The blocks of a cluster. All threads of all of them call what folds or waits. */
+struct Cluster {
+    uint32_t size, rank, number, count; /* of blocks, of this one; of this cluster, of clusters */
+
+    __device__ __forceinline__ Cluster() {
+        asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        number = blockIdx.x / size;
+        count = gridDim.x / size;
+    }
+    __device__ __forceinline__ bool leads() const { return rank == 0 && threadIdx.x == 0; }
+
+    /* An arrival releases and a wait acquires, where nothing else is said. */
+    DEVICE void wait() { asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory"); }
+
+    /* Writes to where block `of` has what this one has here. */
+    template <class T> DEVICE void put(T *here, uint32_t of, const T &x) {
+        uint32_t there, words[sizeof(T) / 4];
+        memcpy(words, &x, sizeof x);
+        asm("mapa.shared::cluster.u32 %0, %1, %2;"
+            : "=r"(there)
+            : "r"((uint32_t)__cvta_generic_to_shared(here)), "r"(of));
+#pragma unroll
+        for (int i = 0; i < (int)(sizeof(T) / 4); i++)
+            asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(there + 4 * i), "r"(words[i]) : "memory");
+    }
+
+    /* Folds the states of all threads into one, the same in all of them, and hands out the leader's word. `turn`
+     * alternates between 0 and 1: then a fold needs one barrier, as nobody writes what others may still read. */
+    template <class State> __device__ __forceinline__ void fold(State &state, uint32_t &word, int turn) const {
+        struct Message {
+            State state;
+            uint32_t word, unused;
+        };
+        __shared__ State of_warp[kWarps];
+        __shared__ Message of_block[2][GPULOSSI_CLUSTER];
+        uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+        state.fold(WholeWarp());
+        if (lane == 0)
+            of_warp[warp] = state;
+        __syncthreads();
+        if (warp == 0) {
+            state = of_warp[lane % kWarps];
+            SomeLanes lanes = {kWarps};
+            state.fold(lanes);
+            Message message = {state, __shfl_sync(0xffffffffu, word, 0), 0};
+            if (lane < size)
+                put(&of_block[turn][rank], lane, message);
+        }
+        wait();
+        state = of_block[turn][lane & (size - 1)].state;
+        word = of_block[turn][0].word;
+        SomeLanes lanes = {(int)size};
+        state.fold(lanes);
+    }
+};
+
+/* The tiles of a launch, shared out among clusters as a Queue does among teams: those after the first come with the word
+ * of a fold. */
+struct ClusterQueue {
+    gpulossi_scratch *scratch;
+    uint32_t tiles, clusters, tile;
+
+    __device__ __forceinline__ ClusterQueue(uint64_t scratch, const Cluster &cluster, int64_t tiles)
+        : scratch((gpulossi_scratch *)scratch), tiles((uint32_t)tiles), clusters(cluster.count), tile(cluster.number) {}
+    __device__ __forceinline__ bool more() const { return tile < tiles; }
+
+    /* The leader's word: less the clusters, the tile after this one. What uses it waits for it. */
+    __device__ __forceinline__ uint32_t fetch(const Cluster &cluster) const {
+        return !cluster.leads() ? 0 : tiles > clusters ? count_up(&scratch->taken, tiles) : tiles - clusters;
+    }
+    __device__ __forceinline__ void advance(uint32_t word) { tile = clusters + word; }
+};
+
+/* Where the threads of a cluster keep vectors of a row: each its own, so that no barrier comes between. */
+template <class Loss> struct Stash {
+    typedef typename Loss::Element E;
+    typedef Schedule<Loss> OfRows;
+    typedef typename OfRows::Arrays Arrays;
+    enum { A = Loss::kArrays };
+    int rank, step; /* of this thread in the cluster, and their number */
+    int slots;      /* vectors of each array that a thread keeps: number rank + step * slot of the row */
+
+    __device__ __forceinline__ Stash(const Cluster &cluster, uint32_t slots)
+        : rank((int)(cluster.rank * GPULOSSI_BLOCK + threadIdx.x)), step((int)(cluster.size * GPULOSSI_BLOCK)),
+          slots((int)slots) {}
+
+    DEVICE uint4 *at(int slot, int a) {
+        extern __shared__ uint4 stash[];
+        return &stash[(slot * A + a) * GPULOSSI_BLOCK + threadIdx.x];
+    }
+    __device__ __forceinline__ int vector(int slot) const { return rank + slot * step; }
+    /* All slots, K at a time, and as many more as a row would need. */
+    template <int K> __device__ __forceinline__ int steps(const Cut<E> &cut) const {
+        int all = (cut.vectors + step - 1) / step;
+        return max(slots, (all + K - 1) / K * K);
+    }
+
+    /* Asks for K slots of a row. What can't be copied whole is there when this returns. */
+    template <int K>
+    __device__ __forceinline__ void ask(const Loss &loss, const Cut<E> &cut, const Arrays &arrays, int slot) const {
+        int v = vector(slot);
+        if (arrays.all_fit() && cut.whole(v) && cut.whole(v + (K - 1) * step)) {
+#pragma unroll
+            for (int k = 0; k < K; k++)
+#pragma unroll
+                for (int a = 0; a < A; a++)
+                    request(at(slot + k, a), arrays.at(a, v) + (int64_t)step * (k * GPULOSSI_VECTOR_BYTES));
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < K; k++, v += step)
+#pragma unroll
+                for (int a = 0; a < A; a++) {
+                    if (cut.whole(v) && arrays.fit[a]) {
+                        request(at(slot + k, a), arrays.at(a, v));
+                    } else {
+                        Vector<E> x = filled<E>(loss.absent(a));
+                        if (v < cut.vectors)
+                            x = load_elements<E>(cut, (const typename E::Bits *)arrays.vectors[a] + cut.head, v,
+                                                 loss.absent(a));
+                        *at(slot + k, a) = make_uint4(x.word[0], x.word[1], x.word[2], x.word[3]);
+                    }
+                }
+        }
+        request_group();
+    }
+
+    /* Waits for slots after which so many groups, or more, were asked for. */
+    DEVICE void wait(int groups_after) {
+        switch (groups_after) {
+        case 0:
+            settled<0>();
+            break;
+        case 1:
+            settled<1>();
+            break;
+        case 2:
+            settled<2>();
+            break;
+        default:
+            settled<3>();
+        }
+    }
+    template <int K> DEVICE void take(int slot, Vector<E> (&x)[K][A]) {
+#pragma unroll
+        for (int k = 0; k < K; k++)
+#pragma unroll
+            for (int a = 0; a < A; a++) {
+                uint4 w = *at(slot + k, a);
+                x[k][a].word[0] = w.x, x[k][a].word[1] = w.y, x[k][a].word[2] = w.z, x[k][a].word[3] = w.w;
+            }
+    }
+};
+
+/* Sums of doubles over a cluster that the leader hears of one fold later, which is when it can be sure of them. */
+class LateSum {
+    double (*of_block)[GPULOSSI_CLUSTER];
+
+  public:
+    __device__ __forceinline__ LateSum() {
+        __shared__ double of_blocks[2][GPULOSSI_CLUSTER];
+        of_block = of_blocks;
+    }
+    /* All threads of all blocks call, with the turn of the fold before. */
+    __device__ __forceinline__ void send(const Cluster &cluster, double x, int turn) const {
+        __shared__ double of_warp[kWarps];
+        x = WholeWarp().over<Sum>(x);
+        if (threadIdx.x % kLanes == 0)
+            of_warp[threadIdx.x / kLanes] = x;
+        __syncthreads();
+        if (threadIdx.x == 0)
+            Cluster::put(&of_block[turn][cluster.rank], 0, in_halves<Sum>(of_warp));
+    }
+    /* The leader calls, after the next fold. */
+    __device__ __forceinline__ double receive(const Cluster &cluster, int turn) const {
+        double sum = 0;
+#pragma unroll 1
+        for (uint32_t block = 0; block < cluster.size; block++)
+            sum += of_block[turn][block];
+        return sum;
+    }
+};
+
+/* The schedule: K vectors a thread at a time. What of a row finds no room is read again. A loss with sums (kSums) has
+ * work() for write() where they come last, add() and a close() with them where they come first, and finish() with the
+ * row's divergence. */
+template <class Loss, int K> struct Clustered {
+    typedef typename Loss::Element E;
+    typedef typename Loss::Number N;
+    typedef typename Loss::Row Row;
+    typedef Schedule<Loss> OfRows;
+    typedef typename OfRows::Arrays Arrays;
+    enum { A = Loss::kArrays };
+
+    DEVICE void ask_all(const Loss &loss, const Stash<Loss> &stash, const typename Loss::Params &p, uint32_t tile) {
+        Cut<E> cut(loss.array(0, tile), p.rows.classes);
+        Arrays arrays(loss, cut, tile);
+#pragma unroll 1
+        for (int slot = 0; slot < stash.slots; slot += K)
+            stash.template ask<K>(loss, cut, arrays, slot);
+    }
+
+    /* The row before, whose sum is there now. */
+    DEVICE void finish_late(const Loss &loss, const Cluster &cluster, const LateSum &late, const Row &row, int turn,
+                            typename Loss::Totals &total) {
+        if constexpr (Loss::kSums == kSumsLast) {
+            typename Loss::Divergence sum = {late.receive(cluster, turn)};
+            loss.finish(row, sum, total);
+        }
+    }
+
+    DEVICE void run(const typename Loss::Params &p) {
+        __shared__ typename Loss::Totals total;
+        __shared__ Row before; /* of the leader */
+        Loss loss(p);
+        Cluster cluster;
+        ClusterQueue queue(p.rows.scratch, cluster, p.rows.rows);
+        Stash<Loss> stash(cluster, p.rows.slots);
+        LateSum late;
+        int turn = 0;
+        bool first = true;
+        if (threadIdx.x == 0)
+            total = Loss::Totals::zero();
+        if (queue.more())
+            ask_all(loss, stash, p, queue.tile);
+        cluster.wait(); /* the others have begun */
+#pragma unroll 1
+        while (queue.more()) {
+            int64_t row = queue.tile;
+            uint32_t word = queue.fetch(cluster);
+            Cut<E> cut(loss.array(0, row), p.rows.classes);
+            Arrays arrays(loss, cut, row);
+            Row r = loss.begin(cut, row, true);
+            typename Loss::State state = loss.empty();
+            Vector<E> x[K][A];
+            N picked = N(0);
+            double sum = 0;
+            int steps = stash.template steps<K>(cut);
+            if constexpr (Loss::kSums == kNoSums)
+                picked = loss.pick(cut, r);
+#pragma unroll 1
+            for (int slot = 0; slot < steps; slot += K) {
+                if (slot < stash.slots) {
+                    stash.wait((stash.slots - slot) / K - 1);
+                    stash.template take<K>(slot, x);
+                } else {
+                    OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+                }
+                loss.enter(r, state, cut, stash.vector(slot), stash.step, x);
+            }
+            cluster.fold(state, word, turn);
+            loss.close(r, state);
+            if constexpr (Loss::kSums == kSumsFirst) {
+                typename Loss::Sums sums = {};
+                uint32_t unused = 0;
+#pragma unroll 1
+                for (int slot = steps - K; slot >= 0; slot -= K) {
+                    if (slot < stash.slots)
+                        stash.template take<K>(slot, x);
+                    else
+                        OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+                    loss.add(cut, r, stash.vector(slot), stash.step, x, sums);
+                }
+                cluster.fold(sums, unused, turn);
+                loss.close(r, sums);
+                if (cluster.leads())
+                    loss.finish(r, sums, total);
+            } else if (cluster.leads()) {
+                if constexpr (Loss::kSums == kNoSums)
+                    loss.finish(loss.unfinished(r, state, &picked), total);
+                else if (!first)
+                    finish_late(loss, cluster, late, before, turn ^ 1, total);
+                before = r;
+            }
+            first = false;
+            queue.advance(word);
+            if (!loss.writes()) {
+                if (queue.more())
+                    ask_all(loss, stash, p, queue.tile);
+                turn ^= 1;
+                continue;
+            }
+            int64_t next = queue.more() ? (int64_t)queue.tile : row; /* any row will do when there is none */
+            Cut<E> cut_of_next(loss.array(0, next), p.rows.classes);
+            Arrays arrays_of_next(loss, cut_of_next, next);
+            /* First what found no room, from its end: what was read last is still in the cache. */
+#pragma unroll 1
+            for (int step = stash.slots - steps; step < stash.slots; step += K) {
+                int slot = step < 0 ? stash.slots - K - step : step;
+                if (step < 0)
+                    OfRows::template load<K, kRead_once>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+                else
+                    stash.template take<K>(slot, x);
+                if constexpr (Loss::kSums == kSumsLast)
+                    loss.work(cut, r, stash.vector(slot), stash.step, x, sum);
+                else
+                    loss.write(cut, r, stash.vector(slot), stash.step, x, &picked);
+                if (step >= 0 && queue.more())
+                    stash.template ask<K>(loss, cut_of_next, arrays_of_next, slot);
+            }
+            if (Loss::kSums == kSumsLast)
+                late.send(cluster, sum, turn);
+            turn ^= 1;
+        }
+        if (Loss::kSums == kSumsLast) {
+            cluster.wait();
+            if (cluster.leads() && !first)
+                finish_late(loss, cluster, late, before, turn ^ 1, total);
+        }
+        typename Loss::Totals mine = Loss::Totals::zero();
+        if (threadIdx.x == 0)
+            mine = total;
+        end(loss, (gpulossi_scratch *)p.rows.scratch, mine);
+    }
+};
+
+#endif

@@ -1,0 +1,23 @@
+#!/bin/bash
+# first_loss.sh [ROWS CLASSES]: the time to the first loss, each in a process of its own: cold, where the driver has to
+# compile, and warm, where it finds in its cache what a process before has left there.
+set -e
+cache=$(mktemp -d)
+trap 'rm -rf "$cache"' EXIT
+cat <<'END'
+time to the first loss in milliseconds, data in place: init: finding the driver, and cuInit; context: the GPU's primary context;
+create: gpuloss_create; load: unpacking and loading the kernel, of which the driver's: its own part; call: a later call until
+its result is on the host; all: init, create, load and call. cold: nothing is in the driver's cache; warm: the kernel is
+END
+printf '%-5s %s\n' cache "$("$BUILD/first_loss")"
+for what in 'cross_entropy f32' 'cross_entropy bf16' 'kl_div f32'; do
+    # Two words on purpose, here and below.
+    # shellcheck disable=SC2086
+    line=$(CUDA_CACHE_DISABLE=1 "$BUILD/first_loss" $what "$@")
+    printf '%-5s %s\n' cold "$line"
+    for cache_is in empty full; do
+        # shellcheck disable=SC2086
+        line=$(CUDA_CACHE_DISABLE=0 CUDA_CACHE_PATH=$cache "$BUILD/first_loss" $what "$@")
+        [ $cache_is = empty ] || printf '%-5s %s\n' warm "$line"
+    done
+done

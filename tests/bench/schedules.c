@@ -1,0 +1,256 @@
+/* schedules CEILINGS_PTX [--bytes N] [--most N] [--classes N] [--runs N] [LOSS]: the measuring that the schedules in
+ * gpuloss.h come from. Plans calls as the library does, then measures every other schedule that could serve them. A line
+ * each: '*' marks the one that the library chooses, and a line after a cell says when another is more than 3 % faster. All
+ * must come to the same loss. --bytes: how much a cell moves (1 GiB), but for those of few rows; --most: leaves out the
+ * cells that move more; --classes, LOSS: only cells that have so many, or this one; --runs: of which the median is taken
+ * (10). */
+#define GPULOSS_STATIC
+#include "../../gpuloss.h"
+#include "cells.h"
+#include "device.h"
+
+#include <math.h>
+
+enum { MOST_CANDIDATES = 32, SLOWER = 3, NARROWEST = 32 };
+#define MARGIN 1.03
+#define TOLERANCE 1e-5
+
+typedef struct candidate {
+    const char *name;
+    int module, clustered;
+    unsigned group;
+    int shift; /* log2 of a cluster's size */
+    int64_t units;
+    double milliseconds;
+    float loss;
+} candidate;
+
+typedef struct options {
+    const char *ceilings, *loss;
+    long long bytes, most, classes;
+    int runs;
+} options;
+
+/* The cell at hand. */
+static gpulossi_cross_entropy cross_entropy, counting;
+static gpulossi_kl_div kl_div;
+static gpulossi_plan plan;
+static candidate candidates[MOST_CANDIDATES];
+static int count, chosen;
+static const candidate *running;
+
+/* Threads of a group, or blocks of a cluster. */
+static unsigned spread(const candidate *c) {
+    return c->clustered ? 1u << c->shift : c->group;
+}
+
+static int check(gpuloss_status status) {
+    return status != GPULOSS_OK && bench_fail("%s", gpuloss_last_error());
+}
+
+/* ---- which candidates a cell has ---- */
+
+static void add(const char *name, int module, unsigned group, int64_t units) {
+    candidate c = {name, module, 0, group, 0, units, 0, 0};
+    candidates[count++] = c;
+}
+
+/* The sizes that the GPU takes are known of a kernel that is loaded. */
+static int list_clusters(int module_f32, gpuloss_dtype dtype) {
+    gpuloss_context *context = bench_context();
+    int module = gpulossi_fast_module(module_f32, dtype), shift;
+    gpulossi_kernel *kernel;
+    if (!context->clusters)
+        return 0;
+    if (check(gpulossi_kernel_of(context, plan.function, module, NULL, &kernel)))
+        return 1;
+    for (shift = 0; shift < GPULOSSI_CLUSTER_SIZES; shift++)
+        if (kernel->clusters[shift] > 0) {
+            add("clustered", module, GPULOSSI_BLOCK, plan.rows->rows);
+            candidates[count - 1].clustered = 1;
+            candidates[count - 1].shift = shift;
+        }
+    return 0;
+}
+
+static int list_cross_entropy(int cell) {
+    gpuloss_cross_entropy_desc d = bench_cross_entropy_desc(cell);
+    int64_t rows = d.rows, stretch = GPULOSSI_SHORT / d.classes;
+    unsigned group;
+    /* Else the gradient would be preceded by a count of the rows, which is the same for all schedules. */
+    d.divisor = (double)rows;
+    if (check(gpulossi_plan_cross_entropy(bench_context(), "schedules", &d, &cross_entropy, &plan)))
+        return 1;
+    for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
+        if (GPULOSSI_VECTORS_HELD * (int64_t)group >= plan.vectors)
+            add("held", gpulossi_module(GPULOSSI_MODULE_cross_entropy_held_f32, d.dtype), group, rows);
+    for (group = NARROWEST; group <= GPULOSSI_BLOCK; group *= 2)
+        add("streamed", gpulossi_module(GPULOSSI_MODULE_cross_entropy_streamed_f32, d.dtype), group, rows);
+    stretch = stretch < GPULOSSI_BLOCK ? stretch : GPULOSSI_BLOCK;
+    if (gpulossi_is_short(&cross_entropy))
+        add("short_rows", gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_short_rows_f32, d.dtype), GPULOSSI_BLOCK,
+            (rows + stretch - 1) / stretch);
+    return list_clusters(GPULOSSI_MODULE_cross_entropy_clustered_f32, d.dtype);
+}
+
+/* Groups below a warp only next to the one that is chosen: of long rows they are hopeless. */
+static int list_kl_div(int cell) {
+    gpuloss_kl_div_desc d = bench_kl_div_desc(cell);
+    unsigned group, ours;
+    if (check(gpulossi_plan_kl_div(bench_context(), "schedules", &d, &kl_div, &counting, &plan)))
+        return 1;
+    ours = plan.rows->group;
+    for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
+        if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours))
+            add("streamed", gpulossi_module(GPULOSSI_MODULE_kl_div_logits_f32, d.dtype), group, d.rows);
+    return list_clusters(GPULOSSI_MODULE_kl_div_logits_clustered_f32, d.dtype);
+}
+
+static int find_chosen(void) {
+    gpuloss_context *context = bench_context();
+    gpulossi_kernel *kernel;
+    int shift = 0;
+    if (check(gpulossi_kernel_of(context, plan.function, plan.module, NULL, &kernel)))
+        return 1;
+    if (plan.clustered)
+        shift = gpulossi_cluster_of(context, &plan, kernel);
+    for (chosen = 0; chosen < count; chosen++)
+        if (candidates[chosen].module == plan.module && candidates[chosen].group == plan.rows->group &&
+            candidates[chosen].shift == shift)
+            return 0;
+    return bench_fail("the library's own schedule is not among the candidates");
+}
+
+static int list(int cell) {
+    count = 0;
+    return (strcmp(bench_cells[cell].loss, "cross_entropy") == 0 ? list_cross_entropy(cell) : list_kl_div(cell)) ||
+           find_chosen();
+}
+
+/* ---- measuring them ---- */
+
+/* What gpulossi_run does, with the candidate's schedule. */
+static int call_running(void) {
+    gpuloss_context *context = bench_context();
+    gpulossi_kernel *kernel, *prepare;
+    plan.module = running->module;
+    plan.clustered = running->clustered;
+    plan.units = running->units;
+    plan.rows->group = running->group;
+    if (check(gpulossi_prepare(context, &plan, NULL, 0, NULL, &kernel, &prepare)))
+        return 1;
+    return check(running->clustered ? gpulossi_launch_clusters(context, &plan, kernel, running->shift, NULL)
+                                    : gpulossi_launch(context, &plan, kernel, plan.parameters,
+                                                      gpulossi_grid(context, &plan, kernel), NULL));
+}
+
+/* One call says which candidates are hopeless: their medians are not waited for. The loss is a NaN beforehand, which no
+ * call may leave. */
+static int measure(candidate *c, double patience, int runs) {
+    const gpulossi_driver *driver = &bench_context()->driver;
+    running = c;
+    return bench_check("cuMemsetD32Async", driver->fill(plan.rows->loss, 0xffffffffu, 1, NULL)) ||
+           bench_median(call_running, 1, 1, &c->milliseconds) ||
+           (c->milliseconds <= patience && bench_median(call_running, BENCH_WARM_UP, runs, &c->milliseconds)) ||
+           bench_check("cuMemcpyDtoHAsync", driver->download(&c->loss, plan.rows->loss, sizeof c->loss, NULL)) ||
+           bench_check("cuStreamSynchronize", driver->stream_synchronize(NULL));
+}
+
+static int check_loss(const candidate *c) {
+    double expected = (double)candidates[chosen].loss;
+    return !(fabs((double)c->loss - expected) <= TOLERANCE * fabs(expected)) &&
+           bench_fail("%s %u: the loss disagrees: %.9g, but %.9g by the schedule that is chosen", c->name, spread(c),
+                      (double)c->loss, expected);
+}
+
+static int measure_all(int runs) {
+    int i;
+    if (measure(&candidates[chosen], (double)INFINITY, runs))
+        return 1;
+    for (i = 0; i < count; i++)
+        if (i != chosen && measure(&candidates[i], SLOWER * candidates[chosen].milliseconds, runs))
+            return 1;
+    for (i = 0; i < count; i++)
+        if (check_loss(&candidates[i]))
+            return 1;
+    return 0;
+}
+
+/* ---- saying so ---- */
+
+/* Whether another is faster by more than what measuring it twice may differ by. */
+static int print_cell(int cell) {
+    const bench_cell *c = &bench_cells[cell];
+    const candidate *best = &candidates[chosen];
+    double gain;
+    int i;
+    for (i = 0; i < count; i++) {
+        const candidate *k = &candidates[i];
+        printf("%-13s %-5s %8lld %7lld  %-15s  %-10s %13u %10.2f %7.0f%s\n", c->loss, c->dtype, (long long)c->rows,
+               (long long)c->classes, bench_pass_name(c->pass), k->name, spread(k), 1000 * k->milliseconds,
+               bench_bytes(cell) / k->milliseconds / 1e6, i == chosen ? " *" : "");
+        if (k->milliseconds < best->milliseconds)
+            best = k;
+    }
+    gain = candidates[chosen].milliseconds / best->milliseconds;
+    if (gain > MARGIN)
+        printf("better: %s %u, by %.1f %%\n", best->name, spread(best), 100 * (gain - 1));
+    fflush(stdout);
+    return gain > MARGIN;
+}
+
+static int run(const options *o) {
+    int cell, cells = 0, better = 0;
+    printf("%-13s %-5s %8s %7s  %-15s  %-10s %13s %10s %7s\n", "loss", "dtype", "rows", "classes", "pass", "schedule",
+           "group/cluster", "us", "GB/s");
+    for (cell = 0; cell < bench_cell_count(); cell++) {
+        const bench_cell *c = &bench_cells[cell];
+        if (bench_bytes(cell) > (double)o->most || (o->classes && o->classes != c->classes) ||
+            (o->loss && strcmp(o->loss, c->loss) != 0))
+            continue;
+        if (bench_prepare(cell) || list(cell) || measure_all(o->runs)) {
+            printf("%s %s %lld x %lld, %s: %s\n", c->loss, c->dtype, (long long)c->rows, (long long)c->classes,
+                   bench_pass_name(c->pass), bench_failure());
+            return 1;
+        }
+        better += print_cell(cell);
+        cells++;
+    }
+    printf("%d cells; in %d of them another schedule is more than %.0f %% faster\n", cells, better, 100 * (MARGIN - 1));
+    return 0;
+}
+
+static options parse(int argc, char **argv) {
+    options o = {NULL, NULL, 1LL << 30, INT64_MAX, 0, 10};
+    int i;
+    for (i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--bytes") == 0 && i + 1 < argc)
+            o.bytes = atoll(argv[++i]);
+        else if (strcmp(argv[i], "--most") == 0 && i + 1 < argc)
+            o.most = atoll(argv[++i]);
+        else if (strcmp(argv[i], "--classes") == 0 && i + 1 < argc)
+            o.classes = atoll(argv[++i]);
+        else if (strcmp(argv[i], "--runs") == 0 && i + 1 < argc)
+            o.runs = atoi(argv[++i]);
+        else
+            *(o.ceilings ? &o.loss : &o.ceilings) = argv[i];
+    return o;
+}
+
+int main(int argc, char **argv) {
+    options o = parse(argc, argv);
+    int status;
+    if (o.ceilings == NULL || o.runs < 1 || o.runs > BENCH_MOST_RUNS) {
+        fprintf(stderr, "schedules: the file of the ceilings' PTX is required, and --runs from 1 to %d\n",
+                BENCH_MOST_RUNS);
+        return 2;
+    }
+    if (bench_open(o.ceilings, o.bytes)) {
+        fprintf(stderr, "schedules: %s\n", bench_failure());
+        return 2;
+    }
+    bench_list_for_schedules(o.bytes);
+    status = run(&o);
+    bench_close();
+    return status;
+}

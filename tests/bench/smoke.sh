@@ -1,0 +1,234 @@
+#!/bin/bash
+# The benchmark's programs and scripts at a tiny size on the interpreter: that they say what they should, not how fast
+# anything is. Each check is also given what it has to reject.
+set -u
+out=$BUILD/bench_smoke
+ceilings=tests/bench/ceilings.ptx
+rm -rf "$out" && mkdir -p "$out" || exit 2
+GPULOSS_DRIVER=$(realpath "$BUILD/interpreter/libcuda.so.1") || exit 2
+export GPULOSS_DRIVER
+passed=0 failed=0 skipped=0
+
+accept() {
+    local name=$1
+    shift
+    if "$@" >"$out/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1)) && echo "  FAILED: $name" && tail -5 "$out/log"
+    fi
+}
+# reject NAME WORD COMMAND...: the command fails, and says why.
+reject() {
+    local name=$1 word=$2
+    shift 2
+    if "$@" >"$out/log" 2>&1; then
+        failed=$((failed + 1)) && echo "  FAILED: accepted $name"
+    elif grep -q -- "$word" "$out/log"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1)) && echo "  FAILED: rejected for another reason: $name" && tail -5 "$out/log"
+    fi
+}
+skip() { skipped=$((skipped + 1)) && echo "  skipped: $1"; }
+# changed FILE SED: the file changed so, as $out/bad.
+changed() {
+    sed "$2" "$1" >"$out/bad"
+    ! cmp -s "$1" "$out/bad" || { failed=$((failed + 1)) && echo "  FAILED: not planted: $2" && false; }
+}
+# checked FILE AWK...: what an awk program says of a file; it calls a number that is none, or is not above 0, by its line.
+checked() {
+    local file=$1
+    shift
+    awk "$@" '
+        function fail(why) { print "line " NR ": " why; bad = 1; exit 1 }
+        function number(text) {
+            if (text !~ /^-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?$/) fail("not a number: " text)
+            return text + 0
+        }
+        function above_zero(text) { if (number(text) <= 0) fail("not above 0: " text) }
+        '"$program" "$file"
+}
+
+# The raw results: the columns, a line of them for each line of the table, numbers.
+heading=$(sed -n 's/^#define BENCH_CSV "\(.*\)"/\1/p' tests/bench/bench.h)
+check_csv() {
+    local program='
+        BEGIN { FS = "," }
+        NR == 1 { if ($0 != heading) fail("the heading is not " heading); next }
+        NF != 10 { fail("not 10 fields") }
+        $7 != "gpuloss" { fail("not gpuloss: " $7) }
+        $6 != "loss" && $6 != "loss + gradient" && $6 != "backward" { fail("no such pass: " $6) }
+        { above_zero($3); above_zero($4); above_zero($5); above_zero($8); above_zero($9); above_zero($10); cells++ }
+        END { if (!bad && (cells != wanted || cells == 0)) fail(cells + 0 " cells of " wanted) }'
+    checked "$1" -v heading="$heading" -v wanted="$2"
+}
+run_bench() { "$BUILD/bench" $ceilings --bytes 4096 --most 5000 --all --csv "$1" >"$out/table"; }
+accept 'the table' run_bench "$out/bench.csv"
+cells=$(grep -cE '^(cross|kl|jsd|columns)' "$out/table")
+accept 'the raw results' check_csv "$out/bench.csv" "$cells"
+changed "$out/bench.csv" '1s/,inner//' && reject 'raw results without a column' 'heading' check_csv "$out/bad" "$cells"
+changed "$out/bench.csv" '5d' && reject 'raw results without a cell' "cells of $cells" check_csv "$out/bad" "$cells"
+changed "$out/bench.csv" '4s/gpuloss,[^,]*/gpuloss,-nan/' &&
+    reject 'a time that is no number' 'not a number' check_csv "$out/bad" "$cells"
+reject 'raw results in no folder' "can't be written" run_bench "$out/none/bench.csv"
+[ ! -e /dev/full ] || reject 'raw results on a full disk' "can't be written" run_bench /dev/full
+
+# What a call costs: the tiny cells, and how many kernels each launches. A mean's gradient first counts the rows.
+check_calls() {
+    local program='
+        BEGIN { split("1 1 1 2 2 1", launches, " ") }
+        NR <= 4 { next }
+        { gradient = /loss \+ gradient/; first = gradient ? 8 : 6; cells++ }
+        NF != first + 5 { fail("not all columns") }
+        $first != launches[cells] { fail("launches: " $first ", not " launches[cells]) }
+        { above_zero($(first + 1)); above_zero($(first + 2)); number($(first + 3)); above_zero($(first + 4)) }
+        $NF == "none" { none++; next }
+        { above_zero($NF) }
+        END {
+            if (!bad && cells != 6) fail(cells + 0 " cells of 6")
+            if (!bad && none != 0 && none != 6) fail("graphs in some cells only")
+        }'
+    checked "$1"
+}
+run_calls() { "$BUILD/bench" $ceilings --bytes 4096 --calls 10 >"$out/calls"; }
+accept 'the calls' run_calls
+accept 'what a call costs' check_calls "$out/calls"
+changed "$out/calls" '6d' && reject 'calls without a cell' 'launches\|5 cells of 6' check_calls "$out/bad"
+changed "$out/calls" '5s/loss    \( *\)1/loss    \15/' &&
+    reject 'a wrong count of launches' 'launches: 5' check_calls "$out/bad"
+changed "$out/calls" '7s/\.[0-9]*  */.nan /' && reject 'a cost that is no number' 'not a number' check_calls "$out/bad"
+grep -q 'which this driver does not have' "$out/calls" && skip 'calls in a CUDA graph: the interpreter has no graphs'
+
+# The schedules: of each cell one is chosen, and one that is faster by more than 3 % is named, and counted.
+check_schedules() {
+    local program='
+        function end_cell() {
+            if (cell == "") return
+            if (chosen == 0) fail("none is chosen: " cell)
+            if (named != "" && chosen < 1.02 * best) fail("is not faster: " named)
+            if (named == "" && chosen > 1.04 * best) fail("a faster one is not named: " cell)
+            better += named != ""
+            cells++
+        }
+        NR == 1 { if (!/^loss .* GB\/s$/) fail("no heading"); next }
+        ended { fail("a line after the end") }
+        /^better: / { named = $0; next }
+        / cells; in / { end_cell(); ended = 1; said_cells = $1; said_better = $4; next }
+        {
+            first = /loss \+ gradient/ ? 8 : 6
+            star = $NF == "*"
+            if (NF != first + 3 + star) fail("not all columns")
+            if ($first !~ /^(held|streamed|short_rows|clustered)$/) fail("no such schedule: " $first)
+            if ($(first + 1) !~ /^(1|2|4|8|16|32|64|128|256)$/) fail("no such size: " $(first + 1))
+            above_zero($(first + 2))
+            number($(first + 3))
+            this = $1 " " $2 " " $3 " " $4 " " first
+            if (this != cell) { end_cell(); cell = this; chosen = 0; named = ""; best = $(first + 2) }
+            if (star && chosen) fail("two are chosen: " cell)
+            if (star) chosen = $(first + 2)
+            if (best > $(first + 2)) best = $(first + 2)
+            list[cell] = list[cell] " " $first $(first + 1)
+        }
+        END {
+            if (bad) exit 1
+            if (cells != said_cells || cells != wanted) fail(cells + 0 " cells, not " said_cells " or " wanted)
+            if (better + 0 != said_better) fail(better + 0 " faster ones, not " said_better)
+            if (of && list[of] != candidates) fail(of ":" list[of])
+        }'
+    checked "$@"
+}
+run_schedules() { "$1" $ceilings --runs 1 "${@:2}" >"$out/schedules" || { tail -1 "$out/schedules" && return 1; }; }
+small="--bytes 600 --most 800 --classes 64"
+accept 'the schedules' run_schedules "$BUILD/schedules" $small
+accept 'every schedule' check_schedules "$out/schedules" -v wanted=8 -v of='cross_entropy f32 2 64 6' -v candidates="$(
+    printf ' %s' held{2,4,8,16,32,64,128,256} streamed{32,64,128,256} clustered{1,2,4,8,16}
+)"
+check_small() { check_schedules "$1" -v wanted=8; }
+changed "$out/schedules" '0,/ \*$/s///' && reject 'no choice' 'none is chosen' check_small "$out/bad"
+changed "$out/schedules" '2,3s/[ *]*$/ */' && reject 'two choices' 'two are chosen' check_small "$out/bad"
+changed "$out/schedules" '$s/^8/7/' && reject 'a wrong count of cells' '8 cells, not 7' check_small "$out/bad"
+changed "$out/schedules" '$s/in [0-9]*/in 99/' && reject 'a wrong count of choices' 'faster ones' check_small "$out/bad"
+changed "$out/schedules" '4s/\.[0-9]* .*/.nan 1/' && reject 'a time that is no number' 'not a number' check_small "$out/bad"
+changed "$out/schedules" '/^better/d;/ \*$/s/\.[0-9]* /00000&/' &&
+    reject 'a slow choice' 'a faster one is not named' check_small "$out/bad"
+changed "$out/schedules" '/^better/d;/clustered  *16 /{/ \*$/!s/$/\nbetter: none/};s/[0-9.]*\( *[0-9]* \*\)$/0.01\1/' &&
+    reject 'a choice that is the best' 'is not faster' check_small "$out/bad"
+accept 'the schedules of a long row' run_schedules "$BUILD/schedules" --bytes 2000000 --most 70000 --classes 32000
+accept 'its choice of a cluster' grep -q 'clustered .* \*$' "$out/schedules"
+accept 'every schedule of it' check_schedules "$out/schedules" -v wanted=1
+# planted SED: the program with a fault, on the same cells.
+planted() {
+    mkdir -p "$out/planted/tests/bench" && ln -sf "$PWD/gpuloss.h" "$out/planted/" &&
+        cp "$out/bad" "$out/planted/tests/bench/schedules.c" &&
+        ${CC:-cc} -std=c11 -Itests/bench "$out/planted/tests/bench/schedules.c" tests/bench/{bench,cells,calls,csv}.c \
+            -o "$out/planted/schedules" -ldl && run_schedules "$out/planted/schedules" $small
+}
+changed tests/bench/schedules.c 's/plan.units = .*/& plan.rows->divisor += running->group == 64;/' &&
+    reject 'another loss' 'the loss disagrees: [0-9]' planted
+changed tests/bench/schedules.c 's/return check(running->.*/if (running->group == 64) return 0;\n&/' &&
+    reject 'a schedule that leaves no loss' 'the loss disagrees: -*nan' planted
+changed tests/bench/schedules.c 's/GPULOSSI_VECTORS_HELD \*.*>=/group >/' &&
+    reject 'a choice that is not measured' 'not among the candidates' planted
+reject 'no runs' 'from 1 to' run_schedules "$BUILD/schedules" --runs 0
+
+# The time to the first loss.
+check_first() {
+    local program='
+        NR <= 4 { next }
+        NF != 10 { fail("not all columns") }
+        $1 != ((NR % 2) ? "cold" : "warm") { fail("cold and warm do not alternate") }
+        { for (i = 4; i <= 10; i++) if (number($i) < 0) fail("negative: " $i); above_zero($7); above_zero($10); lines++ }
+        END { if (!bad && lines != 6) fail(lines + 0 " lines of 6") }'
+    checked "$1"
+}
+run_first() { bash tests/bench/first_loss.sh "$@" >"$out/first"; }
+accept 'the first loss' run_first 4 10
+accept 'the time to the first loss' check_first "$out/first"
+changed "$out/first" '$d' && reject 'a first loss too few' '5 lines of 6' check_first "$out/bad"
+changed "$out/first" '6s/[0-9.]*$/inf/' && reject 'a time that is no number' 'not a number' check_first "$out/bad"
+reject 'a loss that there is not' 'no such loss' "$BUILD/first_loss" hinge f32
+reject 'a driver that there is not' 'could not be loaded' \
+    env GPULOSS_DRIVER="$out/none.so" "$BUILD/first_loss" kl_div f32
+
+# All of it, by the script. PyTorch would measure a real GPU beside the interpreter: it is shown none.
+run_all() {
+    CUDA_VISIBLE_DEVICES='' CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --all >"$out/all" 2>&1 || {
+        cat "$out/all" && return 1
+    }
+    [ "$(grep -cE '^(no peers: |ceiling copy |loss .* ceil%$|what a call costs|time to the first loss)' "$out/all")" = 5 ]
+}
+accept 'the whole benchmark' run_all
+cp -r "$BUILD/bench" "$out/" && reject 'a benchmark without its parts' 'first_loss: No such file' env BUILD="$out" \
+    CUDA_VISIBLE_DEVICES= CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --all
+
+# The Python of it.
+parses() { python3 -c 'import ast, sys; [ast.parse(open(path).read(), path) for path in sys.argv[1:]]' "$@"; }
+draw() { python3 tests/bench/plot.py "$1" "$out/$2.svg"; }
+panels() {
+    local count
+    count=$(grep -cE '>(cross_entropy|kl_div_(pp|ll|logits)), loss( \+ gradient)?<' "$1")
+    echo "$count panels of 8" && [ "$count" = 8 ]
+}
+if command -v python3 >/dev/null; then
+    accept 'the scripts are Python' parses tests/bench/*.py
+    reject 'what is not Python' 'SyntaxError' parses tests/bench/bench.h
+    changed "$out/bench.csv" '1s/,bytes/,size/' && reject 'a plot without a column' 'no column bytes' draw "$out/bad" bad
+    changed "$out/bench.csv" '2,$d' && reject 'a plot without cells' 'has no cell' draw "$out/bad" bad
+    changed "$out/bench.csv" '3s/[^,]*$/0/' && reject 'a plot of a ceiling of 0' 'above 0' draw "$out/bad" bad
+    reject 'a plot of nothing' 'No such file' draw "$out/none.csv" bad
+    if python3 -c 'import matplotlib' 2>/dev/null; then
+        accept 'a plot' draw "$out/bench.csv" one
+        accept 'its panels' panels "$out/one.svg"
+        changed "$out/one.svg" 's/kl_div_ll, loss</kl, loss</' && reject 'a panel too few' '7 panels of 8' panels "$out/bad"
+        accept 'the plot once more' draw "$out/bench.csv" two
+        accept 'the same plot' cmp "$out/one.svg" "$out/two.svg"
+    else
+        skip 'the plot: python3-matplotlib is not installed'
+    fi
+else
+    skip 'the plot and the peers: python3 is not installed'
+fi
+
+echo "bench: $passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]

@@ -1,0 +1,473 @@
+/* Launches in clusters of blocks: how large they are, what a GPU must have for them, and what is done without. */
+#include "check.h"
+
+#include <stdio.h>
+
+static gpuloss_context *context;
+
+/* f32, with a gradient: rows of so many vectors. */
+static gpuloss_cross_entropy_desc rows_of(int64_t rows, int64_t vectors) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    d.rows = rows;
+    d.classes = 4 * vectors;
+    return d;
+}
+static gpuloss_kl_div_desc pairs_of(int64_t rows, int64_t vectors) {
+    gpuloss_kl_div_desc d = some_kl_div();
+    d.input_kind = d.target_kind = GPULOSS_LOGITS;
+    d.rows = rows;
+    d.classes = 4 * vectors;
+    return d;
+}
+
+/* size: blocks of a cluster. slots: of each array. */
+static void expect_clusters(const char *entry, int arrays, unsigned clusters, unsigned size, unsigned slots, int line) {
+    const fake_launched *l = last_launch();
+    if (strcmp(l->entry, entry) != 0)
+        fail_msg("line %d: %s is launched instead of %s", line, l->entry, entry);
+    if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.slots != slots)
+        fail_msg("line %d: %u blocks in clusters of %u, with %u slots", line, l->grid, l->cluster,
+                 l->parameters.rows.slots);
+    assert_int_equal(l->shared_bytes, slots * (unsigned)arrays * 256 * 16);
+    assert_int_equal(l->block, 256);
+    assert_int_equal(l->parameters.rows.group, 256);
+    assert_ptr_equal(l->stream, stream_number(1));
+}
+
+static void expect_rows(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
+    gpuloss_cross_entropy_desc d = rows_of(rows, vectors);
+    expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
+    expect_clusters("gpuloss_cross_entropy_clustered_f32", 1, clusters, size, slots, line);
+    d.softcap = 2.0;
+    expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
+    expect_clusters("gpuloss_cross_entropy_options_clustered_f32", 1, clusters, size, slots, line);
+}
+#define ROWS(rows, vectors, clusters, size, slots) expect_rows(rows, vectors, clusters, size, slots, __LINE__)
+
+static void expect_pairs(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
+    gpuloss_kl_div_desc d = pairs_of(rows, vectors);
+    expect_ok_(gpuloss_kl_div(context, &d, stream_number(1)), line);
+    expect_clusters("gpuloss_kl_div_logits_clustered_f32", 2, clusters, size, slots, line);
+}
+#define PAIRS(rows, vectors, clusters, size, slots) expect_pairs(rows, vectors, clusters, size, slots, __LINE__)
+
+/* The smallest cluster that keeps a row, in the fewest slots; the longest rows are kept in part. */
+static void clusters_keep_a_row(void **state) {
+    (void)state;
+    context = new_context();
+    ROWS(1000, 2049, 396, 1, 12);
+    ROWS(1000, 3072, 396, 1, 12);
+    ROWS(1000, 3073, 396, 1, 16);
+    ROWS(1000, 4096, 396, 1, 16);
+    ROWS(1000, 4097, 198, 2, 12);
+    ROWS(1000, 8192, 198, 2, 16);
+    ROWS(1000, 8193, 96, 4, 12);
+    ROWS(1000, 16384, 96, 4, 16);
+    ROWS(1000, 16385, 46, 8, 12);
+    ROWS(1000, 32768, 46, 8, 16);
+    ROWS(1000, 32769, 20, 16, 12);
+    ROWS(1000, 65536, 20, 16, 16);
+    ROWS(1000, 65537, 20, 16, 16);
+    ROWS(1000, 250000, 20, 16, 16);
+    ROWS(1, 1 << 27, 1, 16, 16);
+    gpuloss_destroy(context);
+}
+
+/* Two arrays share the slots. */
+static void clusters_keep_a_pair_of_rows(void **state) {
+    (void)state;
+    context = new_context();
+    PAIRS(1000, 513, 396, 1, 4);
+    PAIRS(1000, 1024, 396, 1, 4);
+    PAIRS(1000, 1025, 396, 1, 8);
+    PAIRS(1000, 2048, 396, 1, 8);
+    PAIRS(1000, 2049, 198, 2, 8);
+    PAIRS(1000, 4097, 96, 4, 8);
+    PAIRS(1000, 8193, 46, 8, 8);
+    PAIRS(1000, 16384, 46, 8, 8);
+    PAIRS(1000, 16385, 20, 16, 8);
+    PAIRS(1000, 32768, 20, 16, 8);
+    PAIRS(1000, 200000, 20, 16, 8);
+    gpuloss_destroy(context);
+}
+
+/* Other divergences are spread in the same way, but shorter rows as well. */
+static void clusters_of_distances(void **state) {
+    static const struct {
+        int64_t vectors;
+        unsigned clusters, size, slots;
+    } rows[] = {{65, 396, 1, 4}, {1024, 396, 1, 4}, {2049, 198, 2, 8}, {200000, 20, 16, 8}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        gpuloss_kl_div_desc d = pairs_of(1000, rows[i].vectors);
+        d.divergence = GPULOSS_REVERSE_KL;
+        expect_ok(gpuloss_kl_div(context, &d, stream_number(1)));
+        expect_clusters("gpuloss_kl_div_distances_clustered_f32", 2, rows[i].clusters, rows[i].size, rows[i].slots,
+                        __LINE__);
+    }
+    gpuloss_destroy(context);
+}
+
+/* A cluster more than there are rows would have nothing to do. */
+static void no_more_clusters_than_rows(void **state) {
+    (void)state;
+    context = new_context();
+    ROWS(395, 4096, 395, 1, 16);
+    ROWS(396, 4096, 396, 1, 16);
+    ROWS(397, 4096, 396, 1, 16);
+    ROWS(19, 65536, 19, 16, 16);
+    ROWS(21, 65536, 20, 16, 16);
+    PAIRS(197, 2049, 197, 2, 8);
+    PAIRS(199, 2049, 198, 2, 8);
+    gpuloss_destroy(context);
+}
+
+/* Few rows go to more blocks, as long as each of them gets four vectors a thread and a multiprocessor is without. */
+static void few_rows_take_larger_clusters(void **state) {
+    (void)state;
+    context = new_context();
+    ROWS(1, 2048, 1, 2, 4);
+    ROWS(1, 4095, 1, 2, 8);
+    ROWS(1, 4096, 1, 4, 4);
+    ROWS(1, 8191, 1, 4, 8);
+    ROWS(1, 8192, 1, 8, 4);
+    ROWS(1, 16384, 1, 16, 4);
+    ROWS(1, 32768, 1, 16, 8);
+    ROWS(132, 4096, 132, 1, 16);
+    ROWS(131, 4096, 131, 2, 8);
+    ROWS(66, 4096, 66, 2, 8);
+    ROWS(65, 4096, 65, 4, 4);
+    ROWS(33, 65536 / 8, 33, 4, 8);
+    ROWS(32, 65536 / 8, 32, 8, 4);
+    ROWS(17, 16384, 17, 8, 8);
+    ROWS(16, 16384, 16, 16, 4);
+    PAIRS(1, 2047, 1, 1, 8);
+    PAIRS(1, 2048, 1, 2, 4);
+    PAIRS(131, 2048, 131, 2, 4);
+    PAIRS(132, 2048, 132, 1, 8);
+    gpuloss_destroy(context);
+}
+
+/* Rows that begin anywhere touch a vector more. */
+static void rows_that_begin_anywhere(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of(1000, 4096);
+    (void)state;
+    context = new_context();
+    d.logits_stride = d.classes + 1;
+    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+    expect_clusters("gpuloss_cross_entropy_clustered_f32", 1, 198, 2, 12, __LINE__);
+    assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, 0);
+    d.classes -= 3;
+    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+    expect_clusters("gpuloss_cross_entropy_clustered_f32", 1, 396, 1, 16, __LINE__);
+    d.logits_stride = d.classes + 3;
+    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+    assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, GPULOSSI_EVEN);
+    gpuloss_destroy(context);
+}
+
+/* Vectors are what counts, whatever their elements are. */
+static void clusters_of_every_dtype(void **state) {
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_cross_entropy_desc d = rows_of(1000, 20000);
+        gpuloss_kl_div_desc kl = pairs_of(1000, 10000);
+        char entry[64];
+        if (every_dtype[t].dtype == GPULOSS_F64)
+            continue;
+        d.dtype = kl.dtype = every_dtype[t].dtype;
+        d.classes = 20000 * 16 / every_dtype[t].bytes;
+        kl.classes = 10000 * 16 / every_dtype[t].bytes;
+        expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+        snprintf(entry, sizeof entry, "gpuloss_cross_entropy_clustered_%s", every_dtype[t].name);
+        expect_clusters(entry, 1, 46, 8, 12, __LINE__);
+        expect_ok(gpuloss_kl_div(context, &kl, stream_number(1)));
+        snprintf(entry, sizeof entry, "gpuloss_kl_div_logits_clustered_%s", every_dtype[t].name);
+        expect_clusters(entry, 2, 46, 8, 8, __LINE__);
+    }
+    gpuloss_destroy(context);
+}
+
+/* The parameters are those of the kernels without clusters, but for how the rows are spread. */
+static void the_same_parameters(void **state) {
+    gpuloss_context *with = new_context(), *without = new_context_without_clusters();
+    gpuloss_cross_entropy_desc ce = rows_of(100, 5000);
+    gpuloss_kl_div_desc kl = pairs_of(100, 5000);
+    fake_launched clustered;
+    (void)state;
+#define SAME(call_with, call_without)                                                                                  \
+    expect_ok(call_with);                                                                                              \
+    clustered = *last_launch();                                                                                        \
+    expect_ok(call_without);                                                                                           \
+    assert_true(clustered.cluster > 0 && last_launch()->cluster == 0);                                                 \
+    clustered.parameters.rows.slots = 0;                                                                               \
+    clustered.parameters.rows.scratch = last_launch()->parameters.rows.scratch;                                        \
+    assert_memory_equal(&clustered.parameters, &last_launch()->parameters, sizeof clustered.parameters)
+    SAME(gpuloss_cross_entropy(with, &ce, NULL), gpuloss_cross_entropy(without, &ce, NULL));
+    ce.class_weights = AT(6);
+    ce.logits = (const char *)ce.logits + 4;
+    SAME(gpuloss_cross_entropy(with, &ce, NULL), gpuloss_cross_entropy(without, &ce, NULL));
+    SAME(gpuloss_kl_div(with, &kl, NULL), gpuloss_kl_div(without, &kl, NULL));
+    kl.target_stride = kl.grad_input_stride = kl.classes + 1;
+    kl.temperature = 3.0;
+    GIVE_LABELS(&kl);
+    SAME(gpuloss_kl_div(with, &kl, NULL), gpuloss_kl_div(without, &kl, NULL));
+    gpuloss_destroy(with);
+    gpuloss_destroy(without);
+}
+
+/* What the longest rows are given on a GPU, or by a driver, that takes no clusters beyond some size. */
+static void expect_largest(unsigned clusters, unsigned size, int line) {
+    context = new_context();
+    expect_rows(1000, 200000, clusters, size, 16, line);
+    expect_pairs(1000, 200000, clusters, size, 8, line);
+    gpuloss_destroy(context);
+}
+
+static void sizes_that_a_gpu_does_not_take(void **state) {
+    static const unsigned clusters[] = {396, 198, 96, 46, 20};
+    int size;
+    (void)state;
+    for (size = 4; size > 0; size--) {
+        fake.active_clusters[size] = 0;
+        expect_largest(clusters[size - 1], 1u << (size - 1), __LINE__);
+    }
+    /* Nothing is known of clusters of one block: as many as there are multiprocessors will run. */
+    fake.active_clusters[0] = 0;
+    expect_largest(132, 1, __LINE__);
+    fake.active_clusters[0] = 390;
+    fake.active_clusters[1] = 190;
+    fake.active_clusters[3] = 40; /* of which nobody hears, as there are none of 4 */
+    expect_largest(190, 2, __LINE__);
+}
+
+static void a_driver_that_does_not_say(void **state) {
+    (void)state;
+    fake.fail_symbol = "cuOccupancyMaxActiveClusters";
+    expect_largest(132, 1, __LINE__);
+    fake.multiprocessors = 7;
+    expect_largest(7, 1, __LINE__);
+}
+
+/* Sixteen blocks take a permission that a kernel is given once. */
+static void sixteen_blocks_are_refused(void **state) {
+    int m;
+    (void)state;
+    fake.fail_attribute = 14;
+    expect_largest(46, 8, __LINE__);
+    fake.fail_attribute = 0;
+    context = new_context();
+    ROWS(1000, 200000, 20, 16, 16);
+    for (m = 0; m < fake.modules; m++)
+        if (fake.module[m].live)
+            assert_int_equal(fake.module[m].non_portable_allowed, fake.module[m].for_clusters);
+    gpuloss_destroy(context);
+}
+
+/* A kernel is asked about and told everything when it is loaded, and never again. */
+static void a_second_call_only_launches(void **state) {
+    gpuloss_cross_entropy_desc ce = rows_of(1000, 5000);
+    gpuloss_kl_div_desc kl = pairs_of(1000, 5000);
+    long calls;
+    (void)state;
+    context = new_context();
+    ce.flags = 0;
+    ce.ignore_index = 0;
+    expect_ok(gpuloss_cross_entropy(context, &ce, stream_number(1)));
+    expect_ok(gpuloss_kl_div(context, &kl, stream_number(1)));
+    calls = fake.calls;
+    expect_ok(gpuloss_cross_entropy(context, &ce, stream_number(1)));
+    expect_ok(gpuloss_kl_div(context, &kl, stream_number(1)));
+    /* Each call: which context is current, and a launch. */
+    assert_in_range(fake.calls - calls, 2, 4);
+    gpuloss_destroy(context);
+}
+
+/* All kinds of calls that clusters are for go as they would on a GPU that has none, and nothing else is loaded. */
+static void expect_no_clusters(int line) {
+    gpuloss_cross_entropy_desc ce = rows_of(1000, 5000);
+    gpuloss_kl_div_desc kl = pairs_of(1000, 5000);
+    int m;
+    context = new_context();
+#define WITHOUT(call, name)                                                                                            \
+    expect_ok_(call, line);                                                                                            \
+    if (strcmp(last_launch()->entry, name) != 0 || last_launch()->cluster != 0)                                        \
+    fail_msg("line %d: %s is launched", line, last_launch()->entry)
+    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_streamed_f32");
+    ce.softcap = 2.0;
+    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_options_f32");
+    ce.rows = 1;
+    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_options_f32");
+    WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_logits_f32");
+    kl.divergence = GPULOSS_REVERSE_KL;
+    WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_options_f32");
+    expect_ok_(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_BF16, NULL), line);
+    expect_ok_(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_F16, NULL), line);
+    for (m = 0; m < fake.modules; m++)
+        if (fake.module[m].for_clusters)
+            fail_msg("line %d: %s is loaded", line, fake.module[m].entry);
+    gpuloss_destroy(context);
+}
+
+static void expect_some_clusters(void) {
+    context = new_context();
+    ROWS(1000, 4096, 396, 1, 16);
+    PAIRS(1000, 2048, 396, 1, 8);
+    gpuloss_destroy(context);
+}
+
+static void gpus_without_clusters(void **state) {
+    static const int gpus[][2] = {{5, 0}, {7, 0}, {8, 0}, {8, 9}};
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
+        fake.major = gpus[i][0];
+        fake.minor = gpus[i][1];
+        expect_no_clusters(__LINE__);
+    }
+    for (fake.major = 9; fake.major < 13; fake.major++)
+        expect_some_clusters();
+}
+
+static void drivers_without_clusters(void **state) {
+    static const char *const symbols[] = {"cuLaunchKernelEx", "cuFuncSetAttribute", "cuOccupancyMaxActiveClusters"};
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
+        fake.missing[0] = symbols[i];
+        expect_no_clusters(__LINE__);
+    }
+    fake.missing[0] = NULL;
+    expect_some_clusters();
+}
+
+/* What a driver says that a device can do, if it knows at all. */
+static void devices_without_clusters(void **state) {
+    (void)state;
+    fake.has_clusters = 0;
+    expect_no_clusters(__LINE__);
+    fake.has_clusters = 1;
+    fake.fail_attribute = 120;
+    expect_no_clusters(__LINE__);
+    fake.fail_attribute = 97;
+    expect_no_clusters(__LINE__);
+    fake.fail_attribute = 0;
+    fake.shared_optin = 48 * 1024;
+    expect_no_clusters(__LINE__);
+    fake.shared_optin = GPULOSSI_SLOTS * GPULOSSI_BLOCK * GPULOSSI_VECTOR_BYTES; /* and nothing else */
+    expect_no_clusters(__LINE__);
+    fake.shared_optin = 80 * 1024 - 1;
+    expect_no_clusters(__LINE__);
+    fake.shared_optin = 80 * 1024;
+    expect_some_clusters();
+}
+
+/* A kernel that is not given its shared memory is no use: the call says so, and the next one tries again. */
+static void shared_memory_is_refused(void **state) {
+    gpuloss_cross_entropy_desc ce = rows_of(1000, 5000);
+    gpuloss_kl_div_desc kl = pairs_of(1000, 5000);
+    int mallocs_live;
+    (void)state;
+    context = new_context();
+    mallocs_live = fake.mallocs_live;
+    fake.fail_attribute = 8;
+    expect_error(gpuloss_cross_entropy(context, &ce, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_cross_entropy",
+                 "gpuloss_cross_entropy_clustered_f32");
+    expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div",
+                 "gpuloss_kl_div_logits_clustered_f32");
+    assert_non_null(strstr(gpuloss_last_error(), "got error 719"));
+    assert_int_equal(fake_live_modules(), 0);
+    expect_error(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_BF16, NULL), GPULOSS_ERROR_DRIVER, "gpuloss_preload",
+                 "gpuloss_kl_div_logits_clustered_bf16");
+    fake.fail_code = 2;
+    expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_OUT_OF_DEVICE_MEMORY, "gpuloss_kl_div",
+                 "gpuloss_kl_div_logits_clustered_f32");
+    assert_int_equal(fake.launches, 0);
+    assert_int_equal(fake.mallocs_live - mallocs_live, fake_live_modules());
+    fake.fail_attribute = 0;
+    ROWS(1000, 5000, 198, 2, 12);
+    PAIRS(1000, 2048, 396, 1, 8);
+    gpuloss_destroy(context);
+}
+
+/* The rows have been counted by then: the count must not be found by the next launch. */
+static void a_launch_fails(void **state) {
+    gpuloss_cross_entropy_desc ce = rows_of(1000, 5000);
+    gpuloss_kl_div_desc kl = pairs_of(1000, 5000);
+    int fills;
+    (void)state;
+    context = new_context();
+    GIVE_LABELS(&kl);
+    ROWS(1000, 5000, 198, 2, 12);
+    PAIRS(1000, 2048, 396, 1, 8);
+    fills = fake.fills;
+    fake.fail_symbol = "cuLaunchKernelEx";
+    expect_error(gpuloss_cross_entropy(context, &ce, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_cross_entropy",
+                 "launching");
+    assert_string_equal(last_launch()->entry, PREPARE_KERNEL);
+    assert_int_equal(fake.prepares, 0);
+    assert_int_equal(fake.fills, fills + 1);
+    assert_int_equal(fake.fill[fills].base, last_launch()->parameters.rows.scratch);
+    assert_int_equal(fake.fill[fills].bytes, sizeof(gpulossi_scratch));
+    assert_ptr_equal(fake.fill[fills].stream, stream_number(1));
+    expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "launching");
+    assert_int_equal(fake.prepares, 0);
+    assert_int_equal(fake.fills, fills + 2);
+    /* Nothing was counted for these rows, and nothing is to be cleared. */
+    kl = pairs_of(1000, 5000);
+    expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "launching");
+    assert_int_equal(fake.fills, fills + 2);
+    fake.fail_symbol = NULL;
+    ROWS(1000, 5000, 198, 2, 12);
+    PAIRS(1000, 2048, 396, 1, 8);
+    gpuloss_destroy(context);
+}
+
+/* Shards, sparse teachers and what sums up shards have no kernels for clusters, however long their rows are. */
+static void other_calls_take_no_clusters(void **state) {
+    gpuloss_cross_entropy_desc combine = some_combine();
+    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
+    gpuloss_kl_div_desc kl = some_kl_div();
+    (void)state;
+    context = new_context();
+    combine.rows = sparse.rows = kl.rows = 8;
+    combine.classes = sparse.classes = kl.classes = 1 << 20;
+    expect_ok(gpuloss_cross_entropy_combine(context, &combine, NULL));
+    assert_int_equal(last_launch()->cluster, 0);
+    expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
+    assert_int_equal(last_launch()->cluster, 0);
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    assert_int_equal(last_launch()->cluster, 0);
+    kl.loss_rows = AT(6);
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    assert_int_equal(last_launch()->cluster, 0);
+    gpuloss_destroy(context);
+}
+
+int cluster_tests(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(clusters_keep_a_row),
+        TEST(clusters_keep_a_pair_of_rows),
+        TEST(clusters_of_distances),
+        TEST(no_more_clusters_than_rows),
+        TEST(few_rows_take_larger_clusters),
+        TEST(rows_that_begin_anywhere),
+        TEST(clusters_of_every_dtype),
+        TEST(the_same_parameters),
+        TEST(sizes_that_a_gpu_does_not_take),
+        TEST(a_driver_that_does_not_say),
+        TEST(sixteen_blocks_are_refused),
+        TEST(a_second_call_only_launches),
+        TEST(gpus_without_clusters),
+        TEST(drivers_without_clusters),
+        TEST(devices_without_clusters),
+        TEST(shared_memory_is_refused),
+        TEST(a_launch_fails),
+        TEST(other_calls_take_no_clusters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

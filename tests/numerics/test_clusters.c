@@ -1,0 +1,515 @@
+/* Long rows, which GPUs with clusters of blocks keep in the shared memory of those: plain cross-entropy, cross-entropy
+ * with options and divergences of two arrays of logits. On other GPUs the same rows are streamed. A cluster has as many
+ * blocks as a row needs, and more where rows are few. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "divergence_cases.h"
+#include "option_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+/* The types that there are kernels for clusters of, and what these are for in the limits below. */
+static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
+enum { BLOCK = 256, SLOTS = 16, HELD = 8 * BLOCK, MOST_BLOCKS = 16 };
+enum { PLAIN, OPTIONS, LOGITS, DISTANCES, LOSSES };
+
+static const double inf = (double)INFINITY;
+
+static int64_t width_of(gpuloss_dtype dtype) {
+    return (int64_t)(16 / dtype_size(dtype));
+}
+
+/* Classes of a row of so many vectors, the last of which is not whole. Two arrays take the room of twice as many. */
+static int64_t classes_of(gpuloss_dtype dtype, int64_t vectors, unsigned loss) {
+    return (loss >= LOGITS ? vectors / 2 : vectors) * width_of(dtype) + 1;
+}
+
+/* In every other case all arrays of a row begin at the same place of a vector. */
+static void check_plain(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient, unsigned number) {
+    option_shape shape = {rows, classes, 0};
+    option_inputs in;
+    ce_case c = option_case(dtype, shape, number % 3 == 2 ? OPTION_IGNORE_INDEX : 0,
+                            (logits_kind)(number % LOGITS_KINDS), number, &in);
+    option_vary(&c, number);
+    c.grad_dtype = GPULOSS_DTYPE_UNSET;
+    if (number % 2)
+        c.grad_offset = c.logits_offset, c.grad_stride = c.logits_stride;
+    c.outputs = CE_OUT_ALL & ~(gradient ? 0u : (unsigned)CE_OUT_GRAD);
+    ce_test(&c, "plain rows of clusters");
+    option_inputs_free(&in);
+}
+
+static void check_options(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient, unsigned number) {
+    option_shape shape = {rows, classes, 0};
+    option_inputs in;
+    ce_case c =
+        option_case(dtype, shape, number * 37 % OPTION_SETS, (logits_kind)(number * 3 % LOGITS_KINDS), number, &in);
+    option_vary(&c, number);
+    if (number % 2) {
+        c.grad_dtype = GPULOSS_DTYPE_UNSET;
+        c.grad_offset = c.logits_offset, c.grad_stride = c.logits_stride;
+    }
+    c.outputs &= ~(gradient ? 0u : (unsigned)CE_OUT_GRAD);
+    ce_test(&c, "options of rows of clusters");
+    option_inputs_free(&in);
+}
+
+/* Forward KL, or for DISTANCES one of the others in turn. */
+static kl_case logits_case(unsigned loss, gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient,
+                           unsigned number) {
+    static const unsigned others[] = {CHOICE_REVERSE, CHOICE_JS_HALF, CHOICE_TV, CHOICE_JS};
+    divergence_shape shape = {rows, classes};
+    kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, shape, KL_KIND_PAIRS - 1,
+                                loss == LOGITS ? CHOICE_FORWARD : others[number % 4]);
+    c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | (gradient ? KL_OUT_GRAD : 0u);
+    return c;
+}
+
+static void check_logits(unsigned loss, gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient,
+                         unsigned number) {
+    kl_case c = logits_case(loss, dtype, rows, classes, gradient, number / 2);
+    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number * 11 % KL_WITH_SETS, number);
+    divergence_vary(&c, number);
+    if (number % 2) {
+        c.target_offset = c.grad_offset = c.input_offset;
+        c.target_stride = c.grad_stride = c.input_stride;
+    }
+    kl_test(&c, "two logits of rows of clusters");
+    kl_inputs_free(&in);
+}
+
+static void check_loss(unsigned loss, gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient,
+                       unsigned number) {
+    if (loss == PLAIN)
+        check_plain(dtype, rows, classes, gradient, number);
+    else if (loss == OPTIONS)
+        check_options(dtype, rows, classes, gradient, number);
+    else
+        check_logits(loss, dtype, rows, classes, gradient, number);
+}
+
+/* Rows that need so many blocks: one vector more than half of them hold, and all but two of what they hold. A small run
+ * has the second and the third in turn. */
+static void check_size(unsigned loss, gpuloss_dtype dtype, int64_t size, unsigned number) {
+    int64_t least = size == 1 ? HELD : size / 2 * BLOCK * SLOTS, most = size * BLOCK * SLOTS - 2;
+    check_loss(loss, dtype, 2 + number % 2, classes_of(dtype, least, loss), true, number);
+    if (!harness_small || number % 2 == 0)
+        check_loss(loss, dtype, 1, classes_of(dtype, most, loss), size > 4, number + 1);
+    if (!harness_small || number % 2 == 1)
+        check_loss(loss, dtype, 1 + number % 3, classes_of(dtype, least, loss), false, number + 2);
+}
+
+/* A large one, of which a small run has little. */
+static void check_large_size(unsigned loss, gpuloss_dtype dtype, int64_t size, unsigned number) {
+    int64_t classes = classes_of(dtype, size / 2 * BLOCK * SLOTS, loss);
+    bool wide = dtype_size(dtype) == 4;
+    if (!harness_small)
+        check_size(loss, dtype, size, number);
+    else if (size == 8 && (wide || loss != DISTANCES))
+        check_loss(loss, dtype, 2, classes, loss >= LOGITS, number);
+    else if (size == 16 && (wide || loss == PLAIN))
+        check_loss(loss, dtype, 1, classes, true, number);
+}
+
+static void test_sizes(int64_t least, int64_t most, void (*check)(unsigned, gpuloss_dtype, int64_t, unsigned)) {
+    unsigned d, loss, number = 0;
+    int64_t size;
+    for (d = 0; d < DTYPES; d++)
+        for (loss = 0; loss < LOSSES; loss++)
+            for (size = 1; size <= MOST_BLOCKS; size *= 2, number++)
+                if (size >= least && size <= most)
+                    check(loss, dtypes[d], size, number);
+    test_done();
+}
+
+static void small_clusters(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_sizes(1, 4, check_size);
+}
+
+static void large_clusters(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_sizes(8, MOST_BLOCKS, check_large_size);
+}
+
+/* What the largest cluster has no room for is read again: less and more than its threads take at a time. */
+static void rows_that_do_not_fit(void **state) {
+    static const int64_t more[] = {1, 3000, 30400, 70000};
+    unsigned d, loss, k, number = 7;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (loss = 0; loss < LOSSES; loss++)
+            for (k = 0; k < sizeof more / sizeof more[0]; k++, number++) {
+                int64_t classes = classes_of(dtypes[d], MOST_BLOCKS * BLOCK * SLOTS + more[k], loss);
+                if (harness_small && (k != 2 || loss == (d == 1 ? LOGITS : d == 2 ? DISTANCES : LOSSES)))
+                    continue;
+                check_loss(loss, dtypes[d], harness_small ? 1 : 2, classes, true, number);
+                if (loss >= LOGITS && (!harness_small || d == 0))
+                    check_loss(loss, dtypes[d], 1, classes, true, number + 1);
+            }
+    test_done();
+}
+
+/* More rows than the GPU takes clusters at a time, of which some then take several. */
+static void more_rows_than_clusters(void **state) {
+    unsigned d, loss;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (loss = 0; loss < LOSSES; loss++) {
+            int64_t rows = harness_small ? (loss == PLAIN ? 29 : 14) : 1000;
+            check_loss(loss, dtypes[d], rows, classes_of(dtypes[d], HELD + 1, loss), true, d + loss);
+            if (!harness_small || d == 0)
+                check_loss(loss, dtypes[d], harness_small ? 3 : 100,
+                           classes_of(dtypes[d], 5 * (int64_t)BLOCK * SLOTS, loss), true, d + loss + 1);
+        }
+    test_done();
+}
+
+/* Rows of a queue of which some have no divergence, or next to none, or are left out. */
+static void check_mixed(unsigned loss, gpuloss_dtype dtype, unsigned number) {
+    kl_case c = logits_case(loss, dtype, harness_small ? 29 : 1000, classes_of(dtype, HELD, LOGITS), true, number);
+    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number ? KL_WITH_LABELS : 0, number);
+    int64_t row, i, n = c.classes;
+    for (row = 0; row < c.rows; row++) {
+        double *input = in.input + row * n, *target = in.target + row * n;
+        if (row % 5 == 0)
+            input[n / 2] = (double)NAN;
+        for (i = 0; row % 5 == 1 && i < n; i++)
+            target[i] = input[i];
+        if (row % 5 == 1)
+            input[7] = -40, target[7] = -40 + dtype_ulp(dtype, 40);
+        if (row % 5 == 2 && row % 2)
+            target[n - 1] = inf;
+    }
+    c.reduction = number ? GPULOSS_BATCHMEAN : GPULOSS_NONE;
+    kl_test(&c, "mixed rows of clusters");
+    kl_inputs_free(&in);
+}
+
+static void mixed_rows_of_clusters(void **state) {
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (number = 0; number < 4; number++)
+            check_mixed(number % 2 ? LOGITS : DISTANCES, dtypes[d], number / 2 + 2 * d);
+    test_done();
+}
+
+/* The factors of a loss and its gradient, and indices of every type; in whole vectors and not. */
+static void check_factors(gpuloss_dtype dtype, int64_t classes, bool plain, unsigned number) {
+    static const double upstream = -0.75, of_rows[] = {0.5, -2, 3};
+    static const gpuloss_index_type types[] = {GPULOSS_U8, GPULOSS_I16, GPULOSS_I32, GPULOSS_I64};
+    static const unsigned sets[] = {0, OPTION_WEIGHTS | OPTION_SMOOTHING, OPTION_WEIGHTS, OPTION_ALL,
+                                    OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_ROW_WEIGHTS};
+    option_shape shape = {3, classes + number % 3 % 2, 0};
+    option_inputs in;
+    unsigned options = plain ? 0 : number < 20 ? sets[number % 5] : (unsigned)OPTION_WEIGHTS;
+    ce_case c = option_case(dtype, shape, options, LOGITS_NORMAL, number, &in);
+    bool forward = number % 6 == 4 || number >= 20;
+    int64_t row;
+    c.index_type = types[number % 4];
+    for (row = 0; row < c.rows; row++)
+        in.targets[row] = 20 * row + number;
+    if (c.index_type != GPULOSS_U8)
+        in.targets[number % 3] = -1;
+    c.use_ignore_index = number % 7 < 3;
+    c.ignore_index = c.use_ignore_index ? 20 + number : 0;
+    c.reduction = number / 5 % 2 ? all_reductions[number % REDUCTION_COUNT] : GPULOSS_MEAN;
+    c.divisor = c.reduction == GPULOSS_MEAN && number < 20 && number % 3 == 1 ? 48.5 : 0;
+    c.divisor_on_device = c.divisor > 0 && number % 2;
+    c.use_grad_scale = !forward && number % 3 == 2;
+    c.grad_scale = c.use_grad_scale ? 1.0 / 3.0 : 0;
+    c.grad_loss = !forward && number % 2 && c.reduction != GPULOSS_NONE ? &upstream : NULL;
+    c.grad_loss_rows = !forward && number % 4 == 1 ? of_rows : NULL;
+    c.outputs = plain ? CE_OUT_ALL : CE_OUT_EVERY;
+    if (forward)
+        c.outputs &= ~(unsigned)CE_OUT_GRAD;
+    ce_test(&c, "factors of rows");
+    option_inputs_free(&in);
+}
+
+static void check_pair_factors(unsigned loss, gpuloss_dtype dtype, unsigned number) {
+    static const double upstream = -0.75, of_rows[] = {0.5, -2, 3};
+    kl_case c = logits_case(loss, dtype, 3, classes_of(dtype, HELD, LOGITS), true, number);
+    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_LABELS | (number * 7 % KL_WITH_SETS), number);
+    c.reduction = c.divisor > 0 ? GPULOSS_MEAN : GPULOSS_SUM;
+    c.divisor_on_device = c.divisor > 0 && number % 2;
+    c.grad_loss = number % 2 ? &upstream : NULL;
+    c.grad_loss_rows = number % 4 > 1 ? of_rows : NULL;
+    kl_test(&c, "factors of rows");
+    kl_inputs_free(&in);
+}
+
+/* Of short rows, of held ones and of those of clusters; the last of the latter sum up weights of classes without a
+ * gradient. */
+static void factors_of_rows(void **state) {
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        int64_t classes = (HELD + 1) * width_of(all_dtypes[d]);
+        for (number = 0; number < 24; number++) {
+            check_factors(all_dtypes[d], 100, true, number);
+            check_factors(all_dtypes[d], 300, true, number);
+            if (!harness_small || number % 3 == 0)
+                check_factors(all_dtypes[d], classes, true, number);
+            check_factors(all_dtypes[d], classes, false, number);
+        }
+        for (number = 0; number < 8; number++)
+            check_pair_factors(number < 4 ? LOGITS : DISTANCES, all_dtypes[d], number);
+    }
+    test_done();
+}
+
+/* A vocabulary in two shards, each of which has long rows. */
+static void shards_of_clustered_rows(void **state) {
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++) {
+        int64_t half = (HELD + 5) * width_of(dtypes[d]);
+        const int64_t firsts[] = {0, half};
+        option_shape shape = {2, 2 * half + 3, 0};
+        option_inputs in;
+        ce_case c = option_case(dtypes[d], shape, OPTION_SMOOTHING, LOGITS_NORMAL, d, &in);
+        char text[CE_DESCRIPTION];
+        ce_result result;
+        report r;
+        c.outputs = CE_OUT_LOSS | CE_OUT_LOSS_ROWS | CE_OUT_ARGMAX | CE_OUT_CORRECT;
+        ce_describe(&c, "shards of rows of clusters", text, sizeof text);
+        r = report_on(text);
+        ce_run_sharded(&c, firsts, 2, &result, &r);
+        ce_check(&c, &result, &r);
+        ce_free(&result);
+        option_inputs_free(&in);
+        case_done(&r);
+    }
+    test_done();
+}
+
+/* Logits and gradient, or the two arrays of logits, by every way of not being aligned. */
+static void check_offsets(gpuloss_dtype dtype, int i, int j) {
+    option_shape shape = {3, classes_of(dtype, HELD, PLAIN), 0};
+    int width = (int)width_of(dtype);
+    option_inputs in;
+    ce_case c = option_case(dtype, shape, 0, LOGITS_NORMAL, (unsigned)i, &in);
+    kl_case k =
+        logits_case((i - j) / 4 % 2 ? DISTANCES : LOGITS, dtype, 2, classes_of(dtype, HELD, LOGITS), true, (unsigned)i);
+    kl_inputs of_k = divergence_inputs(&k, DISTRIBUTIONS_RANDOM, 0, (unsigned)j);
+    c.outputs = (i + j) % 3 ? CE_OUT_ALL : CE_OUT_EVERY;
+    c.logits_offset = k.input_offset = i;
+    c.grad_offset = k.target_offset = j;
+    k.grad_offset = (i + 3 * j) % width;
+    c.in_place = k.in_place = (i + 2 * j) % 5 == 1;
+    c.logits_stride = k.input_stride = (stride_kind)((i + j) % STRIDE_KINDS);
+    c.grad_stride = k.target_stride = (stride_kind)(j % STRIDE_KINDS);
+    k.grad_stride = (stride_kind)(i % STRIDE_KINDS);
+    c.guard = k.guard = j % 2 ? 256 : 0;
+    ce_test(&c, "offsets of rows of clusters");
+    kl_test(&k, "offsets of rows of clusters");
+    kl_inputs_free(&of_k);
+    option_inputs_free(&in);
+}
+
+static void offsets_of_clustered_rows(void **state) {
+    unsigned d;
+    int i, j;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++) {
+        int width = (int)width_of(dtypes[d]);
+        for (i = 0; i < width; i++)
+            for (j = 0; j < width; j++)
+                if (!harness_small || (i - j) % (width / 2) == 0)
+                    check_offsets(dtypes[d], i, j);
+    }
+    test_done();
+}
+
+/* What a row may hold: classes without mass, what has no softmax, the ends of the type, and tops on either side of
+ * what Below in gen/kernels/numbers.cuh takes the short way for. */
+enum {
+    MASKED_HALF,
+    MASKED_BUT_LAST,
+    MASKED,
+    NAN_LAST,
+    NAN_ALONE,
+    INFINITE,
+    LARGEST,
+    BOTH_ENDS,
+    LARGE_LAST,
+    NEAR_TOP,
+    NEAR_BELOW,
+    FAR_TOP,
+    FAR_BELOW,
+    RISING,
+    NEXT_TO_NOTHING,
+    TIES,
+    NAN_TIES,
+    CONSTANT,
+    CONTENTS
+};
+static const char *const content_names[CONTENTS] = {"half masked",
+                                                    "all masked but the last",
+                                                    "all masked",
+                                                    "NaN",
+                                                    "NaN among masked",
+                                                    "+inf",
+                                                    "the largest",
+                                                    "both ends",
+                                                    "a large one at the end",
+                                                    "a near top",
+                                                    "near below",
+                                                    "a far top",
+                                                    "far below",
+                                                    "rising tops",
+                                                    "exponentials next to nothing",
+                                                    "ties",
+                                                    "several NaN",
+                                                    "one value"};
+
+static double content(unsigned kind, gpuloss_dtype dtype, int64_t i, int64_t n, double normal) {
+    double largest = dtype_max(dtype);
+    switch (kind) {
+    case MASKED_HALF:
+        return i < n / 2 ? -inf : normal;
+    case MASKED_BUT_LAST:
+        return i < n - 1 ? -inf : normal;
+    case MASKED:
+        return -inf;
+    case NAN_LAST:
+        return i == n - 1 ? (double)NAN : normal;
+    case NAN_ALONE:
+        return i == n - 1 - n / 5 ? (double)NAN : -inf;
+    case INFINITE:
+        return i == n / 2 ? inf : normal;
+    case LARGEST:
+        return largest;
+    case BOTH_ENDS:
+        return i % 2 ? largest : -largest;
+    case LARGE_LAST:
+        return i == n - 1 ? largest / 8 : normal;
+    case NEAR_TOP:
+        return 4000 + normal;
+    case NEAR_BELOW:
+        return -4000 + normal;
+    case FAR_TOP:
+        return 5000 + normal;
+    case FAR_BELOW:
+        return -5000 + normal;
+    case RISING:
+        return normal + (i < n / 4 ? 0 : i < n / 2 ? 4090 : i < n - n / 4 ? 4098 : 4104);
+    case NEXT_TO_NOTHING: /* of double */
+        return i < n / 2 || i % 3 == 0 ? normal - 725 : normal;
+    case TIES:
+        return i == n / 3 || i == n / 2 || i == n - 1 ? 32 : normal;
+    case NAN_TIES:
+        return i == n / 3 || i == n - 1 ? (double)NAN : i == 0 ? 64 : normal;
+    default:
+        return 1.5;
+    }
+}
+
+/* One row alone, which the blocks of a large cluster share; with a target that is a class, that is none, and that is
+ * ignored. */
+static void check_content(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned kind, unsigned number) {
+    option_shape shape = {rows, classes, 0};
+    bool ends = kind == LARGEST || kind == BOTH_ENDS;
+    option_inputs in;
+    ce_case c = option_case(dtype, shape, 0, LOGITS_NORMAL, number, &in);
+    int64_t i, row;
+    for (i = 0; i < rows * classes; i++)
+        in.x[i] = dtype_round(dtype, content(kind, dtype, i % classes, classes, in.x[i]));
+    for (row = 0; row < rows; row++)
+        in.targets[row] = row % 2 ? classes - 1 : classes / 3;
+    if (number % 4 > 1 && rows > 1)
+        in.targets[rows - 1] = -100;
+    c.use_ignore_index = number % 4 == 3;
+    c.ignore_index = c.use_ignore_index ? -100 : 0;
+    c.logits_offset = (int)number / 2 % 2;
+    c.grad_offset = number % 5 ? c.logits_offset : 1 - c.logits_offset;
+    c.in_place = number % 3 == 1;
+    c.reduction = ends ? GPULOSS_NONE : all_reductions[number % REDUCTION_COUNT];
+    c.outputs = CE_OUT_ALL;
+    ce_test(&c, content_names[kind]);
+    c.outputs |= CE_OUT_ARGMAX | CE_OUT_CORRECT;
+    if (!ends && number % 2)
+        c.label_smoothing = 0.1;
+    ce_test(&c, content_names[kind]);
+    c.outputs &= ~(unsigned)CE_OUT_GRAD;
+    ce_test(&c, content_names[kind]);
+    option_inputs_free(&in);
+}
+
+/* Rows that are short, held and streamed, and that a cluster of two blocks or more keeps. */
+static void contents_of_rows(void **state) {
+    unsigned d, kind, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (kind = 0; kind < CONTENTS; kind++, number++) {
+            int64_t width = width_of(all_dtypes[d]), classes = (HELD + 1) * width + 5;
+            check_content(all_dtypes[d], 3, 100, kind, number);
+            check_content(all_dtypes[d], 3, 300, kind, number);
+            check_content(all_dtypes[d], harness_small && number % 2 ? 2 : 1, classes, kind, number + d);
+        }
+    test_done();
+}
+
+/* One side of a pair holds something; rows of labels that are left out hold it too. */
+static void check_pair(unsigned loss, gpuloss_dtype dtype, unsigned kind, unsigned number) {
+    kl_case c = logits_case(loss, dtype, 3, (HELD / 2 + 1) * width_of(dtype) + 5, number % 4 != 3, kind + number);
+    kl_inputs in = divergence_inputs(
+        &c, DISTRIBUTIONS_RANDOM, (number % 2 ? KL_WITH_LABELS : 0u) | (number % 3 ? KL_WITH_TEMPERATURE : 0u), number);
+    double *side = number / 2 % 2 ? in.target : in.input;
+    int64_t i, n = c.classes;
+    for (i = 0; i < 2 * n; i++)
+        side[i] = dtype_round(dtype, content(kind, dtype, i % n, n, side[i]));
+    c.input_offset = (int)number / 2 % 2;
+    c.target_offset = c.grad_offset = number % 5 ? c.input_offset : 1 - c.input_offset;
+    c.in_place = number % 3 == 1;
+    c.reduction = all_reductions[number % REDUCTION_COUNT];
+    kl_test(&c, content_names[kind]);
+    kl_inputs_free(&in);
+}
+
+/* What loses all digits of a divergence, logits at the ends of the type, is left to others. */
+static void contents_of_pairs(void **state) {
+    unsigned d, kind, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (kind = 0; kind < CONTENTS; kind++, number++)
+            if (kind != LARGEST && kind != BOTH_ENDS && kind != LARGE_LAST) {
+                check_pair(LOGITS, dtypes[d], kind, number);
+                check_pair(DISTANCES, dtypes[d], kind, number);
+            }
+    test_done();
+}
+
+int run_cluster_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_clusters),
+        cmocka_unit_test(large_clusters),
+        cmocka_unit_test(rows_that_do_not_fit),
+        cmocka_unit_test(more_rows_than_clusters),
+        cmocka_unit_test(offsets_of_clustered_rows),
+        cmocka_unit_test(mixed_rows_of_clusters),
+        cmocka_unit_test(factors_of_rows),
+        cmocka_unit_test(shards_of_clustered_rows),
+        cmocka_unit_test(contents_of_rows),
+        cmocka_unit_test(contents_of_pairs),
+    };
+    return cmocka_run_group_tests_name("clusters", tests, NULL, NULL);
+}
