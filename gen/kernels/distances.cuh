@@ -38,30 +38,32 @@ template <class E, int K> struct Distances : Distil<E, K> {
         return r;
     }
 
-    /* f and u of a pair of probabilities, where d = log t - log q. */
-    struct Pair2 {
+    /* Of a pair of probabilities, where d = log t - log q. */
+    struct Parts {
         N f, u;
     };
-    __device__ __forceinline__ Pair2 reverse(N t, N q, N d) const {
+    __device__ __forceinline__ Parts reverse(N t, N q, N d) const {
         /* Where q = 0, -d may be -inf or NaN, and any number will do. */
-        Pair2 y = {Pair<N>::surplus_of(q, t, larger(-d, N(-1e30))), q == 0 ? N(0) : -q * d};
+        Parts y = {Pair<N>::surplus_of(q, t, larger(-d, N(-1e30))), q == 0 ? N(0) : -q * d};
         return y;
     }
     /* The logarithm of one side over the mixture is that of 1 + w (exp(z) - 1) with the other's share w and z = +-d, and
      * the other differs by d: for small d that which loses no digits, for large d that which does not overflow. */
-    __device__ __forceinline__ Pair2 jensen_shannon(N t, N q, N d) const {
+    __device__ __forceinline__ Parts jensen_shannon(N t, N q, N d) const {
         N b = beta, c = N(1) - beta, m = b * t + c * q;
         bool target_first = fabs(d) < 1 ? b > c : d > 0;
         N z = target_first ? -d : d, direct = -log_plus(target_first ? c : b, z);
         N t_to_m = target_first ? direct : direct + d, q_to_m = target_first ? direct - d : direct;
-        Pair2 y = {b * Pair<N>::surplus(t, m, t_to_m) + c * Pair<N>::surplus(q, m, q_to_m), q == 0   ? N(0)
-                                                                                            : d == d ? c * q * q_to_m
-                                                                                                     : d};
+        Parts y = {b * Pair<N>::surplus(t, m, t_to_m) + c * Pair<N>::surplus(q, m, q_to_m), c * q * q_to_m};
+        if (q == 0)
+            y.u = N(0);
+        else if (d != d)
+            y.u = d;
         return y;
     }
-    __device__ __forceinline__ Pair2 total_variation(N t, N q) const {
+    __device__ __forceinline__ Parts total_variation(N t, N q) const {
         N difference = t - q, half = N(0.5) * fabs(difference);
-        Pair2 y = {half, difference > 0 ? N(-0.5) * q : difference < 0 ? N(0.5) * q : N(0) * difference};
+        Parts y = {half, difference > 0 ? N(-0.5) * q : difference < 0 ? N(0.5) * q : N(0) * difference};
         return y;
     }
 
@@ -71,7 +73,6 @@ template <class E, int K> struct Distances : Distil<E, K> {
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z * 1.442695041f));
         return log_near_1(w * (fabs(z) < 1 ? excess(-z) + z : e - 1));
     }
-    DEVICE double log_plus(double w, double z) { return log_plus_1(w * exponential_minus_1(z)); }
 
     __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[K][2], N (&q)[n], N (&f)[n],
                                           N (&u)[n]) const {
@@ -81,7 +82,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
 #pragma unroll
         for (int i = 0; i < n; i++) {
             N d = fma(x[i / W][1].get(i % W) - x[i / W][0].get(i % W), this->inverse_temperature, -r.apart);
-            Pair2 y = p.divergence == GPULOSS_REVERSE_KL       ? reverse(t[i], q[i], d)
+            Parts y = p.divergence == GPULOSS_REVERSE_KL       ? reverse(t[i], q[i], d)
                       : p.divergence == GPULOSS_JENSEN_SHANNON ? jensen_shannon(t[i], q[i], d)
                                                                : total_variation(t[i], q[i]);
             f[i] = y.f;
