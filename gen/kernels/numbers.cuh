@@ -22,15 +22,24 @@ DEVICE double larger(double a, double b) {
     return fmax(a, b);
 }
 
+/* a - b, also where a is a product that has been rounded: as one instruction with it, it would not be 0 where b is that
+ * product too. */
+DEVICE float difference(float a, float b) {
+    return __fsub_rn(a, b);
+}
+DEVICE double difference(double a, double b) {
+    return __dsub_rn(a, b);
+}
+
 /* exp(x - top), for x <= top; below 2^-126 it is 0. The difference is formed first: x and top may be near the end of
  * the range. */
 DEVICE float exp_below(float x, float top) {
     float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"((x - top) * 1.442695041f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(difference(x, top) * 1.442695041f));
     return y;
 }
 DEVICE double exp_below(double x, double top) {
-    return exp(x - top);
+    return exp(difference(x, top));
 }
 
 /* exp(x - top) of many x <= top, but for a factor next to 1 that all have in common. The power of 2 of x log2(e) less

@@ -170,7 +170,7 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
                                                      : x;
     }
     __device__ __forceinline__ N logarithm(uint32_t kind, N x, N top, N log_sum) const {
-        return is(kind, GPULOSS_LOGITS)              ? (x * of_block.inverse_temperature - top) - log_sum
+        return is(kind, GPULOSS_LOGITS)              ? difference(x * of_block.inverse_temperature, top) - log_sum
                : is(kind, GPULOSS_LOG_PROBABILITIES) ? x
                                                      : natural_log(x + of_block.eps);
     }
