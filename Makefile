@@ -2,12 +2,10 @@
 CC ?= cc
 BUILD := build
 PREFIX ?= /usr/local
-STRICT := -Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wundef -Wcast-qual -Wcast-align -Wwrite-strings \
-	-Wpointer-arith -Wstrict-aliasing=1 -Wformat=2 -Wvla -Winit-self -Wredundant-decls -Wswitch-enum -Wdouble-promotion \
-	-Wmissing-declarations -Wstrict-prototypes -Wmissing-prototypes -Werror
+STRICT := $(shell . tests/compile/strict.sh && echo $$strict_c)
 CFLAGS ?= -O2
 
-.PHONY: help run test examples gpu-test gpu-report bench ptx install clean format
+.PHONY: help run test test-bench examples gpu-test gpu-report bench schedules plot ptx install clean format
 .DEFAULT_GOAL := help
 
 help:
@@ -60,9 +58,9 @@ REPORT ?= tests/gpu-report.txt
 gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BENCH_PROGRAMS)
 	@BUILD=$(BUILD) bash tests/gpu.sh $(REPORT)
 
-BENCH := tests/bench/bench.c tests/bench/cells.c tests/bench/calls.c tests/bench/csv.c
+BENCH := tests/bench/bench.c tests/bench/cells.c tests/bench/calls.c tests/bench/csv.c tests/bench/options.c
 BENCH_NEEDS := $(BENCH) tests/bench/bench.h tests/bench/cells.h tests/bench/device.h tests/bench/clock.h \
-	tests/bench/ceilings.ptx gpuloss.h
+	tests/bench/options.h gpuloss.h
 $(BUILD)/bench: tests/bench/main.c $(BENCH_NEEDS)
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/main.c $(BENCH) -o $@ -ldl
@@ -82,7 +80,6 @@ schedules: $(BUILD)/schedules
 bench: $(BENCH_PROGRAMS)
 	@BUILD=$(BUILD) bash tests/bench/run.sh $(BENCH_ARGUMENTS)
 
-.PHONY: plot schedules test-bench
 CSV ?= $(BUILD)/bench.csv
 PLOT ?= tests/bench/ceilings.svg
 plot:

@@ -1,4 +1,5 @@
 # Sourced by the test scripts: runs suites, each with its output in a file, and counts what they report.
+# shellcheck shell=bash
 passed=0 failed=0 skipped=0
 mkdir -p "$BUILD/log"
 

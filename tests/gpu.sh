@@ -12,6 +12,7 @@ numerics() {
         '--only shapes_divergences_f32' '--only shapes_divergences_f64' '--only shapes_divergences_f16'
         '--only shapes_divergences_bf16' '--only same_bits*' '--only su*' '--only sm*' '--only shar*' '--skip s*')
     local pids=() bad=0 i ran written
+    rm -f "$BUILD"/log/part*.txt
     for i in "${!parts[@]}"; do
         # Two words on purpose.
         # shellcheck disable=SC2086

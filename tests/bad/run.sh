@@ -3,39 +3,14 @@
 # check that rejects what is sound.   tests/bad/run.sh
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/check.sh
 . tests/compile/strict.sh
 out=${BUILD:-build}/bad
 rm -rf "$out" && mkdir -p "$out" || exit 2
-passed=0 failed=0 skipped=0
-
-# reject NAME WORD COMMAND...: the command fails, and says why.
-reject() {
-    local name=$1 word=$2
-    shift 2
-    if "$@" >"$out/log" 2>&1; then
-        failed=$((failed + 1)) && echo "  ACCEPTED: $name"
-    elif grep -q -- "$word" "$out/log"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)) && echo "  REJECTED FOR ANOTHER REASON: $name" && head -5 "$out/log"
-    fi
-}
-accept() {
-    local name=$1
-    shift
-    if "$@" >"$out/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)) && echo "  NOT ACCEPTED: $name" && tail -12 "$out/log"
-    fi
-}
-
 # The embedded block, ptx/ and MANIFEST.
 make -s -f tests/host/host.mk BUILD="${BUILD:-build}" "${BUILD:-build}/test_block" || exit 2
 check_block="${BUILD:-build}/test_block $out/ptx"
 one=kl_div_pp_f32
-# A fault that could not be planted, because what it changes reads otherwise by now, is not a fault that was found.
-not_planted() { failed=$((failed + 1)) && echo "  NOT PLANTED: $1" && false; }
 damaged() {
     rm -rf "$out/ptx" && cp -r ptx "$out/ptx" && (cd "$out/ptx" && eval "$1")
     ! diff -rq ptx "$out/ptx" >"$out/log" || not_planted "$1"
@@ -65,12 +40,9 @@ for standard in c99 c++11; do
     reject "the size of an opaque type, $standard" "incomplete type" gcc_strict $standard tests/bad/missing_part.c
 done
 
-# planted TEXT: gpuloss.h with a line more in its implementation.
-changed() {
-    sed "$1" gpuloss.h >"$out/gpuloss.h"
-    ! cmp -s gpuloss.h "$out/gpuloss.h" || not_planted "$1"
-}
-planted() { changed "/^typedef int gpulossi_result;/a $1"; }
+# altered SED: gpuloss.h changed so. planted TEXT: with a line more in its implementation.
+altered() { changed gpuloss.h "$1" "$out/gpuloss.h"; }
+planted() { altered "/^typedef int gpulossi_result;/a $1"; }
 gcc_planted() {
     gcc $(flags_of c99) -fsyntax-only -DGPULOSS_IMPLEMENTATION -include "$out/gpuloss.h" tests/compile/mode.c
 }
@@ -89,11 +61,11 @@ defaults() {
     gcc $(flags_of c99) -include "$out/gpuloss.h" -o "$out/defaults" tests/compile/defaults.c && "$out/defaults"
 }
 planted "/* nothing */" && accept "a comment" defaults
-changed 's/GPULOSS_USE_IGNORE_INDEX, -100, NULL, NULL, 0.0, /GPULOSS_USE_IGNORE_INDEX, 0, NULL, NULL, -100, /' &&
+altered 's/GPULOSS_USE_IGNORE_INDEX, -100, NULL, NULL, 0.0, /GPULOSS_USE_IGNORE_INDEX, 0, NULL, NULL, -100, /' &&
     reject "a default in the next place" "GPULOSS_CROSS_ENTROPY_DEFAULTS are not" defaults
-changed 's/GPULOSS_FORWARD_KL, GPULOSS_BATCHMEAN, 0, 0.0, /GPULOSS_FORWARD_KL, GPULOSS_REDUCTION_UNSET, 4, 0.0, /' &&
+altered 's/GPULOSS_FORWARD_KL, GPULOSS_BATCHMEAN, 0, 0.0, /GPULOSS_FORWARD_KL, GPULOSS_REDUCTION_UNSET, 4, 0.0, /' &&
     reject "a default of KL in the next place" "GPULOSS_KL_DIV_DEFAULTS are not" defaults
-changed 's/GPULOSS_RESIDUAL_UNSET, GPULOSS_BATCHMEAN, 0, /GPULOSS_DROP, GPULOSS_BATCHMEAN, 0, /' &&
+altered 's/GPULOSS_RESIDUAL_UNSET, GPULOSS_BATCHMEAN, 0, /GPULOSS_DROP, GPULOSS_BATCHMEAN, 0, /' &&
     reject "another default of a sparse teacher" "GPULOSS_KL_DIV_SPARSE_DEFAULTS are not" defaults
 
 # The whole of tests/compile, shortened, on faulty headers. Their runs go side by side and are judged afterwards.
@@ -106,8 +78,8 @@ compile_later() { mv "$out/gpuloss.h" "$out/compile_$1.h"; }
 planted "/* nothing */" && compile_later comment
 planted "static short gpulossi_planted(int x) { return x; }" && compile_later warning
 planted "int gpulossi_planted(void); int gpulossi_planted(void) { return 1; }" && compile_later global
-changed 's/^#if .*!defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F16)/#if 1/' && compile_later kept
-changed '/gpulossi_common_prepare_targets\[\]/,$b; s/^#if 1$/#if !defined(GPULOSS_NO_CROSS_ENTROPY)/' &&
+altered 's/^#if .*!defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F16)/#if 1/' && compile_later kept
+altered '/gpulossi_common_prepare_targets\[\]/,$b; s/^#if 1$/#if !defined(GPULOSS_NO_CROSS_ENTROPY)/' &&
     compile_later shared
 printf '%s\n' "$out"/compile_*.h | sed 's/\.h$//' | xargs -P "$(nproc)" -I{} bash -c 'run_compile "{}"'
 compile() { cat "$out/compile_$1.log" && return "$(cat "$out/compile_$1.status")"; }
@@ -125,19 +97,19 @@ prototypes() {
 }
 if cuda_headers; then
     planted "/* nothing */" && accept "a comment" prototypes
-    changed 's/"cuMemFree_v2", (uint64_t)/"cuMemFree_v2", (uint32_t)/' &&
+    altered 's/"cuMemFree_v2", (uint64_t)/"cuMemFree_v2", (uint32_t)/' &&
         reject "an argument of another size" "cuMemFree_v2 is declared otherwise" prototypes
-    changed 's/"cuModuleUnload", (void \*)/"cuModuleUnload", (void *, int)/' &&
+    altered 's/"cuModuleUnload", (void \*)/"cuModuleUnload", (void *, int)/' &&
         reject "an argument more" "cuModuleUnload is declared otherwise" prototypes
-    changed 's/"cuCtxPushCurrent_v2", (struct CUctx_st \*)/"cuCtxPushCurrent_v2", (struct CUstream_st *)/' &&
+    altered 's/"cuCtxPushCurrent_v2", (struct CUctx_st \*)/"cuCtxPushCurrent_v2", (struct CUstream_st *)/' &&
         reject "another handle" "cuCtxPushCurrent_v2 is declared otherwise" prototypes
-    changed 's/"cuMemAlloc_v2"/"cuMemAlloc"/' &&
+    altered 's/"cuMemAlloc_v2"/"cuMemAlloc"/' &&
         reject "a symbol of 32-bit addresses" "cuMemAlloc is looked up" prototypes
-    changed 's/GPULOSSI_CU_INVALID_PTX = 218/GPULOSSI_CU_INVALID_PTX = 219/' &&
+    altered 's/GPULOSSI_CU_INVALID_PTX = 218/GPULOSSI_CU_INVALID_PTX = 219/' &&
         reject "a wrong error code" "CUDA_ERROR_INVALID_PTX" prototypes
-    changed '/^typedef struct gpulossi_launch_config/,/^}/s/grid\[3\], block\[3\]/block[3], grid[3]/' &&
+    altered '/^typedef struct gpulossi_launch_config/,/^}/s/grid\[3\], block\[3\]/block[3], grid[3]/' &&
         reject "a struct in another order" "CUlaunchConfig.gridDimX" prototypes
-    changed '/^typedef struct gpulossi_launch_attribute/,/^}/s/int unused;//' &&
+    altered '/^typedef struct gpulossi_launch_attribute/,/^}/s/int unused;//' &&
         reject "a struct without its padding" "CUlaunchAttribute.value" prototypes
 else
     skipped=$((skipped + 8)) && echo "  skipped: prototypes, no CUDA toolkit found"
@@ -188,25 +160,24 @@ grep -v '^#' tests/bad/mutations >"$out/mutations"
     printf "%s/mutant%d%c%s%c%s%c", out, NR - 1, 0, $2, 0, sed, 0
 }' | xargs -0 -n 3 -P "$(nproc)" bash -c 'mutant "$0" "$1" "$2"'
 if [ "$(cat "$out/mutant0/status")" = 0 ]; then
-    passed=$((passed + 1))
+    pass
 else
-    failed=$((failed + 1)) && echo "  NOT ACCEPTED: gpuloss.h as it is"
-    grep -E 'ERROR|FAILED|LINE' "$out/mutant0/log" | head -12
+    grep -E 'error|ERROR|FAILED|LINE' "$out/mutant0/log" >"$out/log"
+    fail "gpuloss.h as it is" "$out/log"
 fi
 n=0
 while IFS='|' read -r name group _; do
     n=$((n + 1))
     if cmp -s gpuloss.h "$out/mutant$n/gpuloss.h"; then
-        failed=$((failed + 1)) && echo "  NOT PLANTED: $name"
+        not_planted "$name"
     elif ! grep -q 'Running' "$out/mutant$n/log"; then
-        failed=$((failed + 1)) && echo "  DOES NOT RUN: $name" && head -5 "$out/mutant$n/log"
+        fail "does not run: $name" "$out/mutant$n/log"
     elif [ "$(cat "$out/mutant$n/status")" = 0 ]; then
-        failed=$((failed + 1)) && echo "  ACCEPTED by $group: $name"
+        fail "accepted by ${group:-every group}: $name"
     else
-        passed=$((passed + 1))
+        pass
     fi
 done <"$out/mutations"
 rm -rf "$out"/mutant* "$host_objects"
 
-echo "bad: $passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+report bad

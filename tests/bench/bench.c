@@ -26,7 +26,7 @@ static struct {
     void *buffers[4];
     size_t buffer_bytes[4];
     void *small; /* loss, lse, argmax */
-    void *library, *nothing;
+    void *driver, *nothing;
     launch_function *driver_launch;
     launch_ex_function *driver_launch_ex;
     long long launches;
@@ -60,7 +60,7 @@ long long bench_launches(void) {
 }
 
 void *bench_symbol(const char *name) {
-    return gpulossi_library_symbol(bench.library, name);
+    return gpulossi_library_symbol(bench.driver, name);
 }
 
 static int counted_launch(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
@@ -351,10 +351,10 @@ static int load_ceilings(const char *path) {
 int bench_open(const char *ceilings_ptx, int64_t bytes) {
     gpuloss_create_desc desc = {NULL, 0, getenv("GPULOSS_DRIVER"), NULL, NULL};
     struct CUctx_st *current = NULL;
-    bench.library = gpulossi_open(desc.driver_path);
-    if (bench.library != NULL) {
+    bench.driver = gpulossi_open(desc.driver_path);
+    if (bench.driver != NULL) {
         desc.symbol = counted_symbol;
-        desc.symbol_user = bench.library;
+        desc.symbol_user = bench.driver;
     }
     bench.bytes = 2 * bytes; /* of an array of a ceiling */
     bench_list(bytes);

@@ -3,15 +3,16 @@
  * cell of the grid moves (1 GiB); --most: leaves out the cells that move more. --csv: writes the raw results as well.
  * bench CEILINGS_PTX --calls N: what a call costs the host, over N calls of each tiny cell, instead. */
 #include "bench.h"
+#include "options.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct options {
-    const char *ceilings, *loss, *csv;
-    long long bytes, most;
-    int all, calls;
+    bench_options common;
+    const char *csv;
+    long long calls;
+    int all;
 } options;
 
 static int fail(void) {
@@ -19,30 +20,19 @@ static int fail(void) {
     return 1;
 }
 
-static options parse(int argc, char **argv) {
-    options o = {NULL, NULL, NULL, 1LL << 30, INT64_MAX, 0, 0};
-    int i;
-    for (i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--bytes") == 0 && i + 1 < argc)
-            o.bytes = atoll(argv[++i]);
-        else if (strcmp(argv[i], "--most") == 0 && i + 1 < argc)
-            o.most = atoll(argv[++i]);
-        else if (strcmp(argv[i], "--csv") == 0 && i + 1 < argc)
-            o.csv = argv[++i];
-        else if (strcmp(argv[i], "--calls") == 0 && i + 1 < argc)
-            o.calls = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--all") == 0)
-            o.all = 1;
-        else
-            *(o.ceilings ? &o.loss : &o.ceilings) = argv[i];
-    return o;
+static int parse(char **arguments, options *o) {
+    const bench_option own[] = {
+        {"--calls", &o->calls, NULL, NULL}, {"--csv", NULL, &o->csv, NULL}, {"--all", NULL, NULL, &o->all}, {0}};
+    memset(o, 0, sizeof *o);
+    return bench_parse(arguments, own, &o->common) ||
+           ((o->calls < 0 || o->calls > INT32_MAX) && bench_fail("--calls %lld: not a count", o->calls));
 }
 
 static int is_wanted(const options *o, int cell) {
     const bench_cell *c = &bench_cells[cell];
-    if (bench_bytes(cell) > (double)o->most)
+    if (bench_bytes(cell) > (double)o->common.most)
         return 0;
-    return o->loss ? strcmp(o->loss, c->loss) == 0 : o->all || c->headline;
+    return o->common.loss ? strcmp(o->common.loss, c->loss) == 0 : o->all || c->headline;
 }
 
 static int table_line(int cell, const double *ceilings) {
@@ -81,10 +71,10 @@ static int print_table(const options *o) {
 static int print_calls(const options *o) {
     bench_calls measured;
     int i;
-    printf("%s\n", bench_calls_heading(o->calls));
+    printf("%s\n", bench_calls_heading((int)o->calls));
     for (i = 0; i < bench_cell_count(); i++)
         if (bench_cells[i].tiny) {
-            if (bench_prepare(i) || bench_measure_calls(o->calls, &measured))
+            if (bench_prepare(i) || bench_measure_calls((int)o->calls, &measured))
                 return fail();
             printf("%s\n", bench_calls_line(i, &measured));
             fflush(stdout);
@@ -93,13 +83,10 @@ static int print_calls(const options *o) {
 }
 
 int main(int argc, char **argv) {
-    options o = parse(argc, argv);
+    options o;
     int status;
-    if (o.ceilings == NULL) {
-        fprintf(stderr, "bench: the file of the ceilings' PTX is required\n");
-        return 2;
-    }
-    if (bench_open(o.ceilings, o.bytes) || (o.csv && bench_csv_open(o.csv))) {
+    (void)argc;
+    if (parse(argv, &o) || bench_open(o.common.ceilings, o.common.bytes) || (o.csv && bench_csv_open(o.csv))) {
         fail();
         return 2;
     }

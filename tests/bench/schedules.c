@@ -8,6 +8,7 @@
 #include "../../gpuloss.h"
 #include "cells.h"
 #include "device.h"
+#include "options.h"
 
 #include <math.h>
 
@@ -26,9 +27,8 @@ typedef struct candidate {
 } candidate;
 
 typedef struct options {
-    const char *ceilings, *loss;
-    long long bytes, most, classes;
-    int runs;
+    bench_options common;
+    long long classes, runs;
 } options;
 
 /* The cell at hand. */
@@ -205,10 +205,10 @@ static int run(const options *o) {
            "group/cluster", "us", "GB/s");
     for (cell = 0; cell < bench_cell_count(); cell++) {
         const bench_cell *c = &bench_cells[cell];
-        if (bench_bytes(cell) > (double)o->most || (o->classes && o->classes != c->classes) ||
-            (o->loss && strcmp(o->loss, c->loss) != 0))
+        if (bench_bytes(cell) > (double)o->common.most || (o->classes && o->classes != c->classes) ||
+            (o->common.loss && strcmp(o->common.loss, c->loss) != 0))
             continue;
-        if (bench_prepare(cell) || list(cell) || measure_all(o->runs)) {
+        if (bench_prepare(cell) || list(cell) || measure_all((int)o->runs)) {
             printf("%s %s %lld x %lld, %s: %s\n", c->loss, c->dtype, (long long)c->rows, (long long)c->classes,
                    bench_pass_name(c->pass), bench_failure());
             return 1;
@@ -220,36 +220,23 @@ static int run(const options *o) {
     return 0;
 }
 
-static options parse(int argc, char **argv) {
-    options o = {NULL, NULL, 1LL << 30, INT64_MAX, 0, 10};
-    int i;
-    for (i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--bytes") == 0 && i + 1 < argc)
-            o.bytes = atoll(argv[++i]);
-        else if (strcmp(argv[i], "--most") == 0 && i + 1 < argc)
-            o.most = atoll(argv[++i]);
-        else if (strcmp(argv[i], "--classes") == 0 && i + 1 < argc)
-            o.classes = atoll(argv[++i]);
-        else if (strcmp(argv[i], "--runs") == 0 && i + 1 < argc)
-            o.runs = atoi(argv[++i]);
-        else
-            *(o.ceilings ? &o.loss : &o.ceilings) = argv[i];
-    return o;
+static int parse(char **arguments, options *o) {
+    const bench_option own[] = {{"--classes", &o->classes, NULL, NULL}, {"--runs", &o->runs, NULL, NULL}, {0}};
+    o->classes = 0;
+    o->runs = 10;
+    return bench_parse(arguments, own, &o->common) ||
+           ((o->runs < 1 || o->runs > BENCH_MOST_RUNS) && bench_fail("--runs is from 1 to %d", BENCH_MOST_RUNS));
 }
 
 int main(int argc, char **argv) {
-    options o = parse(argc, argv);
+    options o;
     int status;
-    if (o.ceilings == NULL || o.runs < 1 || o.runs > BENCH_MOST_RUNS) {
-        fprintf(stderr, "schedules: the file of the ceilings' PTX is required, and --runs from 1 to %d\n",
-                BENCH_MOST_RUNS);
-        return 2;
-    }
-    if (bench_open(o.ceilings, o.bytes)) {
+    (void)argc;
+    if (parse(argv, &o) || bench_open(o.common.ceilings, o.common.bytes)) {
         fprintf(stderr, "schedules: %s\n", bench_failure());
         return 2;
     }
-    bench_list_for_schedules(o.bytes);
+    bench_list_for_schedules(o.common.bytes);
     status = run(&o);
     bench_close();
     return status;

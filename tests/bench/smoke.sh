@@ -2,40 +2,12 @@
 # The benchmark's programs and scripts at a tiny size on the interpreter: that they say what they should, not how fast
 # anything is. Each check is also given what it has to reject.
 set -u
+. tests/check.sh
 out=$BUILD/bench_smoke
 ceilings=tests/bench/ceilings.ptx
 rm -rf "$out" && mkdir -p "$out" || exit 2
 GPULOSS_DRIVER=$(realpath "$BUILD/interpreter/libcuda.so.1") || exit 2
 export GPULOSS_DRIVER
-passed=0 failed=0 skipped=0
-
-accept() {
-    local name=$1
-    shift
-    if "$@" >"$out/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)) && echo "  FAILED: $name" && tail -5 "$out/log"
-    fi
-}
-# reject NAME WORD COMMAND...: the command fails, and says why.
-reject() {
-    local name=$1 word=$2
-    shift 2
-    if "$@" >"$out/log" 2>&1; then
-        failed=$((failed + 1)) && echo "  FAILED: accepted $name"
-    elif grep -q -- "$word" "$out/log"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)) && echo "  FAILED: rejected for another reason: $name" && tail -5 "$out/log"
-    fi
-}
-skip() { skipped=$((skipped + 1)) && echo "  skipped: $1"; }
-# changed FILE SED: the file changed so, as $out/bad.
-changed() {
-    sed "$2" "$1" >"$out/bad"
-    ! cmp -s "$1" "$out/bad" || { failed=$((failed + 1)) && echo "  FAILED: not planted: $2" && false; }
-}
 # checked FILE AWK...: what an awk program says of a file; it calls a number that is none, or is not above 0, by its line.
 checked() {
     local file=$1
@@ -73,6 +45,12 @@ changed "$out/bench.csv" '4s/gpuloss,[^,]*/gpuloss,-nan/' &&
     reject 'a time that is no number' 'not a number' check_csv "$out/bad" "$cells"
 reject 'raw results in no folder' "can't be written" run_bench "$out/none/bench.csv"
 [ ! -e /dev/full ] || reject 'raw results on a full disk' "can't be written" run_bench /dev/full
+reject 'no file of the ceilings' 'is required' "$BUILD/bench" --all
+reject 'an option that there is not' '--every: no such option' "$BUILD/bench" $ceilings --every
+reject 'two losses' 'kl_div_pp: no such option' "$BUILD/bench" $ceilings kl_div_ll kl_div_pp
+reject 'an option of another program' '--all: no such option' "$BUILD/schedules" $ceilings --all
+reject 'bytes that are no number' '1G: not a whole number' "$BUILD/bench" $ceilings --bytes 1G
+reject 'a file that is not named' '--csv: nothing follows it' "$BUILD/bench" $ceilings --csv
 
 # What a call costs: the tiny cells, and how many kernels each launches. A mean's gradient first counts the rows.
 check_calls() {
@@ -161,7 +139,7 @@ accept 'every schedule of it' check_schedules "$out/schedules" -v wanted=1
 planted() {
     mkdir -p "$out/planted/tests/bench" && ln -sf "$PWD/gpuloss.h" "$out/planted/" &&
         cp "$out/bad" "$out/planted/tests/bench/schedules.c" &&
-        ${CC:-cc} -std=c11 -Itests/bench "$out/planted/tests/bench/schedules.c" tests/bench/{bench,cells,calls,csv}.c \
+        ${CC:-cc} -std=c11 -Itests/bench "$out/planted/tests/bench/schedules.c" tests/bench/{bench,cells,calls,csv,options}.c \
             -o "$out/planted/schedules" -ldl && run_schedules "$out/planted/schedules" $small
 }
 changed tests/bench/schedules.c 's/plan.units = .*/& plan.rows->divisor += running->group == 64;/' &&
@@ -230,5 +208,4 @@ else
     skip 'the plot and the peers: python3 is not installed'
 fi
 
-echo "bench: $passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+report bench

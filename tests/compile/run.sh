@@ -5,6 +5,7 @@
 # QUICK=1 compiles the first few of each group only.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/check.sh
 . tests/compile/strict.sh
 header=${1:-gpuloss.h}
 out=${BUILD:-build}/compile
@@ -13,20 +14,8 @@ rm -rf "$out" && mkdir -p "$out/tests/compile" && out=$(realpath "$out") || exit
 cp tests/compile/*.[ch] tests/compile/*.cpp tests/compile/names.sh "$out/tests/compile/" || exit 2
 cp "$header" "$out/gpuloss.h" || exit 2
 cd "$out" || exit 2
-src=tests/compile passed=0 failed=0 skipped=0
+src=tests/compile
 
-skip() { skipped=$((skipped + 1)) && echo "  skipped: $1"; }
-# check NAME COMMAND...: one thing that must succeed.
-check() {
-    local name=$1
-    shift
-    if "$@" >log 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "  FAILED: $name" && head -12 log
-    fi
-}
 # Compilations are queued one a line and run together, as many at once as there are processors.
 queue() { echo $* >>queued; }
 run_queue() {
@@ -106,19 +95,22 @@ run_queue "include orders, handles without a cast"
 before=$((passed + failed))
 for decls in c c++; do
     for impl in c c++; do
-        gcc -x $decls -c -o decls.o $src/program.c && gcc -x $impl -c -o impl.o $src/implementation.c
-        check "declarations in $decls, implementation in $impl: links" g++ -o program decls.o impl.o -ldl -lpthread
-        check "declarations in $decls, implementation in $impl: runs" ./program
+        link() {
+            rm -f program && gcc -x $decls -c -o decls.o $src/program.c &&
+                gcc -x $impl -c -o impl.o $src/implementation.c && g++ -o program decls.o impl.o -ldl -lpthread
+        }
+        accept "declarations in $decls, implementation in $impl: links" link
+        accept "declarations in $decls, implementation in $impl: runs" ./program
     done
 done
-check "C alone needs no C++ library" gcc -o program -x c $src/program.c -x c $src/implementation.c -ldl
+accept "C alone needs no C++ library" gcc -o program -x c $src/program.c -x c $src/implementation.c -ldl
 echo "linked together: $((passed + failed - before)) checks"
 
 before=$((passed + failed))
 for standard in c99 c++98 c++11; do
     compile_defaults() { gcc $(flags_of $standard) -o defaults $src/defaults.c; }
-    check "the defaults compile, $standard" compile_defaults
-    check "the defaults are what they are meant to be, $standard" ./defaults
+    accept "the defaults compile, $standard" compile_defaults
+    accept "the defaults are what they are meant to be, $standard" ./defaults
 done
 echo "defaults: $((passed + failed - before)) checks"
 
@@ -126,17 +118,19 @@ before=$((passed + failed))
 functions=$(sed '/^#endif .* GPULOSS_H /q' gpuloss.h | grep -oE '^GPULOSS_API.* \*?gpuloss_[a-z_]+\(' |
     grep -oE 'gpuloss_[a-z_]+\(' | tr -d '(' | sort)
 globals() { nm --defined-only -g "$@" | awk '{ print $3 }' | sort; }
+defines_nothing() { [ -f "$1" ] && [ -z "$(globals "$1")" ]; }
 are_functions() { [ -n "$functions" ] && diff <(echo "$functions") -; }
 for language in c c++; do
+    rm -f impl.o static.o shared.so
     gcc -x $language -O2 -c -o impl.o $src/implementation.c
     gcc -x $language -O2 -DGPULOSS_STATIC -c -o static.o $src/implementation.c
-    check "$language: the public functions and nothing else is defined" are_functions < <(globals impl.o)
-    check "$language: GPULOSS_STATIC defines nothing" [ -z "$(globals static.o)" ]
+    accept "$language: the public functions and nothing else is defined" are_functions < <(globals impl.o)
+    accept "$language: GPULOSS_STATIC defines nothing" defines_nothing static.o
     gcc -x $language -O2 -shared -fPIC -fvisibility=hidden -DGPULOSS_API='__attribute__((visibility("default")))' \
         -o shared.so $src/implementation.c
-    check "$language: a shared object exports the public functions" are_functions < <(globals -D shared.so)
+    accept "$language: a shared object exports the public functions" are_functions < <(globals -D shared.so)
 done
-check "macros and names at file scope begin with gpuloss" bash $src/names.sh gpuloss.h names
+accept "macros and names at file scope begin with gpuloss" bash $src/names.sh gpuloss.h names
 echo "names: $((passed + failed - before)) checks"
 
 before=$((passed + failed))
@@ -147,24 +141,24 @@ absent() {
         data full.o | grep -qE "$2" && ! data less.o | grep -E "$2" && are_functions < <(globals less.o) &&
         [ "$(stat -c %s less.o)" -lt "$(stat -c %s full.o)" ]
 }
-check "GPULOSS_NO_CROSS_ENTROPY" absent NO_CROSS_ENTROPY '^gpulossi_cross_entropy_'
-check "GPULOSS_NO_KL_DIV" absent NO_KL_DIV '^gpulossi_kl_div_'
+accept "GPULOSS_NO_CROSS_ENTROPY" absent NO_CROSS_ENTROPY '^gpulossi_cross_entropy_'
+accept "GPULOSS_NO_KL_DIV" absent NO_KL_DIV '^gpulossi_kl_div_'
 for dtype in f32 f64 f16 bf16; do
-    check "GPULOSS_NO_${dtype^^}" absent NO_${dtype^^} "^gpulossi_.*_$dtype\$"
+    accept "GPULOSS_NO_${dtype^^}" absent NO_${dtype^^} "^gpulossi_.*_$dtype\$"
 done
 # What both losses use stays with either one.
 kept() {
     gcc -O0 -c -o less.o -DGPULOSS_$1 $src/implementation.c && data less.o | grep -q '^gpulossi_common_'
 }
-check "what serves every loss stays, GPULOSS_NO_CROSS_ENTROPY" kept NO_CROSS_ENTROPY
-check "what serves every loss stays, GPULOSS_NO_KL_DIV" kept NO_KL_DIV
+accept "what serves every loss stays, GPULOSS_NO_CROSS_ENTROPY" kept NO_CROSS_ENTROPY
+accept "what serves every loss stays, GPULOSS_NO_KL_DIV" kept NO_KL_DIV
 echo "left out means gone: $((passed + failed - before)) checks"
 
 before=$((passed + failed))
 if [ $cuda = 1 ]; then
-    check "the driver's prototypes" \
+    accept "the driver's prototypes" \
         g++ -std=c++11 -DGPULOSS_STATIC -include gpuloss.h -o prototypes $src/prototypes.cpp -ldl
-    check "the driver's symbols" ./prototypes
+    accept "the driver's symbols" ./prototypes
 else
     skip "the driver's prototypes: no CUDA toolkit found"
 fi
@@ -191,10 +185,9 @@ milliseconds() {
 bytes=$(gcc -O2 -c -o impl.o $src/implementation.c && size impl.o | awk 'NR == 2 { print $1 + $2 + $3 }')
 with=$(milliseconds gcc -O2 -c -o impl.o $src/implementation.c)
 without=$(milliseconds gcc -O2 -c -o decls.o $src/program.c)
-check "the implementation takes at most 2304 KiB" [ "$bytes" -le 2359296 ]
-check "it compiles in at most 5 s" [ "$with" -le 5000 ]
-check "the declarations compile in at most 2 s" [ "$without" -le 2000 ]
+accept "the implementation takes at most 2304 KiB" [ "$bytes" -le 2359296 ]
+accept "it compiles in at most 5 s" [ "$with" -le 5000 ]
+accept "the declarations compile in at most 2 s" [ "$without" -le 2000 ]
 echo "cost: $bytes bytes, implementation $with ms, declarations $without ms"
 
-echo "compile: $passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+report compile

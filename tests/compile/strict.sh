@@ -1,4 +1,6 @@
-# The warning set that every use of gpuloss.h must pass without a warning, and where cuda.h is. Sourced by run.sh and by tests/bad/run.sh.
+# The warning set that every use of gpuloss.h must pass without a warning, and where cuda.h is. Sourced by run.sh, by
+# tests/bad/run.sh and by the Makefile.
+# shellcheck shell=sh disable=SC2034,SC3043
 strict="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wundef -Wcast-qual -Wcast-align -Wwrite-strings
     -Wpointer-arith -Wstrict-aliasing=1 -Wformat=2 -Wvla -Winit-self -Wredundant-decls -Wswitch-enum -Wdouble-promotion
     -Wmissing-declarations -Werror"
@@ -16,10 +18,11 @@ flags_of() {
 
 # cuda_headers: whether cuda.h is found, by itself or in the toolkit of the nvcc in PATH, which is then made known.
 cuda_headers() {
-    local nvcc
+    local nvcc include
     if gcc -x c -fsyntax-only -include cuda.h - </dev/null 2>/dev/null; then
         return 0
     fi
-    nvcc=$(command -v nvcc) && [ -f "$(dirname "$(realpath "$nvcc")")/../include/cuda.h" ] || return 1
-    export CPATH="$(dirname "$(realpath "$nvcc")")/../include"
+    nvcc=$(command -v nvcc) &&
+        include=$(dirname "$(realpath "$nvcc")")/../include && [ -f "$include/cuda.h" ] || return 1
+    export CPATH="$include"
 }

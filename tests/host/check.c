@@ -131,6 +131,16 @@ const fake_launched *last_launch(void) {
     return &fake.launch[fake.launches - 1];
 }
 
+void expect_divisor(unsigned flags, double divisor, double scale, int prepares, int line) {
+    const gpulossi_rows *rows = &last_launch()->parameters.rows;
+    if (fake.launches != (prepares ? 2 : 1))
+        fail_msg("line %d: %d launches", line, fake.launches);
+    if ((rows->flags & BY_PREPARED) != flags)
+        fail_msg("line %d: the flags are %#x instead of %#x", line, rows->flags & BY_PREPARED, flags);
+    if (rows->divisor != divisor || rows->grad_scale != scale)
+        fail_msg("line %d: the divisor is %g, the factor %g", line, rows->divisor, rows->grad_scale);
+}
+
 void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line) {
     uint64_t groups = GPULOSSI_BLOCK / group, blocks = ((uint64_t)rows + groups - 1) / groups;
     if (l->parameters.rows.group != group)

@@ -60,6 +60,10 @@ gpuloss_kl_div_sparse_desc some_kl_div_sparse(void);
 
 struct CUstream_st *stream_number(int n);
 const fake_launched *last_launch(void);
+/* What the last launch divides by: flags that say where that comes from, the divisor and the factor of the gradient as
+ * far as the host knows them, and whether another launch, which counts the rows, came before it. */
+enum { BY_DATA = GPULOSSI_DATA_DIVISOR, BY_PREPARED = GPULOSSI_DATA_DIVISOR | GPULOSSI_PREPARED };
+void expect_divisor(unsigned flags, double divisor, double scale, int prepares, int line);
 /* So many threads share a row, and there are as many blocks as the rows take, or as run at once. */
 void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line);
 

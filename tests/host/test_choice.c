@@ -63,37 +63,48 @@ static void every_option_alone(const gpuloss_cross_entropy_desc *call, const cha
     TAKES(d.grad_loss = d.grad_loss_rows = AT(6), plain);
 }
 
-static void options_leave_the_plain_kernels(void **state) {
+/* What is checked of a call of each dtype, on a context that goes with it. */
+static void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross_entropy_desc d)) {
     size_t t;
-    (void)state;
-    context = new_context_without_clusters();
+    context = created;
     for (t = 0; t < DTYPES; t++) {
         gpuloss_cross_entropy_desc d = some_cross_entropy();
         d.dtype = every_dtype[t].dtype;
-        every_option_alone(&d, "held", "held", "options");
-        d.classes = 1 << 20;
-        d.rows = 8;
-        every_option_alone(&d, "streamed", "streamed", "options");
+        check(d);
     }
     gpuloss_destroy(context);
 }
 
-/* Double has no kernels for clusters, and neither have probabilities and columns. */
-static void options_leave_the_plain_kernels_of_clusters(void **state) {
-    size_t t;
+/* Double has no kernels for clusters. */
+static int has_clusters(gpuloss_dtype dtype) {
+    return dtype != GPULOSS_F64;
+}
+
+static void check_options(gpuloss_cross_entropy_desc d) {
+    every_option_alone(&d, "held", "held", "options");
+    d.classes = 1 << 20;
+    d.rows = 8;
+    every_option_alone(&d, "streamed", "streamed", "options");
+}
+
+static void options_leave_the_plain_kernels(void **state) {
     (void)state;
-    context = new_context();
-    for (t = 0; t < DTYPES; t++) {
-        gpuloss_cross_entropy_desc d = some_cross_entropy();
-        d.dtype = every_dtype[t].dtype;
-        d.classes = 1 << 20;
-        d.rows = 8;
-        if (d.dtype == GPULOSS_F64)
-            every_option_alone(&d, "streamed", "streamed", "options");
-        else
-            every_option_alone(&d, "clustered", "streamed", "options_clustered");
-    }
-    gpuloss_destroy(context);
+    on_every_dtype(new_context_without_clusters(), check_options);
+}
+
+/* Probabilities and columns have no kernels for clusters either. */
+static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
+    d.classes = 1 << 20;
+    d.rows = 8;
+    if (has_clusters(d.dtype))
+        every_option_alone(&d, "clustered", "streamed", "options_clustered");
+    else
+        every_option_alone(&d, "streamed", "streamed", "options");
+}
+
+static void options_leave_the_plain_kernels_of_clusters(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_options_of_clusters);
 }
 
 /* Rows of so many vectors, each of which begins on 16 bytes, with and without options. */
@@ -114,45 +125,39 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
 #define ROWS_OF(vectors, plain, options) expect_rows_of(vectors, d, plain, options, __LINE__)
 
 /* With a gradient: rows that a block can't hold. */
-static void long_rows_that_are_written(void **state) {
-    size_t t;
-    (void)state;
-    context = new_context();
-    for (t = 0; t < DTYPES; t++) {
-        gpuloss_cross_entropy_desc d = some_cross_entropy();
-        const int has = every_dtype[t].dtype != GPULOSS_F64;
-        d.dtype = every_dtype[t].dtype;
-        for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
-            ROWS_OF(2048, "held", "options");
-            ROWS_OF(2049, has ? "clustered" : "streamed", has ? "options_clustered" : "options");
-        }
+static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
+    const int has = has_clusters(d.dtype);
+    for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
+        ROWS_OF(2048, "held", "options");
+        ROWS_OF(2049, has ? "clustered" : "streamed", has ? "options_clustered" : "options");
     }
-    gpuloss_destroy(context);
+}
+
+static void long_rows_that_are_written(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_rows_that_are_written);
 }
 
 /* Without: only rows that are fewer than the multiprocessors, and worth two blocks. */
+static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
+    const int has = has_clusters(d.dtype);
+    d.rows = fake.multiprocessors - 1;
+    ROWS_OF(2047, "held", "options");
+    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
+    d.grad_logits = NULL;
+    ROWS_OF(2047, "held", "options");
+    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
+    d.rows = 1;
+    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
+    d.rows = fake.multiprocessors;
+    ROWS_OF(2048, "held", "options");
+    ROWS_OF(2049, "streamed", "options");
+    ROWS_OF(1 << 16, "streamed", "options");
+}
+
 static void long_rows_that_are_few(void **state) {
-    size_t t;
     (void)state;
-    context = new_context();
-    for (t = 0; t < DTYPES; t++) {
-        gpuloss_cross_entropy_desc d = some_cross_entropy();
-        const int has = every_dtype[t].dtype != GPULOSS_F64;
-        d.dtype = every_dtype[t].dtype;
-        d.rows = fake.multiprocessors - 1;
-        ROWS_OF(2047, "held", "options");
-        ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
-        d.grad_logits = NULL;
-        ROWS_OF(2047, "held", "options");
-        ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
-        d.rows = 1;
-        ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
-        d.rows = fake.multiprocessors;
-        ROWS_OF(2048, "held", "options");
-        ROWS_OF(2049, "streamed", "options");
-        ROWS_OF(1 << 16, "streamed", "options");
-    }
-    gpuloss_destroy(context);
+    on_every_dtype(new_context(), check_rows_that_are_few);
 }
 
 /* What is made of no rows needs no cluster. */
@@ -197,58 +202,53 @@ static void expect_group(const gpuloss_cross_entropy_desc *d, const char *name, 
 
 /* The fewest threads that can hold a row do; a vector more takes twice as many, and a block streams what it can't hold.
  */
-static void groups_of_held_rows(void **state) {
-    size_t t;
-    (void)state;
-    context = new_context_without_clusters();
-    for (t = 0; t < DTYPES; t++) {
-        gpuloss_cross_entropy_desc d = some_cross_entropy();
-        unsigned group;
-        d.dtype = every_dtype[t].dtype;
-        d.grad_logits_stride = 1 << 16; /* no stretch of memory */
-        for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
-            const char *next = group < GPULOSSI_BLOCK ? "held" : "streamed";
-            d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * 16 / every_dtype[t].bytes;
-            expect_group(&d, "held", group, __LINE__);
-            d.classes++;
-            expect_group(&d, next, group < GPULOSSI_BLOCK ? 2 * group : group, __LINE__);
-        }
-        d.classes = 1;
-        expect_group(&d, "held", 1, __LINE__);
+static void check_groups_of_held_rows(gpuloss_cross_entropy_desc d) {
+    unsigned group;
+    d.grad_logits_stride = 1 << 16; /* no stretch of memory */
+    for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
+        const char *next = group < GPULOSSI_BLOCK ? "held" : "streamed";
+        d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+        expect_group(&d, "held", group, __LINE__);
+        d.classes++;
+        expect_group(&d, next, group < GPULOSSI_BLOCK ? 2 * group : group, __LINE__);
     }
-    gpuloss_destroy(context);
+    d.classes = 1;
+    expect_group(&d, "held", 1, __LINE__);
+}
+
+static void groups_of_held_rows(void **state) {
+    (void)state;
+    on_every_dtype(new_context_without_clusters(), check_groups_of_held_rows);
 }
 
 /* Rows that do not all begin on 16 bytes, of which many lie in one stretch of memory without a gap. */
-static void short_rows_in_stretches(void **state) {
-    size_t t;
-    (void)state;
-    context = new_context();
-    for (t = 0; t < DTYPES; t++) {
-        gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
-        base.dtype = every_dtype[t].dtype;
-        base.classes = GPULOSSI_SHORT_CLASSES - 1;
-        if (base.dtype == GPULOSS_F64) {
-            TAKES((void)0, "held");
-            continue;
-        }
-        TAKES((void)0, "short_rows");
-        TAKES(d.classes = 1, "short_rows");
-        TAKES(d.classes = GPULOSSI_SHORT_CLASSES + 1, "held");
-        TAKES(d.classes = GPULOSSI_SHORT_CLASSES, "held");
-        TAKES((d.classes = GPULOSSI_SHORT_CLASSES, d.logits = (const char *)d.logits + 8), "short_rows");
-        TAKES(d.logits_stride = d.classes + 2, "held");
-        TAKES(d.grad_logits_stride = d.classes + 2, "held");
-        TAKES(d.grad_logits = NULL, "short_rows");
-        TAKES((d.grad_logits = NULL, d.grad_logits_stride = d.classes + 2), "short_rows");
-        TAKES(d.lse_in = AT(6), "short_rows");
-        TAKES(d.softcap = 2.0, "options");
-        TAKES(d.inner = 8, "columns");
-        TAKES(d.rows = 0, "short_rows");
-        assert_int_equal(last_launch()->grid, 1);
-        assert_int_equal(last_launch()->parameters.rows.group, GPULOSSI_BLOCK);
+static void check_short_rows(gpuloss_cross_entropy_desc base) {
+    gpuloss_cross_entropy_desc d;
+    base.classes = GPULOSSI_SHORT_CLASSES - 1;
+    if (base.dtype == GPULOSS_F64) {
+        TAKES((void)0, "held");
+        return;
     }
-    gpuloss_destroy(context);
+    TAKES((void)0, "short_rows");
+    TAKES(d.classes = 1, "short_rows");
+    TAKES(d.classes = GPULOSSI_SHORT_CLASSES + 1, "held");
+    TAKES(d.classes = GPULOSSI_SHORT_CLASSES, "held");
+    TAKES((d.classes = GPULOSSI_SHORT_CLASSES, d.logits = (const char *)d.logits + 8), "short_rows");
+    TAKES(d.logits_stride = d.classes + 2, "held");
+    TAKES(d.grad_logits_stride = d.classes + 2, "held");
+    TAKES(d.grad_logits = NULL, "short_rows");
+    TAKES((d.grad_logits = NULL, d.grad_logits_stride = d.classes + 2), "short_rows");
+    TAKES(d.lse_in = AT(6), "short_rows");
+    TAKES(d.softcap = 2.0, "options");
+    TAKES(d.inner = 8, "columns");
+    TAKES(d.rows = 0, "short_rows");
+    assert_int_equal(last_launch()->grid, 1);
+    assert_int_equal(last_launch()->parameters.rows.group, GPULOSSI_BLOCK);
+}
+
+static void short_rows_in_stretches(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_short_rows);
 }
 
 /* With options a thread gets about four vectors, wherever the row begins. */

@@ -34,20 +34,29 @@ static void expect_clusters(const char *entry, int arrays, unsigned clusters, un
     assert_ptr_equal(l->stream, stream_number(1));
 }
 
+/* The call, and what is launched for it. */
+static void expect_cross_entropy(const gpuloss_cross_entropy_desc *d, const char *entry, unsigned clusters,
+                                 unsigned size, unsigned slots, int line) {
+    expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
+    expect_clusters(entry, 1, clusters, size, slots, line);
+}
+static void expect_kl_div(const gpuloss_kl_div_desc *d, const char *entry, unsigned clusters, unsigned size,
+                          unsigned slots, int line) {
+    expect_ok_(gpuloss_kl_div(context, d, stream_number(1)), line);
+    expect_clusters(entry, 2, clusters, size, slots, line);
+}
+
 static void expect_rows(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
     gpuloss_cross_entropy_desc d = rows_of(rows, vectors);
-    expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
-    expect_clusters("gpuloss_cross_entropy_clustered_f32", 1, clusters, size, slots, line);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", clusters, size, slots, line);
     d.softcap = 2.0;
-    expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
-    expect_clusters("gpuloss_cross_entropy_options_clustered_f32", 1, clusters, size, slots, line);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_options_clustered_f32", clusters, size, slots, line);
 }
 #define ROWS(rows, vectors, clusters, size, slots) expect_rows(rows, vectors, clusters, size, slots, __LINE__)
 
 static void expect_pairs(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
     gpuloss_kl_div_desc d = pairs_of(rows, vectors);
-    expect_ok_(gpuloss_kl_div(context, &d, stream_number(1)), line);
-    expect_clusters("gpuloss_kl_div_logits_clustered_f32", 2, clusters, size, slots, line);
+    expect_kl_div(&d, "gpuloss_kl_div_logits_clustered_f32", clusters, size, slots, line);
 }
 #define PAIRS(rows, vectors, clusters, size, slots) expect_pairs(rows, vectors, clusters, size, slots, __LINE__)
 
@@ -103,9 +112,8 @@ static void clusters_of_distances(void **state) {
     for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         gpuloss_kl_div_desc d = pairs_of(1000, rows[i].vectors);
         d.divergence = GPULOSS_REVERSE_KL;
-        expect_ok(gpuloss_kl_div(context, &d, stream_number(1)));
-        expect_clusters("gpuloss_kl_div_distances_clustered_f32", 2, rows[i].clusters, rows[i].size, rows[i].slots,
-                        __LINE__);
+        expect_kl_div(&d, "gpuloss_kl_div_distances_clustered_f32", rows[i].clusters, rows[i].size, rows[i].slots,
+                      __LINE__);
     }
     gpuloss_destroy(context);
 }
@@ -156,12 +164,10 @@ static void rows_that_begin_anywhere(void **state) {
     (void)state;
     context = new_context();
     d.logits_stride = d.classes + 1;
-    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
-    expect_clusters("gpuloss_cross_entropy_clustered_f32", 1, 198, 2, 12, __LINE__);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 198, 2, 12, __LINE__);
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, 0);
     d.classes -= 3;
-    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
-    expect_clusters("gpuloss_cross_entropy_clustered_f32", 1, 396, 1, 16, __LINE__);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 396, 1, 16, __LINE__);
     d.logits_stride = d.classes + 3;
     expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, GPULOSSI_EVEN);
@@ -182,12 +188,10 @@ static void clusters_of_every_dtype(void **state) {
         d.dtype = kl.dtype = every_dtype[t].dtype;
         d.classes = 20000 * 16 / every_dtype[t].bytes;
         kl.classes = 10000 * 16 / every_dtype[t].bytes;
-        expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
         snprintf(entry, sizeof entry, "gpuloss_cross_entropy_clustered_%s", every_dtype[t].name);
-        expect_clusters(entry, 1, 46, 8, 12, __LINE__);
-        expect_ok(gpuloss_kl_div(context, &kl, stream_number(1)));
+        expect_cross_entropy(&d, entry, 46, 8, 12, __LINE__);
         snprintf(entry, sizeof entry, "gpuloss_kl_div_logits_clustered_%s", every_dtype[t].name);
-        expect_clusters(entry, 2, 46, 8, 8, __LINE__);
+        expect_kl_div(&kl, entry, 46, 8, 8, __LINE__);
     }
     gpuloss_destroy(context);
 }

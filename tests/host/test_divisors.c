@@ -3,23 +3,13 @@
 
 static gpuloss_context *context;
 
-enum { BY_DATA = GPULOSSI_DATA_DIVISOR, BY_PREPARED = GPULOSSI_DATA_DIVISOR | GPULOSSI_PREPARED };
-
-/* What is looked at of a call: flags that say where its divisor comes from, the divisor and the factor of the gradient
- * as far as the host knows them, and whether the prepare kernel comes first. */
+/* Of one call, see expect_divisor; what the prepare kernel is given is what the launch that follows is given. */
 static void expect_division(const gpuloss_cross_entropy_desc *d, unsigned flags, double divisor, double scale,
                             int prepares, int line) {
-    const gpulossi_rows *rows;
     fake_launched launched;
     fake.launches = 0;
     expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
-    rows = &last_launch()->parameters.rows;
-    if (fake.launches != (prepares ? 2 : 1))
-        fail_msg("line %d: %d launches", line, fake.launches);
-    if ((rows->flags & BY_PREPARED) != flags)
-        fail_msg("line %d: the flags are %#x instead of %#x", line, rows->flags & BY_PREPARED, flags);
-    if (rows->divisor != divisor || rows->grad_scale != scale)
-        fail_msg("line %d: the divisor is %g, the factor %g", line, rows->divisor, rows->grad_scale);
+    expect_divisor(flags, divisor, scale, prepares, line);
     if (!prepares)
         return;
     assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);

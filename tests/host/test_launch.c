@@ -96,54 +96,66 @@ static void is_sound_either_way(gpuloss_context *context, const gpuloss_cross_en
         is_sound(context, l, scratch_bytes);
 }
 
-static void cross_entropy_shapes_on(int multiprocessors, int has_clusters) {
-    size_t t;
-    int r, c;
-    gpuloss_context *context;
-    fake_reset();
-    fake_set_current(&fake.context[2]);
-    fake.multiprocessors = multiprocessors;
-    fake.has_clusters = has_clusters;
-    context = new_context();
+/* The rows are those of the call. */
+static void is_cut_as_given(const fake_launched *l, int64_t rows, int64_t classes) {
+    assert_int_equal(l->parameters.rows.rows, rows);
+    assert_int_equal(l->parameters.rows.classes, classes);
+    assert_int_equal(l->parameters.rows.last_classes, classes);
+}
+
+static void says_if_even(const fake_launched *l, const void *base, int64_t stride, gpuloss_dtype dtype) {
+    assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0, is_even(base, stride, bytes_of(dtype)));
+}
+
+/* For gradients that lie far enough from their inputs whatever the shape is. */
+#define FAR_AWAY GPULOSS_PTR((uintptr_t)1 << 56)
+
+typedef void shape_function(gpuloss_context *context, gpuloss_dtype dtype, int64_t rows, int64_t classes);
+
+static void on_every_shape(shape_function *check) {
+    gpuloss_context *context = new_context();
+    size_t t, r, c;
     for (t = 0; t < 4; t++)
-        for (r = 0; r < (int)SIZES; r++)
-            for (c = 0; c < (int)SIZES; c++) {
-                gpuloss_cross_entropy_desc d = some_cross_entropy();
-                const fake_launched *l;
-                size_t bytes;
-                d.dtype = dtypes[t];
-                d.rows = sizes[r];
-                d.classes = sizes[c];
-                /* Far enough apart for the biggest. */
-                d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-                fake.launches = 0;
-                expect_ok(gpuloss_cross_entropy_workspace(context, &d, &bytes));
-                expect_ok(gpuloss_cross_entropy(context, &d, NULL));
-                assert_int_equal(fake.launches, 2);
-                assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
-                assert_int_equal(fake.launch[0].block, GPULOSSI_BLOCK);
-                assert_in_range(fake.launch[0].grid, 1, 4 * multiprocessors);
-                l = last_launch();
-                is_sound_either_way(context, &d, bytes);
-                assert_int_equal(l->parameters.rows.rows, d.rows);
-                assert_int_equal(l->parameters.rows.classes, d.classes);
-                assert_int_equal(l->parameters.rows.last_classes, d.classes);
-                assert_non_null(strstr(l->entry, "_entropy_"));
-                if (strstr(l->entry, "streamed"))
-                    assert_int_equal(l->parameters.rows.group, l->block);
-                assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
-                                 is_even(d.logits, d.classes, bytes_of(d.dtype)));
-            }
+        for (r = 0; r < SIZES; r++)
+            for (c = 0; c < SIZES; c++)
+                check(context, dtypes[t], sizes[r], sizes[c]);
     gpuloss_destroy(context);
+}
+
+static void check_cross_entropy(gpuloss_context *context, gpuloss_dtype dtype, int64_t rows, int64_t classes) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    const fake_launched *l;
+    size_t bytes;
+    d.dtype = dtype;
+    d.rows = rows;
+    d.classes = classes;
+    d.grad_logits = FAR_AWAY;
+    fake.launches = 0;
+    expect_ok(gpuloss_cross_entropy_workspace(context, &d, &bytes));
+    expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+    assert_int_equal(fake.launches, 2);
+    assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
+    assert_int_equal(fake.launch[0].block, GPULOSSI_BLOCK);
+    assert_in_range(fake.launch[0].grid, 1, 4 * fake.multiprocessors);
+    l = last_launch();
+    is_sound_either_way(context, &d, bytes);
+    is_cut_as_given(l, rows, classes);
+    assert_non_null(strstr(l->entry, "_entropy_"));
+    if (strstr(l->entry, "streamed"))
+        assert_int_equal(l->parameters.rows.group, l->block);
+    says_if_even(l, d.logits, classes, dtype);
 }
 
 static void cross_entropy_shapes(void **state) {
     static const int multiprocessors[] = {1, 20, 132, 255};
-    size_t m;
+    size_t i;
     (void)state;
-    for (m = 0; m < sizeof multiprocessors / sizeof multiprocessors[0]; m++) {
-        cross_entropy_shapes_on(multiprocessors[m], 0);
-        cross_entropy_shapes_on(multiprocessors[m], 1);
+    for (i = 0; i < 2 * (sizeof multiprocessors / sizeof multiprocessors[0]); i++) {
+        fake_reset();
+        fake_set_current(&fake.context[2]);
+        fake.multiprocessors = multiprocessors[i / 2];
+        fake.has_clusters = i % 2;
+        on_every_shape(check_cross_entropy);
     }
 }
 
@@ -158,98 +170,81 @@ static void covers_everything(const fake_launched *l, int64_t elements) {
     assert_int_equal(p->rows.grad_stride, p->rows.classes);
 }
 
+static void check_kl_div(gpuloss_context *context, gpuloss_dtype dtype, int64_t rows, int64_t classes) {
+    int rows_wanted; /* 2: by an option */
+    for (rows_wanted = 0; rows_wanted < 3; rows_wanted++) {
+        gpuloss_kl_div_desc d = some_kl_div();
+        const fake_launched *l;
+        size_t bytes;
+        d.dtype = dtype;
+        d.rows = rows;
+        d.classes = classes;
+        d.grad_input = FAR_AWAY;
+        d.loss_rows = rows_wanted == 1 ? AT(6) : NULL;
+        d.row_weights = rows_wanted == 2 ? AT(6) : NULL;
+        fake.launches = 0;
+        expect_ok(gpuloss_kl_div_workspace(context, &d, &bytes));
+        expect_ok(gpuloss_kl_div(context, &d, NULL));
+        assert_int_equal(fake.launches, 1);
+        l = last_launch();
+        is_sound(context, l, bytes);
+        says_if_even(l, d.input, l->parameters.kl_div.input_stride, dtype);
+        if (rows_wanted)
+            is_cut_as_given(l, rows, classes);
+        else
+            covers_everything(l, rows * classes);
+    }
+}
+
 static void kl_div_shapes(void **state) {
-    gpuloss_context *context = new_context();
-    size_t t;
-    int r, c, rows_wanted; /* 2: by an option */
     (void)state;
-    for (t = 0; t < 4; t++)
-        for (r = 0; r < (int)SIZES; r++)
-            for (c = 0; c < (int)SIZES; c++)
-                for (rows_wanted = 0; rows_wanted < 3; rows_wanted++) {
-                    gpuloss_kl_div_desc d = some_kl_div();
-                    const fake_launched *l;
-                    size_t bytes;
-                    d.dtype = dtypes[t];
-                    d.rows = sizes[r];
-                    d.classes = sizes[c];
-                    d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
-                    d.loss_rows = rows_wanted == 1 ? AT(6) : NULL;
-                    d.row_weights = rows_wanted == 2 ? AT(6) : NULL;
-                    fake.launches = 0;
-                    expect_ok(gpuloss_kl_div_workspace(context, &d, &bytes));
-                    expect_ok(gpuloss_kl_div(context, &d, NULL));
-                    assert_int_equal(fake.launches, 1);
-                    l = last_launch();
-                    is_sound(context, l, bytes);
-                    assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
-                                     is_even(d.input, l->parameters.kl_div.input_stride, bytes_of(d.dtype)));
-                    if (rows_wanted) {
-                        assert_int_equal(l->parameters.rows.rows, d.rows);
-                        assert_int_equal(l->parameters.rows.classes, d.classes);
-                        assert_int_equal(l->parameters.rows.last_classes, d.classes);
-                    } else
-                        covers_everything(l, d.rows * d.classes);
-                }
-    gpuloss_destroy(context);
+    on_every_shape(check_kl_div);
+}
+
+static void check_kl_div_of_logits(gpuloss_context *context, gpuloss_dtype dtype, int64_t rows, int64_t classes) {
+    gpuloss_kl_div_desc d = some_kl_div();
+    d.dtype = dtype;
+    d.input_kind = d.target_kind = GPULOSS_LOGITS;
+    d.rows = rows;
+    d.classes = classes;
+    d.target = GPULOSS_PTR((uintptr_t)1 << 55);
+    d.grad_input = FAR_AWAY;
+    fake.launches = 0;
+    expect_ok(gpuloss_kl_div(context, &d, NULL));
+    assert_int_equal(fake.launches, 1);
+    if (last_launch()->cluster != 0)
+        is_sound_in_clusters(last_launch(), vectors_touched((uintptr_t)d.input, classes, classes, bytes_of(dtype)), 2);
+    else
+        is_sound(context, last_launch(), sizeof(gpulossi_scratch));
 }
 
 static void kl_div_shapes_of_logits(void **state) {
-    gpuloss_context *context = new_context();
-    size_t t;
-    int r, c;
     (void)state;
-    for (t = 0; t < 4; t++)
-        for (r = 0; r < (int)SIZES; r++)
-            for (c = 0; c < (int)SIZES; c++) {
-                gpuloss_kl_div_desc d = some_kl_div();
-                d.dtype = dtypes[t];
-                d.input_kind = d.target_kind = GPULOSS_LOGITS;
-                d.rows = sizes[r];
-                d.classes = sizes[c];
-                d.target = GPULOSS_PTR((uintptr_t)1 << 55);
-                d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
-                fake.launches = 0;
-                expect_ok(gpuloss_kl_div(context, &d, NULL));
-                assert_int_equal(fake.launches, 1);
-                if (last_launch()->cluster != 0)
-                    is_sound_in_clusters(
-                        last_launch(), vectors_touched((uintptr_t)d.input, d.classes, d.classes, bytes_of(d.dtype)), 2);
-                else
-                    is_sound(context, last_launch(), sizeof(gpulossi_scratch));
-            }
-    gpuloss_destroy(context);
+    on_every_shape(check_kl_div_of_logits);
+}
+
+static void check_kl_div_sparse(gpuloss_context *context, gpuloss_dtype dtype, int64_t rows, int64_t classes) {
+    gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();
+    const fake_launched *l;
+    size_t bytes;
+    d.dtype = dtype;
+    d.rows = rows;
+    d.classes = classes;
+    d.k = classes < 1024 ? classes : 1024;
+    d.grad_logits = FAR_AWAY;
+    fake.launches = 0;
+    expect_ok(gpuloss_kl_div_sparse_workspace(context, &d, &bytes));
+    expect_ok(gpuloss_kl_div_sparse(context, &d, NULL));
+    assert_int_equal(fake.launches, 1);
+    l = last_launch();
+    is_sound(context, l, bytes);
+    is_cut_as_given(l, rows, classes);
+    says_if_even(l, d.logits, classes, dtype);
 }
 
 static void kl_div_sparse_shapes(void **state) {
-    gpuloss_context *context = new_context();
-    size_t t;
-    int r, c;
     (void)state;
-    for (t = 0; t < 4; t++)
-        for (r = 0; r < (int)SIZES; r++)
-            for (c = 0; c < (int)SIZES; c++) {
-                gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();
-                const fake_launched *l;
-                size_t bytes;
-                d.dtype = dtypes[t];
-                d.rows = sizes[r];
-                d.classes = sizes[c];
-                d.k = sizes[c] < 1024 ? sizes[c] : 1024;
-                d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-                fake.launches = 0;
-                expect_ok(gpuloss_kl_div_sparse_workspace(context, &d, &bytes));
-                expect_ok(gpuloss_kl_div_sparse(context, &d, NULL));
-                assert_int_equal(fake.launches, 1);
-                l = last_launch();
-                is_sound(context, l, bytes);
-                assert_int_equal(l->parameters.rows.rows, d.rows);
-                assert_int_equal(l->parameters.rows.classes, d.classes);
-                assert_int_equal(l->parameters.rows.last_classes, d.classes);
-                assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
-                                 is_even(d.logits, d.classes, bytes_of(d.dtype)));
-            }
-    gpuloss_destroy(context);
+    on_every_shape(check_kl_div_sparse);
 }
 
 /* A held row fits the registers of its threads, wherever it begins. */
@@ -276,8 +271,7 @@ static void held_rows_fit(void **state) {
                         expect_ok(gpuloss_cross_entropy(context, &d, NULL));
                         l = last_launch();
                         is_sound_either_way(context, &d, sizeof(gpulossi_scratch));
-                        assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0,
-                                         is_even(d.logits, d.logits_stride, element));
+                        says_if_even(l, d.logits, d.logits_stride, d.dtype);
                         if (strstr(l->entry, "held"))
                             assert_true(vectors_touched((uintptr_t)d.logits, d.logits_stride, d.classes, element) <=
                                         (int64_t)l->parameters.rows.group * GPULOSSI_VECTORS_HELD);

@@ -3,9 +3,10 @@
 # many blocks, and the smallest there is, where few blocks take them from the queue.   tests/interpreter/coverage.sh
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/check.sh
 build=${BUILD:-build}
 case $build in /*) ;; *) build=$PWD/$build ;; esac
-out=$build/coverage failed=0
+out=$build/coverage
 rm -rf "$out" && mkdir -p "$out" || exit 2
 make -s -f tests/interpreter/interpreter.mk BUILD="$build" interpreter "$build/interpreter/coverage" &&
     make -s -f tests/numerics/numerics.mk BUILD="$build" "$build/test_numerics" || exit 2
@@ -17,30 +18,21 @@ numerics() {
 coverage() { "$build/interpreter/coverage" ptx tests/interpreter/not_executed.txt "$@"; }
 
 numerics sm_50 1 & first=$!
-numerics sm_90 4 || { failed=1 && echo "numerics on sm_90 failed" && grep FAILED "$out/sm_90.log"; }
-wait $first || { failed=1 && echo "numerics on sm_50 failed" && grep FAILED "$out/sm_50.log"; }
+numerics sm_90 4 || fail "numerics on sm_90" "$out/sm_90.log"
+wait $first || fail "numerics on sm_50" "$out/sm_50.log"
 grep -h '^ptxsim: .* a second$' "$out"/sm_*.log
 
-# rejected NAME WORDS FILE...: what is short of the truth is not accepted, and the report says why.
-rejected() {
-    local name=$1 words=$2
-    shift 2
-    if coverage "$@" >"$out/bad.log"; then
-        failed=1 && echo "  ACCEPTED: $name"
-    elif ! grep -q -e "$words" "$out/bad.log"; then
-        failed=1 && echo "  REJECTED FOR ANOTHER REASON: $name" && tail -3 "$out/bad.log"
-    fi
-}
+# What is short of the truth is not accepted, and the report says why.
 cat "$out"/sm_*.txt >"$out/all.txt"
 kernel=$(sed -n '1s/ .*//p' "$out/all.txt")
 grep -v "^$kernel " "$out/all.txt" >"$out/bad.txt"
-rejected "a kernel that was not executed" "never executed: $kernel," "$out/bad.txt"
+reject "a kernel that was not executed" "never executed: $kernel," coverage "$out/bad.txt"
 awk '$2 % 16 == 0 { $3 = 0 } { print }' "$out/all.txt" >"$out/bad.txt"
-rejected "one line in sixteen that was not executed" ' neither: FAILED' "$out/bad.txt"
+reject "one line in sixteen that was not executed" ' neither: FAILED' coverage "$out/bad.txt"
 sed '1s/$/ more/' "$out/all.txt" >"$out/bad.txt"
-rejected "another text than that of ptx/" "another text was executed: $kernel," "$out/bad.txt"
+reject "another text than that of ptx/" "another text was executed: $kernel," coverage "$out/bad.txt"
 sed 1d "$out/sm_90.txt" >"$out/bad.txt"
-rejected "an instruction without a line" "do not see the same instructions: $kernel," "$out/bad.txt"
+reject "an instruction without a line" "do not see the same instructions: $kernel," coverage "$out/bad.txt"
 
-coverage "$out"/sm_*.txt || failed=1
-exit $failed
+coverage "$out"/sm_*.txt || fail "coverage"
+[ $failed = 0 ]

@@ -4,6 +4,7 @@
 # can no longer be planted.   tests/mutations/run.sh [TABLE]
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/check.sh
 build=${BUILD:-build}
 case $build in /*) ;; *) build=$PWD/$build ;; esac
 out=$build/mutations
@@ -68,27 +69,24 @@ for tests in $(cut -d'|' -f5 "$out/mutations" | sort -u); do
 done
 printf '%s\0' "${jobs[@]}" | xargs -0 -n 2 -P "$(nproc)" bash -c 'run_with "$0" "$1"'
 
-passed=0 failed=0 skipped=0
-fail() { failed=$((failed + 1)) && echo "  $1" && [ -z "${2:-}" ] || sed 's/^/    /' "$2" | cut -c1-300 | head -4; }
 for folder in "$out"/sound.*; do
-    [ "$(cat "$folder/status")" = 0 ] || fail "NOT ACCEPTED: sound kernels, ${folder##*sound.}" "$folder/log"
+    [ "$(cat "$folder/status")" = 0 ] || fail "sound kernels, ${folder##*sound.}" "$folder/log"
 done
 n=0
 while IFS='|' read -r name module where change tests reason; do
     n=$((n + 1)) log=$out/$n/log
-    [ -e "$out/$n/gpuloss_$module.ptx" ] || { fail "NOT PLANTED: $name"; continue; }
+    [ -e "$out/$n/gpuloss_$module.ptx" ] || { not_planted "$name"; continue; }
     grep -v -e '^\[' -e '^ptxsim: .* is loaded instead$' "$log" >"$out/$n/said"
     if ! grep -q 'is loaded instead' "$log"; then
-        fail "NOT RUN: $name"
+        fail "not run: $name" "$log"
     elif [ "$(cat "$out/$n/status")" = 0 ]; then
-        fail "NOT FOUND: $name"
+        fail "not found: $name"
     elif ! grep -q -E -e "$reason" "$out/$n/said"; then
-        fail "FOUND FOR ANOTHER REASON: $name" "$out/$n/said"
+        fail "found for another reason: $name" "$out/$n/said"
     else
-        passed=$((passed + 1))
+        pass
         echo "  found: $name ($module): $(grep -o -E -e ".{0,40}($reason).{0,60}" "$out/$n/said" | head -1)"
     fi
 done <"$out/mutations"
 rm -rf "$out"/sound*
-echo "mutations: $passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+report mutations

@@ -89,13 +89,6 @@ long double cross_entropy_gradient_bound(gpuloss_dtype dtype, const reference_ro
     return gradient_bound(dtype, relative, p, is_target, s);
 }
 
-long double cross_entropy_gradient_bound_from_lse(gpuloss_dtype dtype, long double lse_in, long double x, long double p,
-                                                  int is_target, long double s) {
-    arithmetic a = arithmetic_of(dtype);
-    long double distance = p > 0 ? fabsl(x - lse_in) : 0;
-    return gradient_bound(dtype, a.exp_roundings * a.u * distance + a.exp_relative, p, is_target, s);
-}
-
 /* What enters a kl_div term: t and its relative error, and the logarithm of each side as far as it is formed. */
 typedef struct kl_parts {
     long double t, t_relative;
@@ -142,8 +135,7 @@ long double kl_div_term_bound(gpuloss_dtype dtype, const reference_kl_div *r, do
 
 /* -t s, or -t / (q + eps) s: s with its 6u, the exponential, eps (2u), a quotient (or product with a rounded
  * reciprocal, 3u), the product, the store. */
-long double kl_div_gradient_bound(gpuloss_dtype dtype, const reference_kl_div *r, double input, double target,
-                                  long double value) {
+long double kl_div_gradient_bound(gpuloss_dtype dtype, const reference_kl_div *r, double target, long double value) {
     arithmetic a = arithmetic_of(dtype);
     long double relative = (6 + 1) * a.u;
     if (value == 0 || !isfinite(value))
@@ -152,7 +144,6 @@ long double kl_div_gradient_bound(gpuloss_dtype dtype, const reference_kl_div *r
         relative += a.exp_relative + a.exp_roundings * a.u * fabsl((long double)target);
     if (r->input_kind == GPULOSS_PROBABILITIES)
         relative += 3 * a.u + (r->eps > 0 ? 2 * a.u : 0);
-    (void)input;
     return fabsl(value) * relative + 2 * a.smallest + store_rounding(dtype, value);
 }
 

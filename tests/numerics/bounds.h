@@ -42,15 +42,11 @@ row_bounds cross_entropy_row_bounds(gpuloss_dtype dtype, int64_t classes, const 
 /* Error of one gradient entry s (p - [c = y]) before it is rounded to the element type, plus that rounding. */
 long double cross_entropy_gradient_bound(gpuloss_dtype dtype, const reference_row *row, const row_bounds *bounds,
                                          long double x, long double p, int is_target, long double s);
-/* The same where p = exp(x - lse_in) comes from an lse that is given. */
-long double cross_entropy_gradient_bound_from_lse(gpuloss_dtype dtype, long double lse_in, long double x, long double p,
-                                                  int is_target, long double s);
 
 /* One term of kl_div, and one gradient entry. `value` is the exact result. */
 long double kl_div_term_bound(gpuloss_dtype dtype, const reference_kl_div *r, double input, double target,
                               long double value);
-long double kl_div_gradient_bound(gpuloss_dtype dtype, const reference_kl_div *r, double input, double target,
-                                  long double value);
+long double kl_div_gradient_bound(gpuloss_dtype dtype, const reference_kl_div *r, double target, long double value);
 /* A row's sum, from the sums of its terms' bounds and magnitudes. */
 long double kl_div_row_bound(gpuloss_dtype dtype, int64_t classes, long double sum_of_bounds,
                              long double sum_of_magnitudes, long double value);

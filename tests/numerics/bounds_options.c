@@ -208,7 +208,8 @@ option_bounds option_bounds_of(option_setting setting, const reference_cross_ent
     return b;
 }
 
-/* The relative error of p: see cross_entropy_gradient_bound and its sibling, with exact x; then the errors of x. */
+/* The relative error of p: see cross_entropy_gradient_bound, with exact x, or that of exp(x - lse_in), the argument of
+ * which is rounded in the same way; then the errors of x. */
 static long double p_relative(const option_bounds *b, const reference_cross_entropy *r, double given, long double x) {
     const arithmetic *a = &b->a;
     long double shifts = b->shift + logit_error(a, r, given) + a->exp_relative;

@@ -253,3 +253,23 @@ void ce_test(const ce_case *c, const char *what) {
     ce_free(&result);
     case_done(&r);
 }
+
+void ce_test_same_bits(ce_case c, int runs, struct CUstream_st *stream) {
+    char text[CE_DESCRIPTION];
+    ce_result first, next;
+    report r;
+    int run;
+    ce_describe(&c, "same bits", text, sizeof text);
+    r = report_on(text);
+    ce_run(&c, &first, &r);
+    ce_check(&c, &first, &r);
+    for (run = 1; run < runs && r.failures == 0; run++) {
+        c.own_workspace = run % 3 == 1;
+        c.stream = run % 4 == 2 ? stream : NULL;
+        ce_run(&c, &next, &r);
+        ce_same(&c, &first, &next, &r);
+        ce_free(&next);
+    }
+    ce_free(&first);
+    case_done(&r);
+}

@@ -83,6 +83,13 @@ bool compare_value(report *r, quantity q, gpuloss_dtype dtype, gpuloss_dtype sto
     return false;
 }
 
+bool compare_within(report *r, const char *what, int64_t row, long double difference, long double allowed) {
+    if (fabsl(difference) <= allowed)
+        return true;
+    report_failure(r, what, row, 0, "off by %.3Lg where %.3Lg is allowed", fabsl(difference), allowed);
+    return false;
+}
+
 bool compare_count(report *r, const char *what, int64_t got, int64_t want) {
     if (got == want)
         return true;

@@ -51,6 +51,7 @@ bool compare_value(report *r, quantity q, gpuloss_dtype dtype, gpuloss_dtype sto
 /* Notes how far a gradient is from the rounded exact one, in units in the last place of its type; not for one so small
  * that a flushed intermediate result shows in it. */
 void note_ulps(quantity q, gpuloss_dtype dtype, double got, long double want);
+bool compare_within(report *r, const char *what, int64_t row, long double difference, long double allowed);
 bool compare_count(report *r, const char *what, int64_t got, int64_t want);
 
 /* Outputs are filled with this before a call: a NaN of every type that no arithmetic gives. */

@@ -9,6 +9,11 @@ const char *reduction_name(gpuloss_reduction reduction) {
     return names[reduction];
 }
 
+size_t index_size(gpuloss_index_type type) {
+    static const size_t sizes[] = {0, 8, 4, 2, 1};
+    return sizes[type];
+}
+
 static operand result_new(const char *name, gpuloss_dtype dtype, int64_t count, int offset, size_t guard) {
     return operand_new(name, dtype_size(dtype_of_results(dtype)), 1, count, count, offset, guard);
 }
@@ -40,6 +45,13 @@ void operands_free(operand *const *operands, size_t count) {
     size_t i;
     for (i = 0; i < count; i++)
         operand_free(operands[i]);
+}
+
+void operands_unchanged(operand *const *operands, size_t count, report *r) {
+    size_t i;
+    for (i = 0; i < count; i++)
+        if (operands[i]->device)
+            operand_unchanged(operands[i], r);
 }
 
 int64_t given_stride(stride_kind kind, const operand *o) {

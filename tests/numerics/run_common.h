@@ -7,6 +7,7 @@
 enum { REDUCTION_COUNT = 4 };
 extern const gpuloss_reduction all_reductions[REDUCTION_COUNT];
 const char *reduction_name(gpuloss_reduction reduction);
+size_t index_size(gpuloss_index_type type);
 
 /* `count` numbers of the type that results have for inputs of `dtype`: given, or wanted and poisoned. */
 operand result_input(const char *name, gpuloss_dtype dtype, int64_t count, int offset, size_t guard,
@@ -15,6 +16,8 @@ operand result_output(const char *name, gpuloss_dtype dtype, int64_t count, int 
 /* Poisoned; an operand that is not wanted for no bytes. */
 operand workspace_of(size_t bytes, size_t guard);
 void operands_free(operand *const *operands, size_t count);
+/* Nothing was written to those that are wanted. */
+void operands_unchanged(operand *const *operands, size_t count, report *r);
 
 /* What a desc says of a stride: 0 for packed rows, and for an operand that is not wanted. */
 int64_t given_stride(stride_kind kind, const operand *o);

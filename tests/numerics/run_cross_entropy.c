@@ -42,11 +42,6 @@ gpuloss_dtype ce_target_dtype(const ce_case *c) {
     return c->target_dtype == GPULOSS_DTYPE_UNSET ? c->dtype : c->target_dtype;
 }
 
-static size_t index_size(gpuloss_index_type type) {
-    static const size_t sizes[] = {0, 8, 4, 2, 1};
-    return sizes[type];
-}
-
 void ce_describe(const ce_case *c, const char *what, char *text, size_t size) {
     char targets[40], options[200];
     if (c->target_probabilities)
@@ -223,10 +218,7 @@ static void add_workspace(const ce_case *c, ce_operands *o, gpuloss_cross_entrop
 static void check_inputs(ce_operands *o, report *r) {
     operand *const inputs[] = {&o->class_weights, &o->row_weights,    &o->divisor,
                                &o->grad_loss,     &o->grad_loss_rows, &o->lse_in};
-    size_t i;
-    for (i = 0; i < sizeof inputs / sizeof inputs[0]; i++)
-        if (inputs[i]->device)
-            operand_unchanged(inputs[i], r);
+    operands_unchanged(inputs, sizeof inputs / sizeof inputs[0], r);
     if (o->workspace.device)
         operand_fetch(&o->workspace, r, false);
 }

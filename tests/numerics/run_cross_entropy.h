@@ -92,6 +92,8 @@ void ce_same(const ce_case *c, const ce_result *a, const ce_result *b, report *r
 
 /* ce_run, ce_check, case_done. `what` is named when it fails. */
 void ce_test(const ce_case *c, const char *what);
+/* ce_run, ce_check, and the same bits run after run, on the stream in between, from the caller's workspace. */
+void ce_test_same_bits(ce_case c, int runs, struct CUstream_st *stream);
 
 /* "what: dtype rows x classes ..." for a report. */
 enum { CE_DESCRIPTION = 640 };

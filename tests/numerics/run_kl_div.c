@@ -109,13 +109,12 @@ static void given(operand *o, const char *name, const kl_case *c, int64_t count,
 }
 
 static void make_inputs(const kl_case *c, kl_operands *o) {
-    static const size_t label_sizes[] = {8, 8, 4, 2, 1};
     o->input = matrix(c, "input", c->dtype, c->input_stride, c->input_offset);
     operand_put(&o->input, c->dtype, c->input);
     o->target = matrix(c, "target", kl_target_dtype(c), c->target_stride, c->target_offset);
     operand_put(&o->target, kl_target_dtype(c), c->target);
     if (c->labels) {
-        o->labels = operand_new("labels", label_sizes[c->label_type], 1, c->rows, c->rows, c->label_offset, c->guard);
+        o->labels = operand_new("labels", index_size(c->label_type), 1, c->rows, c->rows, c->label_offset, c->guard);
         operand_put_indices(&o->labels, c->labels);
     }
     given(&o->row_weights, "row_weights", c, c->rows, c->row_weights);
@@ -201,10 +200,7 @@ static void add_workspace(const kl_case *c, kl_operands *o, gpuloss_kl_div_desc 
 
 static void check_inputs(kl_operands *o, report *r) {
     operand *const inputs[] = {&o->row_weights, &o->labels, &o->divisor, &o->grad_loss, &o->grad_loss_rows};
-    size_t i;
-    for (i = 0; i < sizeof inputs / sizeof inputs[0]; i++)
-        if (inputs[i]->device)
-            operand_unchanged(inputs[i], r);
+    operands_unchanged(inputs, sizeof inputs / sizeof inputs[0], r);
     if (o->workspace.device)
         operand_fetch(&o->workspace, r, false);
 }

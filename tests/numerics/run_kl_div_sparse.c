@@ -17,11 +17,6 @@ gpuloss_dtype sparse_value_dtype(const sparse_case *c) {
     return c->value_dtype == GPULOSS_DTYPE_UNSET ? c->dtype : c->value_dtype;
 }
 
-static size_t index_size(gpuloss_index_type type) {
-    static const size_t sizes[] = {0, 8, 4, 2, 1};
-    return sizes[type];
-}
-
 void sparse_describe(const sparse_case *c, const char *what, char *text, size_t size) {
     static const char *const residuals[] = {"unset", "drop", "renormalize", "bucket"};
     char options[160];
@@ -161,10 +156,7 @@ static void add_workspace(const sparse_case *c, sparse_operands *o, gpuloss_kl_d
 static void check_inputs(sparse_operands *o, report *r) {
     operand *const inputs[] = {&o->indices, &o->values,    &o->labels,        &o->row_weights,
                                &o->divisor, &o->grad_loss, &o->grad_loss_rows};
-    size_t i;
-    for (i = 0; i < sizeof inputs / sizeof inputs[0]; i++)
-        if (inputs[i]->device)
-            operand_unchanged(inputs[i], r);
+    operands_unchanged(inputs, sizeof inputs / sizeof inputs[0], r);
     if (o->workspace.device)
         operand_fetch(&o->workspace, r, false);
 }

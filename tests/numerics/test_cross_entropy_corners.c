@@ -280,24 +280,8 @@ static void huge_logits(void **state) {
 /* Same bits: run after run, with other data in between, on another stream, from the caller's workspace. */
 static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
                             struct CUstream_st *stream) {
-    ce_case c = fresh(dtype, harness_small ? 4 : 13, classes);
-    ce_result first, next;
-    char text[400];
-    report r;
-    int run;
     (void)number;
-    ce_describe(&c, "same bits", text, sizeof text);
-    r = report_on(text);
-    ce_run(&c, &first, &r);
-    for (run = 1; run < runs && r.failures == 0; run++) {
-        c.own_workspace = run % 3 == 1;
-        c.stream = run % 4 == 2 ? stream : NULL;
-        ce_run(&c, &next, &r);
-        ce_same(&c, &first, &next, &r);
-        ce_free(&next);
-    }
-    ce_free(&first);
-    case_done(&r);
+    ce_test_same_bits(fresh(dtype, harness_small ? 4 : 13, classes), runs, stream);
 }
 
 static void same_bits(void **state) {

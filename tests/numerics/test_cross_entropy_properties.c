@@ -32,11 +32,6 @@ static void outcome_free(outcome *o) {
     ce_expected_free(&o->expected);
 }
 
-static void expect_within(report *r, const char *what, int64_t at, long double difference, long double allowed) {
-    if (!(fabsl(difference) <= allowed))
-        report_failure(r, what, at, 0, "off by %.3Lg where %.3Lg is allowed", fabsl(difference), allowed);
-}
-
 /* Shapes, dtypes and sets of options for a property, some of them in a small run. */
 typedef void property(ce_case *c, option_inputs *in, report *r);
 
@@ -78,7 +73,7 @@ static void check_zero_sum(ce_case *c, option_inputs *in, report *r) {
             sum += (long double)o.result.grad[i];
             allowed += o.expected.grad[i];
         }
-        expect_within(r, "sum of a row's gradient", row, sum, allowed);
+        compare_within(r, "sum of a row's gradient", row, sum, allowed);
     }
     outcome_free(&o);
 }
@@ -135,15 +130,15 @@ static void compare_permuted(const outcome *first, const outcome *second, report
     const reference_cross_entropy *layout = &first->expected.ref;
     int64_t row, c;
     for (row = 0; row < layout->rows; row++) {
-        expect_within(r, "loss of permuted classes", row,
-                      (long double)first->result.loss_rows[row] - (long double)second->result.loss_rows[row],
-                      first->expected.loss_rows[row] + second->expected.loss_rows[row]);
+        compare_within(r, "loss of permuted classes", row,
+                       (long double)first->result.loss_rows[row] - (long double)second->result.loss_rows[row],
+                       first->expected.loss_rows[row] + second->expected.loss_rows[row]);
         for (c = 0; c < layout->classes; c++) {
             int64_t i = reference_element(layout, row, c);
             int64_t j = reference_element(layout, row, moved(c, layout->classes));
-            expect_within(r, "gradient of permuted classes", i,
-                          (long double)first->result.grad[i] - (long double)second->result.grad[j],
-                          first->expected.grad[i] + second->expected.grad[j]);
+            compare_within(r, "gradient of permuted classes", i,
+                           (long double)first->result.grad[i] - (long double)second->result.grad[j],
+                           first->expected.grad[i] + second->expected.grad[j]);
         }
     }
 }
@@ -184,13 +179,13 @@ static void check_shift(ce_case *c, option_inputs *in, report *r) {
     }
     second = outcome_of(c, r);
     for (i = 0; i < c->rows; i++)
-        expect_within(r, "loss of a shifted row", i,
-                      (long double)first.result.loss_rows[i] - (long double)second.result.loss_rows[i],
-                      first.expected.loss_rows[i] + second.expected.loss_rows[i]);
+        compare_within(r, "loss of a shifted row", i,
+                       (long double)first.result.loss_rows[i] - (long double)second.result.loss_rows[i],
+                       first.expected.loss_rows[i] + second.expected.loss_rows[i]);
     for (i = 0; i < elements; i++)
-        expect_within(r, "gradient of a shifted row", i,
-                      (long double)first.result.grad[i] - (long double)second.result.grad[i],
-                      first.expected.grad[i] + second.expected.grad[i]);
+        compare_within(r, "gradient of a shifted row", i,
+                       (long double)first.result.grad[i] - (long double)second.result.grad[i],
+                       first.expected.grad[i] + second.expected.grad[i]);
     outcome_free(&first);
     outcome_free(&second);
 }
@@ -209,24 +204,8 @@ static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned numbe
     option_inputs in;
     ce_case c =
         option_case(dtype, shape, OPTION_ALL | (number % 2 ? OPTION_PROBABILITIES : 0u), LOGITS_NORMAL, number, &in);
-    ce_result first, next;
-    char text[CE_DESCRIPTION];
-    report r;
-    int run;
-    ce_describe(&c, "same bits", text, sizeof text);
-    r = report_on(text);
-    ce_run(&c, &first, &r);
-    ce_check(&c, &first, &r);
-    for (run = 1; run < runs && r.failures == 0; run++) {
-        c.own_workspace = run % 3 == 1;
-        c.stream = run % 4 == 2 ? stream : NULL;
-        ce_run(&c, &next, &r);
-        ce_same(&c, &first, &next, &r);
-        ce_free(&next);
-    }
-    ce_free(&first);
+    ce_test_same_bits(c, runs, stream);
     option_inputs_free(&in);
-    case_done(&r);
 }
 
 static void same_bits_options(void **state) {

@@ -321,24 +321,9 @@ static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned numbe
                             struct CUstream_st *stream) {
     kl_case c = kl_case_of_pair(dtype, harness_small ? 2 : 13, classes, number);
     kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_RANDOM, 5);
-    kl_result first, next;
-    char text[KL_DESCRIPTION];
-    report r;
-    int run;
-    kl_describe(&c, "same bits", text, sizeof text);
-    r = report_on(text);
     c.outputs = classes == 10 ? KL_OUT_ALL : KL_OUT_LOSS | KL_OUT_GRAD;
-    kl_run(&c, &first, &r);
-    for (run = 1; run < runs && r.failures == 0; run++) {
-        c.own_workspace = run % 3 == 1;
-        c.stream = run % 4 == 2 ? stream : NULL;
-        kl_run(&c, &next, &r);
-        kl_same(&c, &first, &next, &r);
-        kl_free(&next);
-    }
-    kl_free(&first);
+    kl_test_same_bits(c, runs, stream);
     kl_inputs_free(&in);
-    case_done(&r);
 }
 
 static void same_bits(void **state) {

@@ -397,24 +397,8 @@ static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned numbe
                             struct CUstream_st *stream) {
     kl_case c = logits_case(dtype, harness_small ? 3 : 12, classes, number);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_TEMPERATURE | KL_WITH_ROW_WEIGHTS, number);
-    char text[KL_DESCRIPTION];
-    kl_result first, next;
-    report r;
-    int run;
-    kl_describe(&c, "same bits", text, sizeof text);
-    r = report_on(text);
-    kl_run(&c, &first, &r);
-    kl_check(&c, &first, &r);
-    for (run = 1; run < (harness_small ? 3 : runs) && r.failures == 0; run++) {
-        c.own_workspace = run % 3 == 1;
-        c.stream = run % 4 == 2 ? stream : NULL;
-        kl_run(&c, &next, &r);
-        kl_same(&c, &first, &next, &r);
-        kl_free(&next);
-    }
-    kl_free(&first);
+    kl_test_same_bits(c, harness_small ? 3 : runs, stream);
     kl_inputs_free(&in);
-    case_done(&r);
 }
 
 static void bits_of_two_logits(void **state) {

@@ -29,11 +29,6 @@ static void outcome_free(outcome *o) {
     kl_expected_free(&o->expected);
 }
 
-static void expect_within(report *r, const char *what, int64_t at, long double difference, long double allowed) {
-    if (!(fabsl(difference) <= allowed))
-        report_failure(r, what, at, 0, "off by %.3Lg where %.3Lg is allowed", fabsl(difference), allowed);
-}
-
 /* Shapes, dtypes, kinds and divergences for a property, some of them in a small run. */
 typedef void property(kl_case *c, kl_inputs *in, report *r);
 
@@ -101,13 +96,13 @@ static void expect_same_outcome(const kl_case *c, const outcome *a, const outcom
     const long double *target_bound = swapped ? b->expected.grad : b->expected.grad_target;
     int64_t i;
     for (i = 0; i < c->rows; i++)
-        expect_within(r, "loss", i, (long double)a->result.loss_rows[i] - (long double)b->result.loss_rows[i],
-                      a->expected.loss_rows[i] + b->expected.loss_rows[i]);
+        compare_within(r, "loss", i, (long double)a->result.loss_rows[i] - (long double)b->result.loss_rows[i],
+                       a->expected.loss_rows[i] + b->expected.loss_rows[i]);
     for (i = 0; i < c->rows * c->classes; i++) {
-        expect_within(r, "grad_input", i, (long double)a->result.grad[i] - (long double)input[i],
-                      a->expected.grad[i] + input_bound[i]);
-        expect_within(r, "grad_target", i, (long double)a->result.grad_target[i] - (long double)target[i],
-                      a->expected.grad_target[i] + target_bound[i]);
+        compare_within(r, "grad_input", i, (long double)a->result.grad[i] - (long double)input[i],
+                       a->expected.grad[i] + input_bound[i]);
+        compare_within(r, "grad_target", i, (long double)a->result.grad_target[i] - (long double)target[i],
+                       a->expected.grad_target[i] + target_bound[i]);
     }
 }
 
@@ -209,7 +204,7 @@ static void expect_zero_sums(const kl_case *c, const double *gradient, const lon
             sum += (long double)gradient[i];
             allowed += bounds[i];
         }
-        expect_within(r, what, row, sum, allowed);
+        compare_within(r, what, row, sum, allowed);
     }
 }
 
@@ -385,24 +380,8 @@ static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned numbe
     kl_case c = divergence_case(dtype, all_dtypes[number % DTYPE_COUNT], shape, number * 4 % KL_KIND_PAIRS,
                                 (number * 3 + 2) % CHOICES);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_ALL & ~(unsigned)KL_WITH_DIVISOR, number);
-    kl_result first, next;
-    char text[KL_DESCRIPTION];
-    report r;
-    int run;
-    kl_describe(&c, "same bits", text, sizeof text);
-    r = report_on(text);
-    kl_run(&c, &first, &r);
-    kl_check(&c, &first, &r);
-    for (run = 1; run < runs && r.failures == 0; run++) {
-        c.own_workspace = run % 3 == 1;
-        c.stream = run % 4 == 2 ? stream : NULL;
-        kl_run(&c, &next, &r);
-        kl_same(&c, &first, &next, &r);
-        kl_free(&next);
-    }
-    kl_free(&first);
+    kl_test_same_bits(c, runs, stream);
     kl_inputs_free(&in);
-    case_done(&r);
 }
 
 static void same_bits_divergences(void **state) {

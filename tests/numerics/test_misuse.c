@@ -442,55 +442,64 @@ static void kl_div_sparse_refuses(void **state) {
 }
 
 /* With no rows there may be no arrays. */
+static void cross_entropy_of_no_rows(world *w, report *r) {
+    ce_desc d = ce_correct(w).ce;
+    d.rows = 0;
+    d.logits = d.targets = d.grad_loss = d.grad_loss_rows = NULL;
+    d.loss_rows = d.z_loss_rows = d.lse = d.grad_logits = NULL;
+    d.argmax = NULL;
+    d.class_weights = d.row_weights = NULL;
+    require_ok(gpuloss_cross_entropy(harness_context, &d, NULL));
+    operand_fetch(&w->loss, r, true);
+    operand_fetch(&w->bad_targets, r, true);
+    if (!isnan(operand_value(&w->loss, GPULOSS_F32, 0, 0)) || operand_integer(&w->bad_targets, 0) != 0)
+        report_failure(r, "cross_entropy", 0, 0, "the mean of nothing is not NaN, or bad targets were counted");
+}
+
+static void kl_div_of_no_rows(world *w, report *r) {
+    kl_desc d = kl_correct(w).kl;
+    d.rows = 0;
+    d.reduction = GPULOSS_SUM;
+    d.input = d.target = d.grad_loss = d.grad_loss_rows = NULL;
+    d.loss_rows = d.loss_elements = d.grad_input = NULL;
+    require_ok(gpuloss_kl_div(harness_context, &d, NULL));
+    operand_fetch(&w->loss, r, true);
+    if (!(fabs(operand_value(&w->loss, GPULOSS_F32, 0, 0)) <= 0))
+        report_failure(r, "kl_div", 0, 0, "the sum of nothing is not 0");
+    /* Labels of no rows: nothing is divided by nothing. */
+    d.reduction = GPULOSS_BATCHMEAN;
+    d.flags = GPULOSS_USE_IGNORE_INDEX;
+    d.label_type = GPULOSS_I64;
+    require_ok(gpuloss_kl_div(harness_context, &d, NULL));
+    operand_fetch(&w->loss, r, true);
+    if (!isnan(operand_value(&w->loss, GPULOSS_F32, 0, 0)))
+        report_failure(r, "kl_div", 0, 0, "the mean of nothing is not NaN");
+}
+
+static void kl_div_sparse_of_no_rows(world *w, report *r) {
+    sparse_desc d = sparse_correct(w).sparse;
+    d.rows = 0;
+    d.reduction = GPULOSS_SUM;
+    d.logits = d.indices = d.values = d.grad_loss = d.grad_loss_rows = NULL;
+    d.loss_rows = d.grad_logits = NULL;
+    operand_poison(&w->bad_targets);
+    require_ok(gpuloss_kl_div_sparse(harness_context, &d, NULL));
+    operand_fetch(&w->loss, r, true);
+    operand_fetch(&w->bad_targets, r, true);
+    if (!(fabs(operand_value(&w->loss, GPULOSS_F32, 0, 0)) <= 0) || operand_integer(&w->bad_targets, 0) != 0)
+        report_failure(r, "kl_div_sparse", 0, 0, "the sum of nothing is not 0, or bad indices were counted");
+}
+
 static void empty_arrays_may_be_null(void **state) {
     world w;
-    ce_desc ce;
-    kl_desc kl;
-    sparse_desc sparse;
     report r;
     (void)state;
     REQUIRE_GPU();
     r = report_on("no rows");
     w = world_new();
-    ce = ce_correct(&w).ce;
-    ce.rows = 0;
-    ce.logits = ce.targets = ce.grad_loss = ce.grad_loss_rows = NULL;
-    ce.loss_rows = ce.z_loss_rows = ce.lse = ce.grad_logits = NULL;
-    ce.argmax = NULL;
-    ce.class_weights = ce.row_weights = NULL;
-    require_ok(gpuloss_cross_entropy(harness_context, &ce, NULL));
-    operand_fetch(&w.loss, &r, true);
-    operand_fetch(&w.bad_targets, &r, true);
-    if (!isnan(operand_value(&w.loss, GPULOSS_F32, 0, 0)) || operand_integer(&w.bad_targets, 0) != 0)
-        report_failure(&r, "cross_entropy", 0, 0, "the mean of nothing is not NaN, or bad targets were counted");
-    kl = kl_correct(&w).kl;
-    kl.rows = 0;
-    kl.reduction = GPULOSS_SUM;
-    kl.input = kl.target = kl.grad_loss = kl.grad_loss_rows = NULL;
-    kl.loss_rows = kl.loss_elements = kl.grad_input = NULL;
-    require_ok(gpuloss_kl_div(harness_context, &kl, NULL));
-    operand_fetch(&w.loss, &r, true);
-    if (fabs(operand_value(&w.loss, GPULOSS_F32, 0, 0)) > 0)
-        report_failure(&r, "kl_div", 0, 0, "the sum of nothing is not 0");
-    /* Labels of no rows: nothing is divided by nothing. */
-    kl.reduction = GPULOSS_BATCHMEAN;
-    kl.flags = GPULOSS_USE_IGNORE_INDEX;
-    kl.label_type = GPULOSS_I64;
-    require_ok(gpuloss_kl_div(harness_context, &kl, NULL));
-    operand_fetch(&w.loss, &r, true);
-    if (!isnan(operand_value(&w.loss, GPULOSS_F32, 0, 0)))
-        report_failure(&r, "kl_div", 0, 0, "the mean of nothing is not NaN");
-    sparse = sparse_correct(&w).sparse;
-    sparse.rows = 0;
-    sparse.reduction = GPULOSS_SUM;
-    sparse.logits = sparse.indices = sparse.values = sparse.grad_loss = sparse.grad_loss_rows = NULL;
-    sparse.loss_rows = sparse.grad_logits = NULL;
-    operand_poison(&w.bad_targets);
-    require_ok(gpuloss_kl_div_sparse(harness_context, &sparse, NULL));
-    operand_fetch(&w.loss, &r, true);
-    operand_fetch(&w.bad_targets, &r, true);
-    if (fabs(operand_value(&w.loss, GPULOSS_F32, 0, 0)) > 0 || operand_integer(&w.bad_targets, 0) != 0)
-        report_failure(&r, "kl_div_sparse", 0, 0, "the sum of nothing is not 0, or bad indices were counted");
+    cross_entropy_of_no_rows(&w, &r);
+    kl_div_of_no_rows(&w, &r);
+    kl_div_sparse_of_no_rows(&w, &r);
     world_free(&w);
     case_done(&r);
     test_done();

@@ -374,10 +374,8 @@ def divergence_terms(input_kind, target_kind, divergence, given, target, options
     return beta * kl(log_m, log_p) + (1 - beta) * kl(log_m, log_q)
 
 
-def kl_div_options(source, kinds, divergence, reduction, rows=3, classes=4, **options):
-    input_kind, target_kind = kinds
-    given = side(source, input_kind, rows, classes).requires_grad_(True)
-    target = side(source, target_kind, rows, classes).requires_grad_(True)
+def row_factors(options, reduction, rows, classes):
+    """What the loss of each row is multiplied by, and what their sum is divided by."""
     kept = torch.ones(rows, dtype=torch.float64)
     if "labels" in options:
         kept = (torch.tensor(options["labels"]) != options["ignore_index"]).double()
@@ -386,10 +384,18 @@ def kl_div_options(source, kinds, divergence, reduction, rows=3, classes=4, **op
         factor *= options["temperature"] ** 2
     if "row_weights" in options:
         factor *= options["row_weights"].reshape(-1)
-    terms = factor[:, None] * divergence_terms(input_kind, target_kind, divergence, given, target, options)
     divisor = {"none": 1, "sum": 1, "batchmean": kept.sum(), "mean": kept.sum() * classes}[reduction]
     if reduction in ("mean", "batchmean"):
         divisor = options.get("divisor", divisor)
+    return factor, divisor
+
+
+def kl_div_options(source, kinds, divergence, reduction, rows=3, classes=4, **options):
+    input_kind, target_kind = kinds
+    given = side(source, input_kind, rows, classes).requires_grad_(True)
+    target = side(source, target_kind, rows, classes).requires_grad_(True)
+    factor, divisor = row_factors(options, reduction, rows, classes)
+    terms = factor[:, None] * divergence_terms(input_kind, target_kind, divergence, given, target, options)
     upstream_factor, factor_field = upstream(source, reduction, rows, (rows, 1))
     if reduction == "none":
         terms.sum(dim=1).backward(upstream_factor.reshape(-1))
@@ -466,19 +472,9 @@ def kl_div_sparse(source, name, residual, kind, reduction, x, indices, t, **opti
     rows, classes = x.shape
     values = torch.log2(t) if kind == "log" else t
     x = x.clone().requires_grad_(True)
-    kept = torch.ones(rows, dtype=torch.float64)
-    if "labels" in options:
-        kept = (torch.tensor(options["labels"]) != options["ignore_index"]).double()
-    factor = kept.clone()
-    if options.get("squared"):
-        factor *= options["temperature"] ** 2
-    if "row_weights" in options:
-        factor *= options["row_weights"].reshape(-1)
+    factor, divisor = row_factors(options, reduction, rows, classes)
     t = values.exp() if kind == "log" else values
     losses = factor * sparse_losses(x, indices, t, residual, options.get("temperature", 1.0))
-    divisor = {"none": 1, "sum": 1, "batchmean": kept.sum(), "mean": kept.sum() * classes}[reduction]
-    if reduction in ("mean", "batchmean"):
-        divisor = options.get("divisor", divisor)
     upstream_factor, factor_field = upstream(source, reduction, rows, (rows, 1))
     if reduction == "none":
         losses.backward(upstream_factor.reshape(-1))

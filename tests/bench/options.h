@@ -1,0 +1,22 @@
+/* The command lines of bench and of schedules: CEILINGS_PTX [--bytes N] [--most N] [LOSS], and what either has of its
+ * own. */
+#ifndef GPULOSSI_BENCH_OPTIONS_H
+#define GPULOSSI_BENCH_OPTIONS_H
+
+/* One that takes a whole number, a text, or nothing: what it sets is not NULL. */
+typedef struct bench_option {
+    const char *name;
+    long long *number;
+    const char **text;
+    int *given;
+} bench_option;
+
+typedef struct bench_options {
+    const char *ceilings, *loss; /* NULL: none in particular */
+    long long bytes, most;
+} bench_options;
+
+/* `own`: the program's options, up to one without a name. Returns 0, or 1 and bench_failure says why. */
+int bench_parse(char **arguments, const bench_option *own, bench_options *options);
+
+#endif
