@@ -78,9 +78,13 @@ static char *trimmed(char *text) {
     return text;
 }
 
+/* Also the first and the last line of several in braces, which declare registers of their own. */
 static bool starts_instruction(const char *text) {
     size_t length = strlen(text);
-    return length > 1 && text[length - 1] == ';' && (*text == '@' || (*text >= 'a' && *text <= 'z'));
+    if (length > 3 && strcmp(text + length - 3, "; }") == 0)
+        length -= 2;
+    return length > 1 && text[length - 1] == ';' &&
+           (*text == '@' || (*text >= 'a' && *text <= 'z') || strncmp(text, "{ ", 2) == 0);
 }
 
 static bool is_label(const char *text) {

@@ -1,49 +1,25 @@
 /* Thread block clusters, mbarriers and asynchronous copies. A copy takes effect when it is issued, but what it has
- * written to shared memory may not be touched until somebody waits for it. What a barrier or mbarrier orders is ordered
- * for the race check too. */
+ * written to shared memory may not be touched before it has been waited for. What a barrier or mbarrier orders is
+ * ordered for the race check too. */
 #include "execute.h"
 
-/* Waited for either by the lane that issued it, through its group, or by anybody through an mbarrier. */
-struct pending_copy {
-    struct cta *owner;
-    uint32_t offset, bytes;
-    uint32_t lane, group;
-    const uint8_t *mbarrier;
-};
-
-static void set_state(const struct pending_copy *copy, uint8_t state) {
-    memset(copy->owner->shared_init + copy->offset, state, copy->bytes);
-}
-
-/* Notes that these bytes, just written, are under way. */
-static void defer(struct warp *w, int lane, const uint8_t *data, uint32_t bytes, const uint8_t *mbarrier) {
-    struct launch *launch = w->launch;
-    struct copies *copies = mbarrier ? &launch->pending : &w->pending;
-    struct pending_copy copy = {NULL, 0, bytes, (uint32_t)lane, w->async_group[lane], mbarrier};
+/* The block of the cluster that has this byte of shared memory, or null. */
+static struct cta *owner_of(struct launch *launch, const uint8_t *data) {
     for (uint32_t c = 0; c < launch->nctas; c++) {
         struct cta *cta = &launch->ctas[c];
         if (data >= cta->shared && data < cta->shared + cta->shared_bytes)
-            copy.owner = cta;
+            return cta;
     }
-    if (!copy.owner)
-        return;
-    copy.offset = (uint32_t)(data - copy.owner->shared);
-    set_state(&copy, SHARED_PENDING);
-    copies->at = ptxsim_grow(copies->at, copies->count, &copies->room, sizeof copy);
-    copies->at[copies->count++] = copy;
+    return NULL;
 }
 
-/* What waits for an mbarrier has arrived. */
-static void settle(struct launch *launch, const uint8_t *mbarrier) {
-    uint32_t kept = 0;
-    for (uint32_t n = 0; n < launch->pending.count; n++) {
-        struct pending_copy *copy = &launch->pending.at[n];
-        if (copy->mbarrier == mbarrier)
-            set_state(copy, SHARED_WRITTEN);
-        else
-            launch->pending.at[kept++] = *copy;
-    }
-    launch->pending.count = kept;
+/* Notes that these bytes, just written, wait for a group of their lane. */
+static void defer(struct warp *w, int lane, const uint8_t *data, uint32_t bytes) {
+    struct pending_copy copy = {
+        w->cta, (uint32_t)(data - w->cta->shared), bytes, (uint32_t)lane, w->async_group[lane], 0, 0, 0};
+    memset(w->cta->shared_init + copy.offset, SHARED_PENDING, bytes);
+    w->pending.at = ptxsim_grow(w->pending.at, w->pending.count, &w->pending.room, sizeof copy);
+    w->pending.at[w->pending.count++] = copy;
 }
 
 /* The groups of these lanes have arrived but for the last `left` of each. */
@@ -52,34 +28,11 @@ static void settle_groups(struct warp *w, uint32_t mask, uint32_t left) {
     for (uint32_t n = 0; n < w->pending.count; n++) {
         struct pending_copy *copy = &w->pending.at[n];
         if (mask >> copy->lane & 1 && copy->group + left < w->async_group[copy->lane])
-            set_state(copy, SHARED_WRITTEN);
+            memset(copy->owner->shared_init + copy->offset, SHARED_WRITTEN, copy->bytes);
         else
             w->pending.at[kept++] = *copy;
     }
     w->pending.count = kept;
-}
-
-/* An mbarrier's 64 bits, which a program must not look into. */
-enum { EXPECTED_AT = 0, PENDING_AT = 20, TX_AT = 40, COUNT_BITS = 20, TX_BITS = 21, PHASE_AT = 63 };
-
-struct mbarrier {
-    uint32_t expected, pending;
-    int32_t tx;
-    uint32_t phase;
-};
-
-static struct mbarrier unpack(uint64_t word) {
-    struct mbarrier b;
-    b.expected = word >> EXPECTED_AT & ((1u << COUNT_BITS) - 1);
-    b.pending = word >> PENDING_AT & ((1u << COUNT_BITS) - 1);
-    b.tx = (int32_t)ptxsim_signed(word >> TX_AT, 64 - TX_BITS);
-    b.phase = (uint32_t)(word >> PHASE_AT);
-    return b;
-}
-
-static uint64_t repack(struct mbarrier b) {
-    return (uint64_t)b.expected << EXPECTED_AT | (uint64_t)b.pending << PENDING_AT |
-           ((uint64_t)(uint32_t)b.tx & ((1u << TX_BITS) - 1)) << TX_AT | (uint64_t)b.phase << PHASE_AT;
 }
 
 static uint8_t *barrier_at(struct warp *w, const struct insn *i, int lane, enum ptxsim_space space, uint64_t address,
@@ -92,31 +45,14 @@ static uint8_t *barrier_at(struct warp *w, const struct insn *i, int lane, enum 
     return ptxsim_access(w, i, lane, space, address, 8, access, &init);
 }
 
-/* Takes arrivals and transferred bytes into account; gives the word as it was. */
-static uint64_t update(struct warp *w, const struct insn *i, int lane, enum ptxsim_space space, uint64_t address,
-                       uint32_t arrivals, int64_t expect, int64_t complete) {
-    uint8_t *p = barrier_at(w, i, lane, space, address, ACC_ATOMIC);
-    uint64_t old;
-    memcpy(&old, p, sizeof old);
-    struct mbarrier b = unpack(old);
-    if (b.expected == 0)
+static struct mbarrier *find_mbarrier(struct warp *w, const struct insn *i, int lane, enum ptxsim_space space,
+                                      uint64_t address) {
+    const uint8_t *p = barrier_at(w, i, lane, space, address, ACC_MBARRIER);
+    const struct cta *owner = owner_of(w->launch, p);
+    struct mbarrier *b = ptxsim_mbarrier(w->launch, owner, (uint32_t)(p - owner->shared));
+    if (!b)
         ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "no mbarrier at 0x%llx", (unsigned long long)address);
-    if (arrivals > b.pending)
-        ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "mbarrier at 0x%llx: %u arrivals where %u are pending",
-                     (unsigned long long)address, arrivals, b.pending);
-    int64_t tx = b.tx + expect - complete;
-    if (tx >= 1 << (TX_BITS - 1) || tx < -(1 << (TX_BITS - 1)))
-        ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "mbarrier at 0x%llx: transaction count %lld",
-                     (unsigned long long)address, (long long)tx);
-    b.tx = (int32_t)tx;
-    b.pending -= arrivals;
-    if (b.pending == 0 && b.tx == 0) {
-        b.phase ^= 1;
-        b.pending = b.expected;
-    }
-    uint64_t now = repack(b);
-    memcpy(p, &now, sizeof now);
-    return old;
+    return b;
 }
 
 #define SPACE0 ((enum ptxsim_space)i->space[0])
@@ -132,25 +68,24 @@ static void need_all(struct warp *w, const struct insn *i, uint32_t mask) {
         ptxsim_need(w, i, i->s[n], mask, "an operand");
 }
 
+#define MBARRIER(l) find_mbarrier(w, i, l, SPACE0, ADDRESS(l))
+
 EXEC(mbarrier_init) {
     need_all(w, i, mask);
     EACH_LANE({
         uint64_t count = SOURCE(1)[l];
-        uint8_t *p = barrier_at(w, i, l, SPACE0, ADDRESS(l), ACC_STORE);
-        if (count == 0 || count >= 1u << COUNT_BITS)
+        const uint8_t *p = barrier_at(w, i, l, SPACE0, ADDRESS(l), ACC_STORE);
+        if (count == 0 || count >= 1u << 20)
             ptxsim_fault(w, i, l, E_LAUNCH_FAILED, "mbarrier count %llu", (unsigned long long)count);
-        uint64_t word = repack((struct mbarrier){(uint32_t)count, (uint32_t)count, 0, 0});
-        memcpy(p, &word, sizeof word);
+        struct cta *owner = owner_of(w->launch, p);
+        ptxsim_mbarrier_new(w, l, owner, (uint32_t)(p - owner->shared), (uint32_t)count);
     })
     return NEXT;
 }
 
 EXEC(mbarrier_inval) {
     need_all(w, i, mask);
-    EACH_LANE({
-        uint8_t *p = barrier_at(w, i, l, SPACE0, ADDRESS(l), ACC_ATOMIC);
-        memset(p, 0, 8);
-    })
+    EACH_LANE(ptxsim_mbarrier_end(w, i, l, MBARRIER(l)))
     return NEXT;
 }
 
@@ -158,7 +93,7 @@ EXEC(mbarrier_arrive) {
     need_all(w, i, mask);
     EACH_LANE({
         uint32_t count = i->ns > 1 ? (uint32_t)SOURCE(1)[l] : 1;
-        RESULT[l] = update(w, i, l, SPACE0, ADDRESS(l), count, 0, 0);
+        RESULT[l] = ptxsim_mbarrier_update(w, i, l, MBARRIER(l), count, 0, 0);
     })
     ptxsim_define(w, i->d[0], mask, ~0u);
     return NEXT;
@@ -166,37 +101,59 @@ EXEC(mbarrier_arrive) {
 
 EXEC(mbarrier_arrive_expect) {
     need_all(w, i, mask);
-    EACH_LANE(RESULT[l] = update(w, i, l, SPACE0, ADDRESS(l), 1, (int64_t)SOURCE(1)[l], 0))
+    EACH_LANE(RESULT[l] = ptxsim_mbarrier_update(w, i, l, MBARRIER(l), 1, (int64_t)SOURCE(1)[l], 0))
     ptxsim_define(w, i->d[0], mask, ~0u);
     return NEXT;
 }
 
 EXEC(mbarrier_expect) {
     need_all(w, i, mask);
-    EACH_LANE(update(w, i, l, SPACE0, ADDRESS(l), 0, (int64_t)SOURCE(1)[l], 0))
+    EACH_LANE(ptxsim_mbarrier_update(w, i, l, MBARRIER(l), 0, (int64_t)SOURCE(1)[l], 0))
     return NEXT;
 }
 
+EXEC(fence_proxy) {
+    (void)i;
+    ptxsim_shared_fence(w, mask);
+    ptxsim_mbarrier_fence(w, mask);
+    return NEXT;
+}
+
+EXEC(fence_mbarrier) {
+    (void)i;
+    ptxsim_mbarrier_fence(w, mask);
+    return NEXT;
+}
+
+/* Copies arrive after a wait that had to fail for want of them, so that a program which does not ask again is found
+ * out; where the order is shuffled, sometimes before it or later, and a wait fails for some lanes now and then. */
 static enum ptxsim_next wait_for(struct warp *w, const struct insn *i, uint32_t mask, bool parity) {
-    bool done = false;
+    bool strangers = false;
+    uint32_t failed = 0;
+    uint64_t random = ptxsim_device.seed ? ptxsim_random(w->launch) : 0;
+    uint32_t refused = random % 8 == 1 ? (uint32_t)(random >> 32) : 0;
     need_all(w, i, mask);
+    if (random & 8)
+        ptxsim_mbarrier_deliver(w, i, __builtin_ctz(mask), MBARRIER(__builtin_ctz(mask)));
     EACH_LANE({
-        uint64_t word;
-        uint64_t state = SOURCE(1)[l];
-        const uint8_t *p = barrier_at(w, i, l, SPACE0, ADDRESS(l), ACC_ATOMIC);
-        memcpy(&word, p, sizeof word);
-        struct mbarrier b = unpack(word);
-        if (b.expected == 0)
-            ptxsim_fault(w, i, l, E_LAUNCH_FAILED, "no mbarrier at 0x%llx", (unsigned long long)ADDRESS(l));
-        RESULT[l] = b.phase != (parity ? state & 1 : state >> PHASE_AT);
-        if (RESULT[l])
-            settle(w->launch, p);
-        done = done || RESULT[l];
+        uint32_t value = (uint32_t)SOURCE(1)[l];
+        struct mbarrier *b = MBARRIER(l);
+        if (parity && value > 1)
+            ptxsim_fault(w, i, l, E_LAUNCH_FAILED, "a phase's parity is 0 or 1, not %u", value);
+        RESULT[l] = !(refused >> l & 1) && ptxsim_mbarrier_wait(w, l, b, value, parity, &strangers);
+        failed |= (uint32_t)!RESULT[l] << l;
     })
-    if (done)
+    if (strangers)
         ptxsim_shared_cluster_barrier(w->cta);
     ptxsim_define(w, i->d[0], mask, ~0u);
-    return NEXT;
+    if (!failed)
+        return NEXT;
+    w->wait_pc = w->cur_pc;
+    w->wait_lane = (uint32_t)__builtin_ctz(failed);
+    mask = random & 16 ? 0 : failed;
+    EACH_LANE(ptxsim_mbarrier_deliver(w, i, l, MBARRIER(l)))
+    ptxsim_advance(w, w->cur, w->cur_pc + 1);
+    return YIELD;
 }
 
 EXEC(mbarrier_wait) {
@@ -279,18 +236,28 @@ EXEC(cluster_wait) {
     return RESCHEDULE;
 }
 
-/* Copies in pieces that the two access checks see whole; to shared memory, for an mbarrier to wait for. */
+/* Copies in pieces that the two access checks see whole, then notes it as under way where there is an mbarrier. */
 static void copy(struct warp *w, const struct insn *i, int lane, enum ptxsim_space to_space, uint64_t to,
-                 enum ptxsim_space from_space, uint64_t from, uint32_t bytes, const uint8_t *mbarrier) {
+                 enum ptxsim_space from_space, uint64_t from, uint32_t bytes, struct mbarrier *b) {
     const uint32_t piece = 16;
+    struct pending_copy note = {NULL, 0, bytes, (uint32_t)lane, 0, 0, 0, 0};
     for (uint32_t at = 0; at < bytes; at += piece) {
         uint8_t *init;
         const uint8_t *p = ptxsim_access(w, i, lane, from_space, from + at, piece, ACC_LOAD, &init);
+        if (from_space == SP_SHARED)
+            ptxsim_shared_proxy(w, i, lane, from + at, piece);
+        if (to_space != SP_GLOBAL)
+            ptxsim_shared_proxy(w, i, lane, to + at, piece);
         uint8_t *q = ptxsim_access(w, i, lane, to_space, to + at, piece, ACC_STORE, &init);
         memcpy(q, p, piece);
-        if (mbarrier)
-            defer(w, lane, q, piece, mbarrier);
+        if (at == 0 && b) {
+            note.owner = owner_of(w->launch, q);
+            note.offset = (uint32_t)(q - note.owner->shared);
+            note.source = from_space == SP_GLOBAL ? from : 0;
+        }
     }
+    if (b)
+        ptxsim_mbarrier_copy(w, i, lane, b, note, true);
 }
 
 EXEC(cp_async) {
@@ -311,7 +278,7 @@ EXEC(cp_async) {
             memcpy(p, ptxsim_access(w, i, l, SP_GLOBAL, from, size, ACC_LOAD, &init), size);
         for (uint32_t b = 0; take < size && b < take; b++)
             p[b] = *ptxsim_access(w, i, l, SP_GLOBAL, from + b, 1, ACC_LOAD, &init);
-        defer(w, l, p, size, NULL);
+        defer(w, l, p, size);
     })
     return NEXT;
 }
@@ -348,7 +315,7 @@ EXEC(cp_bulk_wait) {
 
 static uint32_t bulk_size(struct warp *w, const struct insn *i, int lane) {
     uint32_t bytes = (uint32_t)SOURCE(2)[lane];
-    if (bytes % 16)
+    if (bytes == 0 || bytes % 16)
         ptxsim_fault(w, i, lane, E_MISALIGNED, "bulk copy of %u bytes, no multiple of 16", bytes);
     return bytes;
 }
@@ -359,8 +326,7 @@ EXEC(cp_bulk_load) {
         uint32_t bytes = bulk_size(w, i, l);
         uint64_t mbarrier = SOURCE(3)[l] + (uint64_t)i->offset_more[1];
         copy(w, i, l, SPACE0, ADDRESS(l), (enum ptxsim_space)i->space[1], SOURCE(1)[l] + (uint64_t)i->offset_more[0],
-             bytes, barrier_at(w, i, l, SP_CLUSTER, mbarrier, ACC_ATOMIC));
-        update(w, i, l, SP_CLUSTER, mbarrier, 0, 0, bytes);
+             bytes, find_mbarrier(w, i, l, SP_CLUSTER, mbarrier));
     })
     return NEXT;
 }
@@ -383,8 +349,9 @@ EXEC(st_async) {
             memcpy(p + n * i->bytes, &ptxsim_source(w, i->v[n])[l], i->bytes);
         }
         uint64_t mbarrier = SOURCE(1)[l] + (uint64_t)i->offset_more[0];
-        defer(w, l, p, bytes, barrier_at(w, i, l, SPACE0, mbarrier, ACC_ATOMIC));
-        update(w, i, l, SPACE0, mbarrier, 0, 0, bytes);
+        struct pending_copy note = {owner_of(w->launch, p), 0, bytes, (uint32_t)l, 0, 0, 0, 0};
+        note.offset = (uint32_t)(p - note.owner->shared);
+        ptxsim_mbarrier_copy(w, i, l, find_mbarrier(w, i, l, SPACE0, mbarrier), note, false);
     })
     return NEXT;
 }
@@ -398,7 +365,8 @@ EXEC(red_async) {
         memcpy(&old, p, i->bytes);
         uint64_t now = ptxsim_atomic_result(i, old, SOURCE(1)[l], 0, false);
         memcpy(p, &now, i->bytes);
-        update(w, i, l, SPACE0, SOURCE(2)[l] + (uint64_t)i->offset_more[0], 0, 0, i->bytes);
+        uint64_t mbarrier = SOURCE(2)[l] + (uint64_t)i->offset_more[0];
+        ptxsim_mbarrier_update(w, i, l, find_mbarrier(w, i, l, SPACE0, mbarrier), 0, 0, i->bytes);
     })
     return NEXT;
 }

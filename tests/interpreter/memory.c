@@ -148,6 +148,12 @@ void ptxsim_mark(uint64_t address, uint64_t bytes, uint8_t state) {
     memset(ptxsim_shadow + (address - PTXSIM_DEVICE_BASE), state, bytes);
 }
 
+void ptxsim_mark_read(uint64_t address, uint64_t bytes, bool under_way) {
+    uint8_t *shadow = ptxsim_shadow + (address - PTXSIM_DEVICE_BASE);
+    for (uint64_t b = 0; b < bytes; b++)
+        shadow[b] = (uint8_t)(under_way ? shadow[b] | SH_READ : shadow[b] & ~SH_READ);
+}
+
 /* A range that the host copies to or from; it may hold bytes that were never written. */
 int ptxsim_host_range(uint64_t address, uint64_t bytes, uint8_t **data, uint8_t **shadow) {
     uint32_t at = find(address);
@@ -203,6 +209,9 @@ static _Noreturn void global_fault(struct warp *w, const struct insn *i, int lan
         }
         if (access != ACC_LOAD && shadow[b] & SH_CONST)
             ptxsim_fault(w, i, lane, E_ILLEGAL_ADDRESS, "%s to constant memory at 0x%llx", name, shown);
+        if (access != ACC_LOAD && shadow[b] & SH_READ)
+            ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "%s of %u bytes at 0x%llx, which a bulk copy under way reads",
+                         name, bytes, shown);
         if (space == SP_CONST && !(shadow[b] & SH_CONST))
             ptxsim_fault(w, i, lane, E_INVALID_ADDRESS_SPACE, "0x%llx is not in constant memory", shown);
     }
@@ -237,7 +246,7 @@ static bool global_ok(uint8_t *shadow, uint32_t bytes, enum ptxsim_space space, 
     uint8_t want = access == ACC_STORE ? SH_OPEN : SH_OPEN | SH_INIT;
     if (space == SP_CONST)
         want |= SH_CONST;
-    if (!shadow_has(shadow, bytes, want, access == ACC_LOAD ? 0 : SH_CONST))
+    if (!shadow_has(shadow, bytes, want, access == ACC_LOAD ? 0 : SH_CONST | SH_READ))
         return false;
     if (access != ACC_LOAD)
         memset(shadow, SH_OPEN | SH_INIT, bytes);

@@ -7,6 +7,7 @@
  *   math.c             single operations with exact rounding
  *   run.c              scheduler: lanes, warps, blocks, clusters, and faults
  *   memory.c shared.c  allocations, address spaces, shadows
+ *   mbarrier.c         mbarriers, and the copies that complete at them
  *   device.c           the devices that can be played
  *   driver*.c          exported driver entry points
  */
@@ -163,8 +164,9 @@ struct insn;
 
 /* What the scheduler does after an executor returns. */
 enum ptxsim_next {
-    NEXT,      /* every lane of the group goes on to the following instruction */
-    RESCHEDULE /* the executor has set the lanes' program counters or states itself */
+    NEXT,       /* every lane of the group goes on to the following instruction */
+    RESCHEDULE, /* the executor has set the lanes' program counters or states itself */
+    YIELD       /* likewise, and other warps are to run first */
 };
 
 typedef enum ptxsim_next ptxsim_exec(struct warp *w, const struct insn *i, uint32_t mask);
@@ -331,10 +333,20 @@ struct module {
     struct module *next;
 };
 
-/* Asynchronous writes to shared memory that nobody has waited for. */
+/* Asynchronous writes to shared memory: of groups those that nobody has waited for, of mbarriers those under way. */
 struct copies {
     struct pending_copy *at;
     uint32_t count, room;
+};
+
+struct mbarrier;
+
+/* Every mbarrier of the present blocks, of which shared memory holds the number. */
+struct mbarriers {
+    struct mbarrier *at;
+    uint32_t count, room;
+    bool changed;  /* since the scheduler looked last */
+    uint32_t idle; /* rounds of the scheduler in which every warp waited and nothing changed */
 };
 
 /* Interpreter's view of one kernel launch. */
@@ -352,6 +364,7 @@ struct launch {
     struct cta *ctas;
     uint32_t cluster_arrived, cluster_phase;
     struct copies pending; /* for an mbarrier */
+    struct mbarriers mbarriers;
 };
 
 struct barrier {
@@ -403,6 +416,14 @@ struct warp {
     uint32_t async_group[PTXSIM_WARP]; /* groups of asynchronous copies that each lane has committed */
     uint32_t cluster_arrived;          /* lanes between arriving at the cluster barrier and leaving it */
     uint32_t cluster_phase[PTXSIM_WARP];
+    uint32_t (*seen)[PTXSIM_WARP]; /* by mbarrier: phases that each lane knows to be complete */
+    uint32_t nseen, seen_room;
+    bool seen_differ;                  /* between lanes */
+    uint32_t fence_clock[PTXSIM_WARP]; /* of each lane's last proxy fence */
+    uint32_t fence_time[PTXSIM_WARP];
+    uint32_t since_wait; /* instructions since a wait for an mbarrier failed */
+    uint32_t wait_pc, wait_lane, wait_for;
+    bool turn; /* which of its lanes that have diverged run first after a failed wait */
 };
 
 /* run.c */
@@ -412,6 +433,7 @@ _Noreturn void ptxsim_fault(struct warp *w, const struct insn *i, int lane, int 
 void ptxsim_barrier_check(struct cta *cta, uint32_t id);
 void ptxsim_leave(struct warp *w, uint32_t mask);
 void ptxsim_advance(struct warp *w, uint32_t mask, uint32_t pc);
+uint64_t ptxsim_random(struct launch *launch);
 extern char ptxsim_fault_text[2048];
 extern uint64_t ptxsim_total_instructions;
 extern double ptxsim_total_seconds;
@@ -450,7 +472,7 @@ int ptxsim_device_attribute(int attribute, int *value);
 uint32_t ptxsim_driver_isa(void);
 
 /* memory.c: the shadow has one byte for each byte of device memory. */
-enum { SH_OPEN = 1, SH_INIT = 2, SH_CONST = 4 };
+enum { SH_OPEN = 1, SH_INIT = 2, SH_CONST = 4, SH_READ = 8 /* by a copy under way */ };
 #define PTXSIM_DEVICE_BASE 0x700000000000ull
 #define PTXSIM_DEVICE_SPAN (1ull << 36)
 #define PTXSIM_LOCAL_GENERIC 0x6d0000000000ull
@@ -469,8 +491,9 @@ int ptxsim_free(uint64_t address);
 uint64_t ptxsim_memory_used(void);
 int ptxsim_host_range(uint64_t address, uint64_t bytes, uint8_t **data, uint8_t **shadow);
 void ptxsim_mark(uint64_t address, uint64_t bytes, uint8_t state);
+void ptxsim_mark_read(uint64_t address, uint64_t bytes, bool under_way);
 
-enum ptxsim_access { ACC_LOAD, ACC_STORE, ACC_ATOMIC };
+enum ptxsim_access { ACC_LOAD, ACC_STORE, ACC_ATOMIC, ACC_MBARRIER };
 
 /* Resolves and checks one lane's access; a fault does not return. */
 uint8_t *ptxsim_access(struct warp *w, const struct insn *i, int lane, enum ptxsim_space space, uint64_t address,
@@ -484,10 +507,40 @@ void ptxsim_shared_free(struct cta *cta);
 void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct cta *owner, uint32_t offset,
                          uint32_t bytes, enum ptxsim_access access);
 /* What shared_init holds for a byte. */
-enum { SHARED_UNWRITTEN, SHARED_WRITTEN, SHARED_PENDING };
+enum { SHARED_UNWRITTEN, SHARED_WRITTEN, SHARED_PENDING, SHARED_MBARRIER };
 void ptxsim_shared_barrier(struct cta *cta);
 void ptxsim_shared_cluster_barrier(struct cta *cta);
 void ptxsim_shared_sync(struct warp *w, uint32_t mask);
+void ptxsim_shared_order(struct warp *w, int lane, uint32_t other, uint32_t clock);
+void ptxsim_shared_fence(struct warp *w, uint32_t mask);
+void ptxsim_shared_proxy(struct warp *w, const struct insn *i, int lane, uint64_t address, uint32_t bytes);
+void ptxsim_shared_copied(struct cta *owner, uint32_t offset, uint32_t bytes, uint32_t mbarrier, uint32_t phase);
+
+/* mbarrier.c */
+/* Waited for either by the lane that issued it, through its group, or by anybody through an mbarrier. */
+struct pending_copy {
+    struct cta *owner;
+    uint32_t offset, bytes;
+    uint32_t lane, group;
+    uint32_t mbarrier, phase;
+    uint64_t source; /* device address, or zero */
+};
+void ptxsim_mbarrier_new(struct warp *w, int lane, struct cta *owner, uint32_t offset, uint32_t count);
+struct mbarrier *ptxsim_mbarrier(struct launch *launch, const struct cta *owner, uint32_t offset);
+void ptxsim_mbarrier_end(struct warp *w, const struct insn *i, int lane, struct mbarrier *b);
+void ptxsim_mbarrier_fence(struct warp *w, uint32_t mask);
+uint32_t ptxsim_mbarrier_update(struct warp *w, const struct insn *i, int lane, struct mbarrier *b, uint32_t arrivals,
+                                int64_t expect, int64_t complete);
+void ptxsim_mbarrier_copy(struct warp *w, const struct insn *i, int lane, struct mbarrier *b, struct pending_copy copy,
+                          bool proxy);
+bool ptxsim_mbarrier_wait(struct warp *w, int lane, struct mbarrier *b, uint32_t value, bool parity, bool *strangers);
+void ptxsim_mbarrier_deliver(struct warp *w, const struct insn *i, int lane, struct mbarrier *b);
+bool ptxsim_mbarrier_seen(const struct warp *w, int lane, uint32_t number, uint32_t phase);
+void ptxsim_mbarrier_sync(struct warp *w, uint32_t mask);
+void ptxsim_mbarrier_block(struct cta *cta);
+void ptxsim_mbarrier_idle(struct launch *launch);
+void ptxsim_mbarrier_exit(struct warp *w, const struct insn *i, int lane);
+void ptxsim_mbarrier_clear(struct launch *launch);
 
 /* decode.c */
 extern const struct ptxsim_row ptxsim_rows[];

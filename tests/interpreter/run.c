@@ -34,7 +34,7 @@ _Noreturn void ptxsim_fault(struct warp *w, const struct insn *i, int lane, int 
     longjmp(launch->escape, 1);
 }
 
-static uint64_t random_next(struct launch *launch) {
+uint64_t ptxsim_random(struct launch *launch) {
     uint64_t z = (launch->random += 0x9e3779b97f4a7c15ull);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
@@ -45,7 +45,7 @@ static void shuffle(struct launch *launch, uint32_t *items, uint32_t n) {
     if (ptxsim_device.seed == 0)
         return;
     for (uint32_t i = n; i > 1; i--) {
-        uint32_t j = (uint32_t)(random_next(launch) % i);
+        uint32_t j = (uint32_t)(ptxsim_random(launch) % i);
         uint32_t swap = items[i - 1];
         items[i - 1] = items[j];
         items[j] = swap;
@@ -152,10 +152,14 @@ static void warp_reset(struct warp *w) {
     w->clock = 1;
     w->full_sync = 0;
     w->has_pairs = false;
-    w->carry = w->cluster_arrived = w->pending.count = 0;
+    w->carry = w->cluster_arrived = w->pending.count = w->nseen = 0;
+    w->seen_differ = w->turn = false;
+    w->since_wait = UINT32_MAX;
     memset(w->pc, 0, sizeof w->pc);
     memset(w->depth, 0, sizeof w->depth);
     memset(w->async_group, 0, sizeof w->async_group);
+    memset(w->fence_clock, 0, sizeof w->fence_clock);
+    memset(w->fence_time, 0, sizeof w->fence_time);
     memset(w->def, 0, kernel->nslots * sizeof *w->def);
     for (uint32_t l = 0; l < PTXSIM_WARP; l++)
         w->pc[l] = kernel->entry;
@@ -221,6 +225,8 @@ void ptxsim_leave(struct warp *w, uint32_t mask) {
     for (uint32_t id = 0; id < PTXSIM_FULL_BARRIERS; id++)
         if (w->cta->barriers[id].arrived)
             ptxsim_barrier_check(w->cta, id);
+    if (w->cta->live == 0)
+        ptxsim_mbarrier_exit(w, &w->kernel->code[w->cur_pc], __builtin_ctz(mask));
     w->launch->cluster_arrived -= (uint32_t)__builtin_popcount(w->cluster_arrived & mask);
     w->cluster_arrived &= ~mask;
     ptxsim_cluster_check(w->launch);
@@ -249,7 +255,8 @@ static uint32_t guarded(struct warp *w, const struct insn *i) {
 static bool warp_run(struct warp *w, uint32_t quantum) {
     struct insn *code = w->kernel->code;
     struct launch *launch = w->launch;
-    bool fair = launch->steps / FAIR_TURN % 4 == 3 && (w->runnable & (w->runnable - 1));
+    bool fair = (launch->steps / FAIR_TURN % 4 == 3 || w->turn) && (w->runnable & (w->runnable - 1));
+    enum ptxsim_next next = NEXT;
     uint64_t lanes = 0;
     if (!pick(w, fair))
         return false;
@@ -270,10 +277,10 @@ static bool warp_run(struct warp *w, uint32_t quantum) {
             poison(w, i, mask);
             i->exec(w, i, mask);
             w->cur_pc++;
-        } else if (i->exec(w, i, mask) == NEXT) {
+        } else if ((next = i->exec(w, i, mask)) == NEXT) {
             w->cur_pc++;
         } else {
-            if (!pick(w, fair))
+            if (!pick(w, fair) || next == YIELD)
                 break;
             continue;
         }
@@ -286,6 +293,8 @@ static bool warp_run(struct warp *w, uint32_t quantum) {
     if (w->runnable)
         ptxsim_advance(w, w->cur & w->runnable, w->cur_pc);
     launch->steps += quantum - left;
+    w->since_wait = next == YIELD ? 0 : w->since_wait > UINT32_MAX - quantum ? UINT32_MAX : w->since_wait + quantum;
+    w->turn = next == YIELD && !w->turn;
     launch->instructions += lanes;
     if (launch->steps > launch->step_limit) {
         const struct insn *i = &code[w->cur_pc < w->kernel->ncode ? w->cur_pc : 0];
@@ -328,13 +337,14 @@ static void cluster_run(struct launch *launch) {
             struct cta *cta = &launch->ctas[c];
             shuffle(launch, cta->order, cta->nwarps);
             for (uint32_t n = 0; n < cta->nwarps && cta->live; n++) {
-                uint32_t quantum = ptxsim_device.seed ? (uint32_t)(random_next(launch) % 64) + 1 : QUANTUM;
+                uint32_t quantum = ptxsim_device.seed ? (uint32_t)(ptxsim_random(launch) % 64) + 1 : QUANTUM;
                 progress = warp_run(&cta->warps[cta->order[n]], quantum) || progress;
             }
             live += cta->live;
         }
         if (!progress && live)
             deadlock(launch);
+        ptxsim_mbarrier_idle(launch);
     } while (live);
 }
 
@@ -344,11 +354,12 @@ static void run_blocks(struct launch *launch, const uint32_t *order, uint64_t to
     for (uint64_t n = 0; n < total; n++) {
         uint64_t at = order ? order[n] : n;
         uint32_t corner[3] = {(uint32_t)(at % x) * c[0], (uint32_t)(at / x % y) * c[1], (uint32_t)(at / x / y) * c[2]};
+        launch->cluster_arrived = launch->cluster_phase = launch->pending.count = 0;
+        launch->mbarriers.count = launch->mbarriers.idle = 0;
         for (uint32_t r = 0; r < launch->nctas; r++) {
             uint32_t index[3] = {corner[0] + r % c[0], corner[1] + r / c[0] % c[1], corner[2] + r / c[0] / c[1]};
             cta_start(&launch->ctas[r], index);
         }
-        launch->cluster_arrived = launch->cluster_phase = launch->pending.count = 0;
         launch->steps = 0;
         cluster_run(launch);
     }
@@ -369,6 +380,7 @@ static void free_launch(struct launch *launch, uint32_t warps) {
             free(cta->warps[n].local);
             free(cta->warps[n].local_init);
             free(cta->warps[n].pending.at);
+            free(cta->warps[n].seen);
         }
         free(cta->warps);
         free(cta->order);
@@ -376,6 +388,7 @@ static void free_launch(struct launch *launch, uint32_t warps) {
     }
     free(launch->ctas);
     free(launch->pending.at);
+    free(launch->mbarriers.at);
 }
 
 static void make_launch(struct launch *launch, uint32_t threads, uint32_t warps) {
@@ -429,6 +442,7 @@ void ptxsim_run(struct launch *launch) {
     }
     if (setjmp(launch->escape) == 0)
         run_blocks(launch, order, total);
+    ptxsim_mbarrier_clear(launch);
     free_launch(launch, warps);
     free(order);
     clock_gettime(CLOCK_MONOTONIC, &end);

@@ -1,6 +1,7 @@
 /* Shared memory of a block with a record for each byte: who wrote it last, and who of this block and who of others of
  * the cluster read it. A barrier orders all threads of a block, that of the cluster the threads of all its blocks;
- * bar.warp.sync and the .sync exchanges order the lanes that take part. */
+ * bar.warp.sync and the .sync exchanges order the lanes that take part. What a bulk copy has written, only those may
+ * touch who have waited for its mbarrier, or have met such a thread since. */
 #include "ptxsim.h"
 
 #include <stdlib.h>
@@ -9,7 +10,8 @@
 struct shared_cell {
     uint32_t write_time, write_clock;
     uint32_t read_time, read_clock, read_lanes;
-    uint32_t far_time; /* of reads by other blocks */
+    uint32_t far_time;        /* of reads by other blocks */
+    uint32_t mbarrier, phase; /* of the bulk copy that wrote it, or none: number plus one, phases to be complete */
     uint16_t writer, read_warp, reader, far_reader;
     uint8_t write_atomic, read_many, far_readers;
 };
@@ -39,10 +41,12 @@ void ptxsim_shared_reset(struct cta *cta) {
 
 void ptxsim_shared_barrier(struct cta *cta) {
     cta->block_barrier = ++now;
+    ptxsim_mbarrier_block(cta);
 }
 
 void ptxsim_shared_cluster_barrier(struct cta *cta) {
     cta->block_barrier = cta->cluster_barrier = ++now;
+    ptxsim_mbarrier_block(cta);
 }
 
 void ptxsim_shared_free(struct cta *cta) {
@@ -97,6 +101,7 @@ static void note_write(struct warp *w, struct shared_cell *cell, uint16_t self, 
     cell->write_clock = w->clock;
     cell->writer = self;
     cell->write_atomic = atomic;
+    cell->mbarrier = 0;
 }
 
 static void note_read(struct warp *w, struct shared_cell *cell, int lane, uint16_t warp, uint16_t self) {
@@ -131,7 +136,7 @@ void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct 
     /* Threads of all blocks of a cluster are told apart by numbering them through. */
     uint16_t warp = (uint16_t)(w->cta->rank * 32 + w->index);
     uint16_t self = (uint16_t)(warp * PTXSIM_WARP + (uint32_t)lane);
-    bool atomic = access == ACC_ATOMIC;
+    bool atomic = access == ACC_ATOMIC || access == ACC_MBARRIER;
     const char *mine = access == ACC_LOAD ? "read" : atomic ? "atomic" : "write";
     for (uint32_t b = 0; b < bytes; b++) {
         struct shared_cell *cell = &owner->cells[offset + b];
@@ -143,8 +148,16 @@ void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct 
         if (access != ACC_STORE && state == SHARED_UNWRITTEN)
             ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "uninitialised shared memory: %s at shared offset %u", mine,
                          offset + b);
-        if (cell->writer != self && !(atomic && cell->write_atomic) &&
-            !before_barrier(w, cell->writer, cell->write_time)) {
+        if (state == SHARED_MBARRIER && access != ACC_MBARRIER)
+            ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "%s at shared offset %u, where an mbarrier is", mine, offset + b);
+        if (owner == w->cta && state == SHARED_WRITTEN && cell->mbarrier) {
+            if (!ptxsim_mbarrier_seen(w, lane, cell->mbarrier - 1, cell->phase))
+                ptxsim_fault(
+                    w, i, lane, E_LAUNCH_FAILED,
+                    "%s at shared offset %u, where an asynchronous copy has not been waited for by this thread", mine,
+                    offset + b);
+        } else if (cell->writer != self && !(atomic && cell->write_atomic) &&
+                   !before_barrier(w, cell->writer, cell->write_time)) {
             bool same_warp = cell->writer / PTXSIM_WARP == warp;
             if (!same_warp || !ordered(w, lane, cell->writer % PTXSIM_WARP, cell->write_clock))
                 race(w, i, lane, offset + b, mine, cell->write_atomic ? "atomic" : "write", cell->writer % PER_BLOCK);
@@ -155,7 +168,8 @@ void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct 
             if (far_read_conflicts(w, cell, warp))
                 race(w, i, lane, offset + b, mine, "read", cell->far_reader % PER_BLOCK);
             note_write(w, cell, self, atomic);
-            owner->shared_init[offset + b] = SHARED_WRITTEN;
+            if (access != ACC_MBARRIER)
+                owner->shared_init[offset + b] = SHARED_WRITTEN;
         } else if (owner == w->cta) {
             note_read(w, cell, lane, warp, self);
         } else {
@@ -166,6 +180,7 @@ void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct 
 
 void ptxsim_shared_sync(struct warp *w, uint32_t mask) {
     w->clock++;
+    ptxsim_mbarrier_sync(w, mask);
     if (mask == (w->exists & ~w->exited)) {
         w->full_sync = w->clock;
         return;
@@ -177,4 +192,55 @@ void ptxsim_shared_sync(struct warp *w, uint32_t mask) {
         for (uint32_t b = 0; b < PTXSIM_WARP && mask >> a & 1; b++)
             if (mask >> b & 1)
                 w->pair_sync[a][b] = w->clock;
+}
+
+/* What the other lane of this warp did before its clock was that comes before what this lane does now. */
+void ptxsim_shared_order(struct warp *w, int lane, uint32_t other, uint32_t clock) {
+    if (!w->has_pairs)
+        memset(w->pair_sync, 0, sizeof w->pair_sync);
+    w->has_pairs = true;
+    if (w->pair_sync[lane][other] < clock)
+        w->pair_sync[lane][other] = clock;
+}
+
+/* What these lanes have written, or know of, may from now on be accessed by bulk copies. */
+void ptxsim_shared_fence(struct warp *w, uint32_t mask) {
+    w->clock++;
+    for (; mask; mask &= mask - 1) {
+        w->fence_clock[__builtin_ctz(mask)] = w->clock;
+        w->fence_time[__builtin_ctz(mask)] = now;
+    }
+}
+
+/* Of a bulk copy that accesses bytes which ordinary instructions have written: the thread that wrote them must have
+ * executed a proxy fence since, or this one after a barrier. What is no shared address is left to the access. */
+void ptxsim_shared_proxy(struct warp *w, const struct insn *i, int lane, uint64_t address, uint32_t bytes) {
+    uint64_t rank = address / PTXSIM_SHARED_STEP - 1;
+    uint32_t offset = (uint32_t)(address % PTXSIM_SHARED_STEP);
+    if (address < PTXSIM_SHARED_STEP || rank >= w->launch->nctas)
+        return;
+    const struct cta *owner = &w->launch->ctas[rank];
+    if (offset >= owner->shared_bytes || bytes > owner->shared_bytes - offset)
+        return;
+    for (uint32_t b = 0; b < bytes; b++) {
+        const struct shared_cell *cell = &owner->cells[offset + b];
+        if (owner->shared_init[offset + b] != SHARED_WRITTEN || cell->mbarrier)
+            continue;
+        uint32_t thread = cell->writer % PER_BLOCK, other = thread % PTXSIM_WARP;
+        const struct warp *writer = &w->launch->ctas[cell->writer / PER_BLOCK].warps[thread / PTXSIM_WARP];
+        if (writer->fence_clock[other] > cell->write_clock || w->fence_time[lane] > cell->write_time ||
+            (writer == w && w->fence_clock[lane] > cell->write_clock))
+            continue;
+        ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "bulk copy at shared offset %u, written without a proxy fence since",
+                     offset + b);
+    }
+}
+
+/* A bulk copy has been written, for those to read who know that this many phases of the mbarrier are complete. */
+void ptxsim_shared_copied(struct cta *owner, uint32_t offset, uint32_t bytes, uint32_t mbarrier, uint32_t phase) {
+    memset(owner->shared_init + offset, SHARED_WRITTEN, bytes);
+    for (uint32_t b = 0; b < bytes; b++) {
+        owner->cells[offset + b].mbarrier = mbarrier + 1;
+        owner->cells[offset + b].phase = phase;
+    }
 }
