@@ -24,8 +24,8 @@ void write_file(const char *path, const char *bytes, size_t length);
 /* The output of a shell command, which must succeed. */
 text run(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The PTX that nvcc wrote, as it is embedded: header lines of the image for GPUs of this compute capability (times ten),
- * no comments, no blanks, short names. */
+/* The PTX that nvcc wrote, as it is embedded: header lines of the image for GPUs of this compute capability (times ten)
+ * and newer, 70 being also for all that are older; no comments, no blanks, short names. */
 text lower(const char *ptx, const char *entry, int target);
 
 #endif

@@ -35,6 +35,15 @@ struct Cluster {
 
     /* An arrival releases and a wait acquires, where nothing else is said. */
     DEVICE void wait() { asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory"); }
+    /* The same in two, with time for something else in between, where only the first warp has put anything: the arrival of
+     * the others orders nothing, and does not wait for what they have stored elsewhere. */
+    DEVICE void arrive() {
+        if (threadIdx.x < kLanes)
+            asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+        else
+            asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+    }
+    DEVICE void wait_for_arrivals() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 
     /* Writes to where block `of` has what this one has here. */
     template <class T> DEVICE void put(T *here, uint32_t of, const T &x) {
@@ -70,7 +79,8 @@ struct Cluster {
             if (lane < size)
                 put(&of_block[turn][rank], lane, message);
         }
-        wait();
+        arrive();
+        wait_for_arrivals();
         state = of_block[turn][lane & (size - 1)].state;
         word = of_block[turn][0].word;
         SomeLanes lanes = {(int)size};
@@ -115,7 +125,7 @@ template <class Loss> struct Stash {
     __device__ __forceinline__ int vector(int slot) const { return rank + slot * step; }
     /* All slots, K at a time, and as many more as a row would need. */
     template <int K> __device__ __forceinline__ int steps(const Cut<E> &cut) const {
-        int all = (cut.vectors + step - 1) / step;
+        int all = (cut.vectors + step - 1) >> __popc((unsigned)step - 1); /* a power of 2 */
         return max(slots, (all + K - 1) / K * K);
     }
 
@@ -204,9 +214,14 @@ class LateSum {
     }
 };
 
-/* The schedule: K vectors a thread at a time. What of a row finds no room is read again. A loss with sums (kSums) has
- * work() for write() where they come last, add() and a close() with them where they come first, and finish() with the
- * row's divergence. */
+/* When a row's sums are added up, once its state is folded. */
+enum WhenSummed { kSumsLast, kSumsFirst };
+
+/* The schedule, for losses that add up sums (kSums) over a row once its state is folded: K vectors a thread at a time. What
+ * of a row finds no room is read again. finish() gets the row's divergence. Where the sums come last, when the gradient is
+ * written, the loss has work() for write(), a `known` of the row that says that the divergence is known without them, and a
+ * writes() of the row; where they come first, add() and a close() with them, again while wants_sums() says so of the row,
+ * twice at most. */
 template <class Loss, int K> struct Clustered {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
@@ -227,7 +242,7 @@ template <class Loss, int K> struct Clustered {
     DEVICE void finish_late(const Loss &loss, const Cluster &cluster, const LateSum &late, const Row &row, int turn,
                             typename Loss::Totals &total) {
         if constexpr (Loss::kSums == kSumsLast) {
-            typename Loss::Divergence sum = {late.receive(cluster, turn)};
+            typename Loss::Divergence sum = {row.known ? 0.0 : late.receive(cluster, turn)};
             loss.finish(row, sum, total);
         }
     }
@@ -256,11 +271,8 @@ template <class Loss, int K> struct Clustered {
             Row r = loss.begin(cut, row, true);
             typename Loss::State state = loss.empty();
             Vector<E> x[K][A];
-            N picked = N(0);
             double sum = 0;
             int steps = stash.template steps<K>(cut);
-            if constexpr (Loss::kSums == kNoSums)
-                picked = loss.pick(cut, r);
 #pragma unroll 1
             for (int slot = 0; slot < steps; slot += K) {
                 if (slot < stash.slots) {
@@ -274,30 +286,37 @@ template <class Loss, int K> struct Clustered {
             cluster.fold(state, word, turn);
             loss.close(r, state);
             if constexpr (Loss::kSums == kSumsFirst) {
-                typename Loss::Sums sums = {};
                 uint32_t unused = 0;
+                typename Loss::Divergence none = {0.0};
 #pragma unroll 1
-                for (int slot = steps - K; slot >= 0; slot -= K) {
-                    if (slot < stash.slots)
-                        stash.template take<K>(slot, x);
-                    else
-                        OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
-                    loss.add(cut, r, stash.vector(slot), stash.step, x, sums);
+                for (int round = 0; loss.wants_sums(r); round++) { /* two at most, by the turns of a fold */
+                    typename Loss::Sums sums = {};
+#pragma unroll 1
+                    for (int slot = steps - K; slot >= 0; slot -= K) {
+                        if (slot < stash.slots)
+                            stash.template take<K>(slot, x);
+                        else
+                            OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+                        loss.add(cut, r, stash.vector(slot), stash.step, x, sums);
+                    }
+                    cluster.fold(sums, unused, turn ^ round);
+                    loss.close(r, sums);
                 }
-                cluster.fold(sums, unused, turn);
-                loss.close(r, sums);
                 if (cluster.leads())
-                    loss.finish(r, sums, total);
+                    loss.finish(r, none, total);
             } else if (cluster.leads()) {
-                if constexpr (Loss::kSums == kNoSums)
-                    loss.finish(loss.unfinished(r, state, &picked), total);
-                else if (!first)
+                if (!first)
                     finish_late(loss, cluster, late, before, turn ^ 1, total);
                 before = r;
             }
             first = false;
             queue.advance(word);
-            if (!loss.writes()) {
+            bool writes;
+            if constexpr (Loss::kSums == kSumsLast)
+                writes = loss.writes(r);
+            else
+                writes = loss.writes();
+            if (!writes) {
                 if (queue.more())
                     ask_all(loss, stash, p, queue.tile);
                 turn ^= 1;
@@ -317,12 +336,13 @@ template <class Loss, int K> struct Clustered {
                 if constexpr (Loss::kSums == kSumsLast)
                     loss.work(cut, r, stash.vector(slot), stash.step, x, sum);
                 else
-                    loss.write(cut, r, stash.vector(slot), stash.step, x, &picked);
+                    loss.write(cut, r, stash.vector(slot), stash.step, x, (const N *)0);
                 if (step >= 0 && queue.more())
                     stash.template ask<K>(loss, cut_of_next, arrays_of_next, slot);
             }
-            if (Loss::kSums == kSumsLast)
-                late.send(cluster, sum, turn);
+            if constexpr (Loss::kSums == kSumsLast)
+                if (!r.known)
+                    late.send(cluster, sum, turn);
             turn ^= 1;
         }
         if (Loss::kSums == kSumsLast) {

@@ -1,10 +1,13 @@
 /* The kernels of cross-entropy, by the names that the module table gives them. */
 #include "cluster.cuh"
 #include "columns.cuh"
+#include "kept.cuh"
 #include "options.cuh"
 #include "plain.cuh"
 #include "planes.cuh"
+#include "ring.cuh"
 #include "short.cuh"
+#include "together.cuh"
 
 /* As many blocks on a multiprocessor as the registers of each kind allow without spilling. */
 template <class E, int of_f32, int of_halves, int of_f64> struct Blocks {
@@ -26,8 +29,16 @@ template <class E> struct short_rows : Blocks<E, 4, 4, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Short<E>::run(p); }
 };
 
+template <class E> struct ring : Blocks<E, 2, 2, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        Ring<E, TeamOfBlock, GPULOSSI_RING_VECTORS, GPULOSSI_RING_STEPS>::run(p);
+    }
+};
+
 template <class E> struct clustered : Blocks<E, 3, 3, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { Clustered<Plain<E>, GPULOSSI_VECTORS_STREAMED>::run(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        Ring<E, TeamOfCluster, GPULOSSI_VECTORS_STREAMED, GPULOSSI_SLOTS / GPULOSSI_VECTORS_STREAMED>::run(p);
+    }
 };
 
 template <class E> struct options : Blocks<E, 3, 2, 2> {
@@ -35,9 +46,12 @@ template <class E> struct options : Blocks<E, 3, 2, 2> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Options<E, false>>::template streamed<vectors>(p); }
 };
 
-template <class E> struct options_clustered : Blocks<E, 2, 2, 1> {
-    enum { vectors = GPULOSSI_VECTORS_STREAMED / (sizeof(typename E::Bits) == 8 ? 2 : 1) };
-    DEVICE void run(const gpulossi_cross_entropy &p) { Clustered<Options<E, false>, vectors>::run(p); }
+template <class E> struct options_kept : Blocks<E, 3, 3, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { Kept<E>::run(p); }
+};
+
+template <class E> struct options_together : Blocks<E, 2, 2, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { Together<E>::run(p); }
 };
 
 template <class E> struct probabilities : Blocks<E, 3, 2, 2> {
@@ -50,7 +64,7 @@ template <class E> struct columns : Blocks<E, 2, 2, 2> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Columns<E>::run(p); }
 };
 
-template <class E> struct planes : Blocks<E, 3, 2, 1> {
+template <class E> struct planes : Blocks<E, 4, 3, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Planes<E>::run(p); }
 };
 

@@ -12,13 +12,20 @@ template <class E, int K> struct Distances : Distil<E, K> {
     typedef typename Sides::Number N;
     typedef typename Sides::Params Params;
     typedef typename Sides::Totals Totals;
-    typedef typename Sides::State State;
     using Sides::p;
     enum { kSums = kSumsFirst, W = Sides::W, n = Sides::n };
 
-    struct Row : Sides::Row {
-        N sum; /* of u */
+    struct OfAny {
+        int weighing; /* the side whose exponentials weigh differences, or -1 for neither */
     };
+    typedef typename Sides::template StateOf<OfAny> State;
+    struct Row : Sides::Row {
+        N mean;        /* of u / q, under q; where it is rough, of log2(q / M) */
+        N ratio_power; /* log2 of the ratio */
+        bool rough;    /* whether Jensen-Shannon is by the logarithm of the mixture */
+        bool zeros;    /* whether this thread has met a probability of 0 then */
+    };
+    /* What of u / q is summed is that over `inverse`, and of f too, but where the pairs are probabilities. */
     struct Sums {
         double f, u;
         template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
@@ -35,7 +42,23 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;
         r.row = row;
+        r.zeros = false;
         return r;
+    }
+    __device__ __forceinline__ State empty() const {
+        State s;
+        Sides::clear(s);
+        s.weighing = p.divergence == GPULOSS_REVERSE_KL ? 0 : -1;
+        return s;
+    }
+    __device__ __forceinline__ void enter(const typename Sides::Row &, State &s, const Cut<E> &, int, int,
+                                          const Vector<E> (&x)[K][2]) const {
+        if (p.divergence == GPULOSS_REVERSE_KL)
+            Sides::template enter_both<0>(s, x);
+        else {
+            Sides::template enter_side<0>(s, x);
+            Sides::template enter_side<1>(s, x);
+        }
     }
 
     /* Of a pair of probabilities, where d = log t - log q. */
@@ -44,7 +67,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     };
     __device__ __forceinline__ Parts reverse(N t, N q, N d) const {
         /* Where q = 0, -d may be -inf or NaN, and any number will do. */
-        Parts y = {Pair<N>::surplus_of(q, t, larger(-d, N(-1e30))), q == 0 ? N(0) : -q * d};
+        Parts y = {surplus(q, t, larger(-d, N(-1e30))), q == 0 ? N(0) : -q * d};
         return y;
     }
     /* The logarithm of one side over the mixture is that of 1 + w (exp(z) - 1) with the other's share w and z = +-d, and
@@ -54,45 +77,110 @@ template <class E, int K> struct Distances : Distil<E, K> {
         bool target_first = fabs(d) < 1 ? b > c : d > 0;
         N z = target_first ? -d : d, direct = -log_plus(target_first ? c : b, z);
         N t_to_m = target_first ? direct : direct + d, q_to_m = target_first ? direct - d : direct;
-        Parts y = {b * Pair<N>::surplus(t, m, t_to_m) + c * Pair<N>::surplus(q, m, q_to_m), c * q * q_to_m};
-        if (q == 0)
-            y.u = N(0);
-        else if (d != d)
-            y.u = d;
+        t_to_m = t == 0 ? N(0) : t_to_m;
+        q_to_m = q == 0 ? N(0) : q_to_m;
+        Parts y = {b * surplus(t, m, t_to_m) + c * surplus(q, m, q_to_m), c * q * q_to_m};
+        y.u = d != d && q != 0 ? d : y.u;
         return y;
     }
-    __device__ __forceinline__ Parts total_variation(N t, N q) const {
-        N difference = t - q, half = N(0.5) * fabs(difference);
-        Parts y = {half, difference > 0 ? N(-0.5) * q : difference < 0 ? N(0.5) * q : N(0) * difference};
-        return y;
+    /* That of a pair, without a branch: where threads differ, both sides would be taken anyway. An x of 0 does for a p of
+     * 0, where it is m. */
+    DEVICE N surplus(N p, N m, N x) {
+        N near = p * excess(x), far = fma(p, x - N(1), m);
+        return fabs(x) < 1 && p != 0 ? near : far;
     }
-
     /* log(1 + w (exp(z) - 1)), for w below 1, and a z that is not large. */
     DEVICE float log_plus(float w, float z) {
-        float e;
-        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z * 1.442695041f));
+        float e = power_of_2(z * 1.442695041f);
         return log_near_1(w * (fabs(z) < 1 ? excess(-z) + z : e - 1));
     }
 
     __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[K][2], N (&q)[n], N (&f)[n],
                                           N (&u)[n]) const {
         N t[n];
-        this->probabilities(x, 0, r.input_top, r.input_inverse, q);
-        this->probabilities(x, 1, r.target_top, r.target_inverse, t);
+        this->exponentials(x, 0, r.input_top, r.near, q);
+        this->exponentials(x, 1, r.target_top, r.near, t);
+        N inverse_of_target = r.inverse * r.ratio;
 #pragma unroll
         for (int i = 0; i < n; i++) {
             N d = fma(x[i / W][1].get(i % W) - x[i / W][0].get(i % W), this->inverse_temperature, -r.apart);
-            Parts y = p.divergence == GPULOSS_REVERSE_KL       ? reverse(t[i], q[i], d)
-                      : p.divergence == GPULOSS_JENSEN_SHANNON ? jensen_shannon(t[i], q[i], d)
-                                                               : total_variation(t[i], q[i]);
+            q[i] *= r.inverse;
+            t[i] *= inverse_of_target;
+            Parts y = p.divergence == GPULOSS_REVERSE_KL ? reverse(t[i], q[i], d) : jensen_shannon(t[i], q[i], d);
             f[i] = y.f;
             u[i] = y.u;
         }
     }
 
-    __device__ __forceinline__ void add(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
+    /* Total variation, all of it times inverse: q, |t - q|, and df/dq. */
+    __device__ __forceinline__ void variations(const Row &r, const Vector<E> (&x)[K][2], N (&q)[n], N (&f)[n],
+                                               N (&v)[n]) const {
+        this->exponentials(x, 0, r.input_top, r.near, q);
+        this->exponentials(x, 1, r.target_top, r.near, v);
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            N apart = fma(-r.ratio, v[i], q[i]);
+            f[i] = fabs(apart);
+            v[i] = apart > 0 ? N(0.5) : apart < 0 ? N(-0.5) : apart;
+        }
+    }
+
+    /* Jensen-Shannon where it is not next to 0: with e the exponentials below the tops, z their log2, and M of the
+     * pairs e_input, e_target * ratio, the log2 of both over M, but for that of the ratio. */
+    __device__ __forceinline__ void roughly(const Row &r, const Vector<E> (&x)[K][2], N (&q)[n], N (&t)[n],
+                                            N (&q_to_m)[n], N (&t_to_m)[n]) const {
+        Below<N> input(r.input_top, this->inverse_temperature), target(r.target_top, this->inverse_temperature);
+        N b = beta * r.ratio, c = N(1) - beta;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            N z_input = input.power(x[i / W][0].get(i % W)), z_target = target.power(x[i / W][1].get(i % W));
+            q[i] = power_of_2(z_input);
+            t[i] = power_of_2(z_target);
+            N of_m = log2_of(fma(b, t[i], c * q[i]));
+            q_to_m[i] = z_input - of_m;
+            t_to_m[i] = z_target - of_m;
+        }
+    }
+    template <int m> DEVICE void drop_zeros(const N (&weight)[m], N (&x)[m]) {
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            x[i] = weight[i] == 0 ? N(0) : x[i];
+    }
+
+    using Sides::close;
+    __device__ __forceinline__ void close(Row &r, const State &s) const {
+        Sides::close(r, s);
+        r.mean = r.sum;
+        r.rough = p.divergence == GPULOSS_JENSEN_SHANNON && r.near;
+        r.ratio_power = r.rough ? natural_log(r.ratio) * N(1.442695041) : N(0);
+    }
+    __device__ __forceinline__ bool wants_sums(const Row &r) const {
+        return !r.known;
+    }
+
+    __device__ __forceinline__ void add(const Cut<E> &cut, Row &r, int at, int step, const Vector<E> (&x)[K][2],
                                         Sums &sums) const {
         N q[n], f[n], u[n];
+        if (r.rough) {
+            N t[n];
+            roughly(r, x, q, t, u, f);
+            N of_t = times(t, f), of_q = times(q, u);
+            if (!(fabs(of_t + of_q) < Limits<N>::infinity())) {
+                drop_zeros(t, f);
+                drop_zeros(q, u);
+                of_t = times(t, f), of_q = times(q, u);
+                r.zeros = true;
+            }
+            sums.f += (double)fma(beta * r.ratio, of_t, (N(1) - beta) * of_q);
+            sums.u += (double)of_q;
+            return;
+        }
+        if (p.divergence == GPULOSS_TOTAL_VARIATION) {
+            variations(r, x, q, f, u);
+            sums.f += (double)in_halves<Sum>(f);
+            sums.u += (double)times(q, u);
+            return;
+        }
         pairs(r, x, q, f, u);
         if (!(cut.whole(at) && cut.whole(at + (K - 1) * step)))
 #pragma unroll
@@ -102,23 +190,71 @@ template <class E, int K> struct Distances : Distil<E, K> {
         sums.f += (double)in_halves<Sum>(f);
         sums.u += (double)in_halves<Sum>(u);
     }
-    using Sides::close;
-    __device__ __forceinline__ void close(Row &r, const Sums &sums) const {
-        r.sum = (N)sums.u;
+    /* The sum of products. */
+    template <int m> DEVICE N times(const N (&a)[m], const N (&b)[m]) {
+        N part[m];
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            part[i] = a[i] * b[i];
+        return in_halves<Sum>(part);
     }
-    __device__ __forceinline__ void finish(const Row &r, const Sums &sums, Totals &total) const {
-        typename Sides::Divergence divergence = {sums.f};
-        Sides::finish(r, divergence, total);
+
+    /* What is rough has an error of some u: one that this could show in is summed again. */
+    __device__ __forceinline__ void close(Row &r, const Sums &sums) const {
+        r.known = true;
+        r.sum = (N)sums.f;
+        r.mean = (N)sums.u;
+        if (r.rough) {
+            r.sum = N(0.693147181) * fma(r.sum, r.inverse, beta * r.ratio_power);
+            r.mean *= r.inverse;
+            r.known = r.rough = r.sum > N(0.03125) && r.sum < Limits<N>::infinity();
+        } else if (p.divergence == GPULOSS_TOTAL_VARIATION) {
+            r.sum *= N(0.5) * r.inverse;
+            r.mean *= r.inverse;
+        }
     }
 
     __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
                                           const N *) const {
-        N q[n], f[n], u[n];
-        pairs(r, x, q, f, u);
+        N q[n], f[n], u[n], scale = r.inverse * r.scale;
+        if (r.rough) {
+            N t[n];
+            roughly(r, x, q, t, u, f);
+            if (r.zeros)
+                drop_zeros(q, u);
+            scale *= N(0.693147181) * (N(1) - beta);
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                u[i] = q[i] * (u[i] - r.mean);
+        } else if (p.divergence == GPULOSS_TOTAL_VARIATION) {
+            variations(r, x, q, f, u);
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                u[i] = q[i] * (u[i] - r.mean);
+        } else if (p.divergence == GPULOSS_REVERSE_KL && r.near) {
+            this->exponentials(x, 0, r.input_top, true, q);
+            N apart = r.apart - r.mean;
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                u[i] = q[i] == 0 ? N(0)
+                                 : q[i] * fma(x[i / W][0].get(i % W) - x[i / W][1].get(i % W),
+                                              this->inverse_temperature, apart);
+        } else {
+            pairs(r, x, q, f, u);
+            scale = r.scale;
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                u[i] = u[i] - q[i] * r.mean;
+        }
 #pragma unroll
         for (int i = 0; i < n; i++)
-            u[i] = fma(u[i] - q[i] * r.sum, r.scale, N(0));
-        this->store_gradient(cut, r, at, step, u);
+            u[i] = fma(u[i], scale, N(0));
+        this->store_gradient(cut, r, at, step, u, r.rough);
+    }
+    DEVICE float log2_of(float x) {
+        float y;
+        asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+        return y;
     }
 };
 

@@ -1,8 +1,11 @@
-/* Forward KL of two arrays of logits of one type, and the student's gradient: what distillation does. The first pass
- * finds both softmaxes, the second, which finds most of the row in the cache, gives terms and gradient. With T the
+/* Forward KL of two arrays of logits of one type, and the student's gradient: what distillation does. With T the
  * temperature, and d = (t - x) / T less the difference of the two lse:
  *
- *   f = p d, summed as p d - p + q (see divergence.cuh)      gradient = (q - p) / T */
+ *   f = p d                                                gradient = (q - p) / T
+ *
+ * The first pass finds both softmaxes, and the mean of (t - x) / T under p, which less the difference of the two lse is
+ * the sum of f. Where that is far enough from 0 to have its digits, the second pass, which finds most of the row in the
+ * cache, only writes the gradient; else it also sums p d - p + q, of which nothing is negative (see divergence.cuh). */
 #ifndef GPULOSSI_DISTIL_CUH
 #define GPULOSSI_DISTIL_CUH
 
@@ -25,24 +28,53 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     using Base::p;
     enum { kArrays = 2, kSums = kSumsLast, W = Width<E>::value, n = K * W };
 
-    /* The softmaxes of both sides. */
-    struct State {
-        Softmax<N> input, target;
-        N scale;
+    /* The softmaxes of both sides, and the sum of one side's exponentials times its logits less the other's. */
+    template <class Weighing> struct StateOf : Weighing {
+        Softmax<N> side[2]; /* input, target */
+        N apart, scale;
+        __device__ __forceinline__ void raise(int a, N higher) {
+            Softmax<N> &s = side[a];
+            if (higher != s.top) {
+                N down = exp_below(scale * s.top, scale * higher);
+                s.sum *= down;
+                if (this->weighing == a)
+                    apart *= down;
+            }
+            s.top = higher;
+        }
         template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
-            input.fold(lanes, scale);
-            target.fold(lanes, scale);
+            N tops[2] = {side[0].top, side[1].top};
+            lanes.template over_all<Maximum>(tops);
+            raise(0, tops[0]);
+            raise(1, tops[1]);
+            N sums[3] = {side[0].sum, side[1].sum, apart};
+            lanes.template over_all<Sum>(sums);
+            side[0].sum = sums[0];
+            side[1].sum = sums[1];
+            apart = sums[2];
         }
     };
+    struct OfTarget {
+        enum { weighing = 1 };
+    };
+    typedef StateOf<OfTarget> State;
+    /* With e the exponentials below the tops, q = e_input * inverse and p = e_target * ratio * inverse. `sum` is that of
+     * f, if it is known. */
     struct Row {
         int64_t row;
-        N input_top, input_inverse, target_top, target_inverse, apart, scale;
+        N input_top, target_top, ratio, inverse, apart, scale, sum;
+        bool near, known;
     };
 
     N inverse_temperature;
 
+    /* All threads of the block call. */
     __device__ __forceinline__ explicit Distil(const Params &p)
-        : Base(p), inverse_temperature((N)p.inverse_temperature) {}
+        : Base(p), inverse_temperature((N)p.inverse_temperature) {
+        if (threadIdx.x == 0)
+            grad_scale() = this->scale_of_all() * p.inverse_temperature * p.factor;
+        __syncthreads();
+    }
 
     __device__ __forceinline__ const typename E::Bits *array(int a, int64_t row) const {
         return (const typename E::Bits *)(a == 0 ? p.input : p.target) +
@@ -50,11 +82,18 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     }
     __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
 
+    template <class State> __device__ __forceinline__ void clear(State &s) const {
+        s.side[0] = s.side[1] = Softmax<N>::empty();
+        s.apart = N(0);
+        s.scale = inverse_temperature;
+    }
     __device__ __forceinline__ State empty() const {
-        State s = {Softmax<N>::empty(), Softmax<N>::empty(), inverse_temperature};
+        State s;
+        clear(s);
         return s;
     }
-    __device__ __forceinline__ bool writes() const { return true; }
+    /* Whether the row takes a second pass. */
+    __device__ __forceinline__ bool writes(const Row &r) const { return p.rows.grad != 0 || !r.known; }
 
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;
@@ -64,85 +103,180 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
 
     __device__ __forceinline__ bool out(const Row &r) const { return r.row >= p.rows.rows || this->left_out(r.row); }
 
-    __device__ __forceinline__ void enter(Softmax<N> &side, int a, const Vector<E> (&x)[K][2]) const {
+    /* Both sides, of which `a` weighs the differences. */
+    template <int a, class State>
+    __device__ __forceinline__ void enter_both(State &s, const Vector<E> (&x)[K][2]) const {
+        N own[n], other[n];
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            own[i] = x[i / W][a].get(i % W);
+            other[i] = x[i / W][1 - a].get(i % W);
+        }
+        s.raise(a, larger(s.side[a].top, largest(x, a)));
+        s.raise(1 - a, larger(s.side[1 - a].top, largest(x, 1 - a)));
+        N from = Softmax<N>::finite(s.side[a].top), from_other = Softmax<N>::finite(s.side[1 - a].top);
+        if (!(Below<N>::near(inverse_temperature * from) && Below<N>::near(inverse_temperature * from_other))) {
+            s.side[a].add(own, inverse_temperature);
+            s.side[1 - a].add(other, inverse_temperature);
+            s.apart = Limits<N>::nan();
+            return;
+        }
+        Below<N> below(from, inverse_temperature), below_other(from_other, inverse_temperature);
+        N e[n], part[4] = {N(0), N(0), N(0), N(0)};
+#pragma unroll
+        for (int i = 0; i < n; i++)
+            e[i] = below_other.exp(other[i]);
+        s.side[1 - a].sum = fma(in_halves<Sum>(e), below_other.factor, s.side[1 - a].sum);
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            e[i] = below.exp(own[i]);
+            other[i] = own[i] - other[i];
+            part[i % 4] = fma(e[i], other[i], part[i % 4]);
+        }
+        N all = in_halves<Sum>(part);
+        if (!(fabs(all) < Limits<N>::infinity())) { /* what has no mass adds nothing, whatever the difference is */
+            all = N(0);
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                all += e[i] == 0 ? N(0) : e[i] * other[i];
+        }
+        s.side[a].sum = fma(in_halves<Sum>(e), below.factor, s.side[a].sum);
+        s.apart = fma(all, below.factor, s.apart);
+    }
+    template <int a, class State>
+    __device__ __forceinline__ void enter_side(State &s, const Vector<E> (&x)[K][2]) const {
         N part[n];
 #pragma unroll
         for (int i = 0; i < n; i++)
             part[i] = x[i / W][a].get(i % W);
-        side.enter(part, inverse_temperature);
+        s.side[a].enter(part, inverse_temperature);
     }
     __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int,
                                           const Vector<E> (&x)[K][2]) const {
-        enter(s.input, 0, x);
-        enter(s.target, 1, x);
+        enter_both<1>(s, x);
     }
 
-    __device__ __forceinline__ void close(Row &r, const State &s) const {
-        r.input_top = s.input.top;
-        r.input_inverse = reciprocal(s.input.sum);
-        r.target_top = s.target.top;
-        r.target_inverse = reciprocal(s.target.sum);
+    /* The mean of the differences has an error of some u times 1 + |apart|, and what is taken from it too: a sum of a
+     * sixteenth of that keeps its digits but for a few. A row that has such a sum holds nothing but numbers, and -inf
+     * where neither side has mass. */
+    template <class State> __device__ __forceinline__ void close(Row &r, const State &s) const {
+        Softmax<N> x = s.side[0], t = s.side[1];
+        r.near = Below<N>::near(inverse_temperature * x.top) && Below<N>::near(inverse_temperature * t.top);
+        r.input_top = x.top;
+        r.target_top = t.top;
+        r.inverse = reciprocal(x.sum);
+        r.ratio = Format<N>::divide(x.sum, t.sum);
         r.apart =
-            (s.target.top - s.input.top) * inverse_temperature + (natural_log(s.target.sum) - natural_log(s.input.sum));
-        r.scale = out(r) ? N(0) : (N)(this->scale(r.row, this->scale_of_all()) * p.inverse_temperature);
+            x.sum > 0 && t.sum > 0 ? (t.top - x.top) * inverse_temperature + log_ratio(t.sum, x.sum) : Limits<N>::nan();
+        N weight = s.weighing == 0 ? r.inverse : r.inverse * r.ratio;
+        r.sum = fma(s.apart * weight, inverse_temperature, s.weighing == 0 ? r.apart : -r.apart);
+        r.known = s.weighing >= 0 && r.near && r.sum * N(16) > N(1) + fabs(r.apart) && r.sum < Limits<N>::infinity();
+        if (r.near) {
+            N of_input = Below<N>(x.top, inverse_temperature).factor;
+            N of_target = Below<N>(t.top, inverse_temperature).factor;
+            r.inverse *= of_input;
+            if (of_input != of_target)
+                r.ratio *= Format<N>::divide(of_target, of_input);
+        }
+        if (p.rows.grad) {
+            double scale = 0;
+            if (!out(r)) {
+                scale = grad_scale();
+                if (p.row_weights)
+                    scale *= (double)((const N *)p.row_weights)[r.row];
+                if (p.rows.grad_loss_rows)
+                    scale *= (double)((const N *)p.rows.grad_loss_rows)[r.row];
+            }
+            r.scale = (N)scale;
+        }
     }
 
-    __device__ __forceinline__ void probabilities(const Vector<E> (&x)[K][2], int a, N top, N inverse,
-                                                  N (&y)[n]) const {
-        Below<N> below(top, inverse_temperature);
-        if (Below<N>::near(inverse_temperature * top)) {
-            inverse *= below.factor;
+    __device__ __forceinline__ void exponentials(const Vector<E> (&x)[K][2], int a, N top, bool near, N (&y)[n]) const {
+        if (near) {
+            Below<N> below(top, inverse_temperature);
 #pragma unroll
             for (int i = 0; i < n; i++)
-                y[i] = below.exp(x[i / W][a].get(i % W)) * inverse;
+                y[i] = below.exp(x[i / W][a].get(i % W));
         } else {
 #pragma unroll
             for (int i = 0; i < n; i++)
-                y[i] = exp_below(x[i / W][a].get(i % W) * inverse_temperature, top * inverse_temperature) * inverse;
+                y[i] = exp_below(x[i / W][a].get(i % W) * inverse_temperature, top * inverse_temperature);
         }
     }
 
-    /* Of a row that is left out it is 0, whatever the row holds. */
-    __device__ __forceinline__ void store_gradient(const Cut<E> &cut, const Row &r, int at, int step, N (&g)[n]) const {
+    /* Of numbers, unless it is said that there may be others. Of a row that is left out it is 0 then, whatever the row
+     * holds. */
+    __device__ __forceinline__ void store_gradient(const Cut<E> &cut, const Row &r, int at, int step, N (&g)[n],
+                                                   bool ordinary) const {
         typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride;
-        bool finite = (E::kKeepsNan && r.scale != 0) || in_halves<Sum>(g) == in_halves<Sum>(g);
-        if (!finite && out(r))
+        char *first = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+        bool finite = ordinary || (E::kKeepsNan && r.scale != 0) || in_halves<Sum>(g) == in_halves<Sum>(g);
+        bool none = !finite && out(r);
 #pragma unroll
-            for (int i = 0; i < n; i++)
-                g[i] = N(0);
+        for (int k = 0; k < K; k++) {
+            if (finite && cut.fits(to) && cut.whole(at + k * step)) {
+                store_whole<E, E>((typename E::Bits *)(first + (int64_t)step * (k * GPULOSSI_VECTOR_BYTES)), g + k * W,
+                                  true);
+                continue;
+            }
+            if (none)
 #pragma unroll
-        for (int k = 0; k < K; k++)
-            if (finite && cut.whole(at + k * step) && cut.fits(to))
-                store_whole<E, E>(to + cut.first(at + k * step), g + k * W, true);
-            else if (at + k * step < cut.vectors)
+                for (int i = 0; i < W; i++)
+                    g[k * W + i] = N(0);
+            if (at + k * step < cut.vectors)
                 store<E, E>(cut, to, at + k * step, g + k * W);
+        }
     }
 
-    /* The terms and gradients of K pairs of vectors. */
+    /* The gradients of K pairs of vectors of a row whose sum is known, and else their terms too. */
     __device__ __forceinline__ void work(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
                                          double &sum) const {
-        N q[n], t[n], f[n];
-        probabilities(x, 0, r.input_top, r.input_inverse, q);
-        probabilities(x, 1, r.target_top, r.target_inverse, t);
+        N q[n], t[n];
+        if (r.known) {
+            exponentials(x, 0, r.input_top, true, q);
+            exponentials(x, 1, r.target_top, true, t);
 #pragma unroll
-        for (int i = 0; i < n; i++) {
-            N apart = x[i / W][1].get(i % W) - x[i / W][0].get(i % W);
-            /* Where t = 0 it may be -inf or NaN, and any number will do. */
-            f[i] = Pair<N>::surplus_of(t[i], q[i], larger(fma(apart, inverse_temperature, -r.apart), N(-1e30)));
+            for (int i = 0; i < n; i++)
+                q[i] = fma(-r.ratio, t[i], q[i]);
+        } else {
+            N d[n], f[n], most = N(0);
+            exponentials(x, 0, r.input_top, r.near, q);
+            exponentials(x, 1, r.target_top, r.near, t);
+#pragma unroll
+            for (int i = 0; i < n; i++) {
+                d[i] = fma(x[i / W][1].get(i % W) - x[i / W][0].get(i % W), inverse_temperature, -r.apart);
+                /* Where t = 0 it may be -inf or NaN, and any number will do. */
+                d[i] = larger(d[i], N(-1e30));
+                most = larger(most, fabs(d[i]));
+                t[i] *= r.ratio;
+                q[i] = difference(q[i], t[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                f[i] = t[i] * excess(d[i]);
+            if (!(most < 1))
+#pragma unroll
+                for (int i = 0; i < n; i++) {
+                    N far = fma(t[i], d[i], q[i]);
+                    f[i] = fabs(d[i]) < 1 ? f[i] : far;
+                }
+            N more = in_halves<Sum>(f);
+            sum += (double)more;
+            if (p.rows.grad == 0)
+                return;
         }
-        N more = in_halves<Sum>(f);
-        sum += (double)more;
-        if (p.rows.grad == 0)
-            return;
+        N scale = r.inverse * r.scale;
 #pragma unroll
         for (int i = 0; i < n; i++) /* adding 0 turns -0 into 0 */
-            q[i] = fma(q[i] - t[i], r.scale, N(0));
-        store_gradient(cut, r, at, step, q);
+            q[i] = fma(q[i], scale, N(0));
+        store_gradient(cut, r, at, step, q, r.known);
     }
 
+    /* With the sum of what work() has given, unless it is known. */
     __device__ __forceinline__ void finish(const Row &r, const Divergence &sum, Totals &total) const {
         bool is_out = out(r);
-        Base::finish(r.row, is_out, is_out ? 0.0 : sum.f * this->weight(r.row), total);
+        double f = r.known ? (double)r.sum : sum.f * (double)r.inverse;
+        Base::finish(r.row, is_out, is_out ? 0.0 : f * this->weight(r.row), total);
     }
 
     DEVICE void run(const Params &p) {
@@ -171,7 +305,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             group.fold(state, rows.queue.turn);
             distil.close(r, state);
             /* From the end: what was read last is still in the cache. */
-            if (cut.vectors > group.rank)
+            if (cut.vectors > group.rank && distil.writes(r))
 #pragma unroll 1
                 for (int at = group.rank + (cut.vectors - 1 - group.rank) / stride * stride; at >= 0; at -= stride) {
                     OfRows::template load<K, kRead_once>(distil, cut, arrays, at, group.size, x);
@@ -183,6 +317,13 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             rows.queue.advance();
         }
         end(distil, distil.scratch(), totals[threadIdx.x]);
+    }
+
+  private:
+    /* Read once a row, so it takes no registers. */
+    DEVICE double &grad_scale() {
+        __shared__ double of_block;
+        return of_block;
     }
 };
 

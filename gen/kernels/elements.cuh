@@ -11,6 +11,9 @@
 DEVICE void keep(int &x) {
     asm volatile("" : "+r"(x));
 }
+DEVICE void keep(uint32_t &x) {
+    asm volatile("" : "+r"(x));
+}
 template <class T> DEVICE void keep(const T *&x) {
     asm volatile("" : "+l"(x));
 }
@@ -18,7 +21,7 @@ template <class T> DEVICE void keep(const T *&x) {
 /* An element type: `Bits` as stored, `Number` as computed with. bf16 and f16 are converted without instructions of
  * their own beyond cvt.f32.f16, so that every GPU and driver runs the same text; only modules for newer GPUs narrow two
  * at a time. What is known to be finite may be narrowed in fewer instructions, but where kKeepsNan says that it makes no
- * difference. */
+ * difference. kTwoOfLeast: the least number that log_ratio() takes, twice in a word. */
 struct f32 {
     typedef uint32_t Bits;
     typedef float Number;
@@ -38,7 +41,7 @@ struct f64 {
 struct f16 {
     typedef uint16_t Bits;
     typedef float Number;
-    enum { kDtype = GPULOSS_F16, kKeepsNan = true };
+    enum { kDtype = GPULOSS_F16, kKeepsNan = true, kTwoOfLeast = 0x00010001 /* 2^-24 */ };
     DEVICE Number widen(Bits b) {
         float x;
         asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(b));
@@ -58,12 +61,19 @@ struct f16 {
         return narrow(low) | (uint32_t)narrow(high) << 16;
 #endif
     }
+#if MODULE_TARGET >= 80
+    DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
+        uint32_t larger;
+        asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+        return larger;
+    }
+#endif
 };
 
 struct bf16 {
     typedef uint16_t Bits;
     typedef float Number;
-    enum { kDtype = GPULOSS_BF16, kKeepsNan = MODULE_TARGET >= 80 };
+    enum { kDtype = GPULOSS_BF16, kKeepsNan = MODULE_TARGET >= 80, kTwoOfLeast = 0x01000100 /* 2^-125 */ };
     DEVICE Number widen(Bits b) { return __uint_as_float((uint32_t)b << 16); }
     /* In the upper half. Round to nearest, ties to even. A NaN would carry into the sign, so it is replaced by one that
      * does not. */
@@ -83,6 +93,13 @@ struct bf16 {
         return __byte_perm(rounded(low, finite), rounded(high, finite), 0x7632);
 #endif
     }
+#if MODULE_TARGET >= 80
+    DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
+        uint32_t larger;
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+        return larger;
+    }
+#endif
 };
 
 /* What losses are stored as: never rounded to 16 bits. */
@@ -253,25 +270,30 @@ template <class E, class O> DEVICE void store_whole(typename O::Bits *to, const 
     }
 }
 
+/* The elements of a row from the first on, of vector v. */
+template <class E, class O>
+DEVICE void store_vector(const Cut<E> &cut, typename O::Bits *row, int v, int64_t first, Vector<O> out) {
+    if (cut.whole(v) && (uintptr_t)(row + first) % GPULOSSI_VECTOR_BYTES == 0) {
+        __stcs((uint4 *)(row + first), make_uint4(out.word[0], out.word[1], out.word[2], out.word[3]));
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < Width<O>::value; i++) {
+            typename O::Bits b = out.pop();
+            if (cut.inside(first + i))
+                row[first + i] = b;
+        }
+    }
+}
+
 /* Vector v of a row whose elements are stored as O, which may be wider than the E that the row is cut by. */
 template <class E, class O>
 DEVICE void store(const Cut<E> &cut, typename O::Bits *row, int v, const typename E::Number *x, bool finite = false) {
     enum { width = Width<O>::value };
 #pragma unroll
     for (int part = 0; part < Width<E>::value; part += width) {
-        int64_t first = cut.first(v) + part;
         Vector<O> out;
         out.fill(x + part, finite);
-        if (cut.whole(v) && (uintptr_t)(row + first) % GPULOSSI_VECTOR_BYTES == 0) {
-            __stcs((uint4 *)(row + first), make_uint4(out.word[0], out.word[1], out.word[2], out.word[3]));
-        } else {
-#pragma unroll 1
-            for (int i = 0; i < width; i++) {
-                typename O::Bits b = out.pop();
-                if (cut.inside(first + i))
-                    row[first + i] = b;
-            }
-        }
+        store_vector<E, O>(cut, row, v, cut.first(v) + part, out);
     }
 }
 

@@ -14,7 +14,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     typedef Number N;
     typedef gpulossi_kl_div Params;
     typedef Total<1, 1> Totals;
-    enum { kArrays = 2, kOnePass = true, W = Width<E>::value };
+    enum { kArrays = 2, kOnePass = true, W = Width<E>::value, kShort = sizeof(typename E::Bits) == 2 };
 
     struct State {
         double sum;
@@ -33,8 +33,8 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         N scale; /* of t or t / q in the gradient */
     };
 
-    /* What is wanted; kAnyway: the long ways for all numbers. */
-    enum { kTerms = 1, kElements = 2, kGradient = 4, kAnyway = 8 };
+    /* What is wanted; kAnyway: the long ways for all numbers. kPlainly: nothing that the shortest ways leave out. */
+    enum { kTerms = 1, kElements = 2, kGradient = 4, kAnyway = 8, kPlainly = 16 };
 
     const Params &p;
     N eps;
@@ -46,6 +46,8 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         __syncthreads();
         wanted = (p.rows.loss || p.rows.loss_rows || p.elements ? kTerms : 0) | (p.elements ? kElements : 0) |
                  (p.rows.grad ? kGradient : 0) | (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN ? kAnyway : 0);
+        if (kShort && !(wanted & (kElements | kAnyway)) && ((kLogInput && kLogTarget) || eps == 0))
+            wanted |= kPlainly;
         keep(wanted);
     }
 
@@ -160,11 +162,106 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return (typename Out<E>::Type::Bits *)p.elements + row * p.elements_stride;
     }
 
-    /* The short ways are taken first, in a straight line; where they are not right for all of the pairs, any_of()
-     * follows. */
+    /* Whether probabilities of 16 bits are below 2 and not negative, and those of the input not next to 0: two bits of
+     * each tell. Then no term and no gradient overflows, but for the scale. */
+    template <int K> DEVICE bool are_plain(const Vector<E> (&x)[K][2]) {
+        uint32_t bits = 0;
+#pragma unroll
+        for (int i = 0; i < 4 * K; i++) {
+            if (!kLogInput)
+                bits |= x[i / 4][0].word[i % 4] - (uint32_t)E::kTwoOfLeast;
+            if (!kLogTarget)
+                bits |= x[i / 4][1].word[i % 4];
+        }
+        return (bits & 0xc000c000u) == 0;
+    }
+
+    DEVICE N plain_term(N q, N target, N weighs, N sum) {
+        N l = kLogInput && kLogTarget ? target - q
+              : kLogInput             ? fma(short_log_ratio(target, N(1)), of_short(), -q)
+              : kLogTarget            ? fma(short_log_ratio(q, N(1)), -of_short(), target)
+                                      : short_log_ratio(target, q);
+        return fma(weighs, l, sum);
+    }
+
+    /* The shortest ways, for 16 bits: the terms and, with kGradients, the gradients of all pairs. Where some are not
+     * plain numbers nothing is done: what is infinite or undefined in a logarithm shows in the sum. */
+    template <bool kGradients, int K>
+    __device__ __forceinline__ bool enter_plainly(const Row &r, State &s, const Cut<E> &cut, int at, int step,
+                                                  const Vector<E> (&x)[K][2]) const {
+        Vector<E> out[K];
+        N sum = 0, check = 0;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            N y[W];
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                N q = x[k][0].get(i), t = x[k][1].get(i), weighs = kLogTarget ? short_exponential(t) : t;
+                sum = plain_term(q, t, weighs, sum);
+                if (kGradients) {
+                    y[i] = fma(kLogInput ? weighs : Format<N>::quotient(weighs, q), r.scale, N(0));
+                    if (!kLogInput && kLogTarget) /* the quotient may overflow */
+                        check += y[i];
+                }
+            }
+            if (kGradients)
+                out[k].fill(y, true);
+        }
+        if ((kLogInput || kLogTarget) && !(fabs(sum) < Limits<N>::infinity() && fabs(check) < Limits<N>::infinity()))
+            return false;
+        s.sum += (double)(kLogInput || kLogTarget ? sum : sum * of_short());
+        if (kGradients)
+            store_vectors<K>(cut, grad(r.row), at, step, out);
+        return true;
+    }
+
+    template <int K>
+    DEVICE void store_vectors(const Cut<E> &cut, typename E::Bits *row, int at, int step, const Vector<E> (&out)[K]) {
+        typename E::Bits *to = row + cut.first(at);
+        if (cut.whole(at) && cut.whole(at + (K - 1) * step) && (uintptr_t)to % GPULOSSI_VECTOR_BYTES == 0) {
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                __stcs((uint4 *)(to + (int64_t)step * (k * W)),
+                       make_uint4(out[k].word[0], out[k].word[1], out[k].word[2], out[k].word[3]));
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (at + k * step < cut.vectors)
+                store_vector<E, E>(cut, row, at + k * step, cut.first(at + k * step), out[k]);
+    }
+
     template <int K>
     __device__ __forceinline__ void enter(const Row &r, State &s, const Cut<E> &cut, int at, int step,
                                           Vector<E> (&x)[K][2]) const {
+        if constexpr (kShort) {
+            int wants = wanted;
+            keep(wants);
+            if (wants & kPlainly && are_plain<K>(x)) {
+                if (wants & kGradient
+                        ? fabs(r.scale) < Limits<N>::infinity() && enter_plainly<true, K>(r, s, cut, at, step, x)
+                        : enter_plainly<false, K>(r, s, cut, at, step, x))
+                    return;
+            }
+#pragma unroll 1
+            for (int k = 0; k < K; k++) {
+                enter_each<1>(r, s, cut, at + k * step, step, (Vector<E>(&)[1][2])x);
+                turn(x);
+            }
+        } else {
+            enter_each<K>(r, s, cut, at, step, x);
+        }
+    }
+
+    template <int K> __device__ __forceinline__ N q_of(const Vector<E> (&x)[K][2], int i) const {
+        return x[i / W][0].get(i % W) + (kLogInput ? N(0) : eps);
+    }
+
+    /* The short ways are taken first, in a straight line; where they are not right for all of the pairs, any_of()
+     * follows. */
+    template <int K>
+    __device__ __forceinline__ void enter_each(const Row &r, State &s, const Cut<E> &cut, int at, int step,
+                                               Vector<E> (&x)[K][2]) const {
         enum { n = K * W };
         N q[n], t[n], y[n];
         int wants = wanted;
@@ -173,7 +270,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         uint32_t signs = 0;
 #pragma unroll
         for (int i = 0; i < n; i++) {
-            q[i] = x[i / W][0].get(i % W) + (kLogInput ? N(0) : eps);
+            q[i] = q_of(x, i);
             t[i] = x[i / W][1].get(i % W);
             if (!kLogInput)
                 worst = max(worst, distance(q[i]));
@@ -201,9 +298,14 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
                 rest = wants & kGradient;
         }
         if (wants & kGradient && fine) {
+            if constexpr (kShort) { /* widened once more, which takes fewer registers than to keep it all */
+#pragma unroll
+                for (int i = 0; i < 8 * K; i++)
+                    keep(x[i / 8][i / 4 % 2].word[i % 4]);
+            }
 #pragma unroll
             for (int i = 0; i < n; i++)
-                y[i] = gradient_of(r, q[i], t[i]);
+                y[i] = gradient_of(r, q_of(x, i), x[i / W][1].get(i % W));
             /* A quotient that overflows is infinite, or NaN. */
             if (kLogInput || fabs(in_halves<Sum>(y)) < Limits<N>::infinity()) {
                 store_each<E, K>(cut, grad(r.row), at, step, y);

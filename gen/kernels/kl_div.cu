@@ -11,8 +11,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct Rows {
     typedef gpulossi_kl_div Params;
     enum { blocks = sizeof(typename E::Bits) == 8 ? 2 : 4 };
     DEVICE void run(const Params &p) {
-        Schedule<KlDiv<E, kLogInput, kLogTarget>>::template streamed<(Width<E>::value < 8) ? GPULOSSI_PAIRS_STREAMED
-                                                                                           : 1>(p);
+        Schedule<KlDiv<E, kLogInput, kLogTarget>>::template streamed<GPULOSSI_PAIRS_STREAMED>(p);
     }
 };
 template <class E> struct pp : Rows<E, false, false> {};

@@ -31,12 +31,17 @@ DEVICE double difference(double a, double b) {
     return __dsub_rn(a, b);
 }
 
+/* 2^x; below 2^-126 it is 0. */
+DEVICE float power_of_2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* exp(x - top), for x <= top; below 2^-126 it is 0. The difference is formed first: x and top may be near the end of
  * the range. */
 DEVICE float exp_below(float x, float top) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(difference(x, top) * 1.442695041f));
-    return y;
+    return power_of_2(difference(x, top) * 1.442695041f);
 }
 DEVICE double exp_below(double x, double top) {
     return exp(difference(x, top));
@@ -54,11 +59,8 @@ template <> struct Below<float> {
         : slope(scale * 1.442695041f), offset(top * slope) {
         factor = fmaf(fmaf(top, slope, -offset), -0.693147181f, 1.0f);
     }
-    __device__ __forceinline__ float exp(float x) const {
-        float y;
-        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(fmaf(x, slope, -offset)));
-        return y;
-    }
+    __device__ __forceinline__ float power(float x) const { return fmaf(x, slope, -offset); }
+    __device__ __forceinline__ float exp(float x) const { return power_of_2(power(x)); }
 };
 template <> struct Below<double> {
     double top, scale, factor;
@@ -177,6 +179,32 @@ template <class N> DEVICE N log_ratio(N a, N b) {
     Integer half = (Integer)1 << (F::mantissa - 1);
     Integer power = ((Integer)(F::bits(a) - F::bits(b)) + half) & -2 * half;
     return fma((N)power, F::ln2_of_mantissa(), F::log_near(F::from(F::bits(a) - power), b));
+}
+
+/* The same of numbers of 16 bits, as 2^23 log2(a / b): of_short() times it is the logarithm, and may multiply the sum
+ * of many. For a and b of at most 12 digits a + b is exact as well, once the power of two is out.
+ *
+ * Again within 8u, the product with of_short() included: the reciprocal is within 2u and s rounds to 1u, which makes
+ * 3.1u of what the series gives. Its minimax polynomial in s^2, times 2^24 log2(e), is within 0.25u with its factors
+ * rounded, its last step rounds to 0.7u, the ones before to 0.05u. These 4.1u are 5.8u where the power of two cancels
+ * as above; the sum with it rounds to 1u, the product to 1.1u: 7.9u. */
+DEVICE float short_log_ratio(float a, float b) {
+    typedef Format<float> F;
+    int32_t half = 1 << (F::mantissa - 1);
+    int32_t power = ((int32_t)(F::bits(a) - F::bits(b)) + half) & -2 * half;
+    float near = F::from(F::bits(a) - (uint32_t)power);
+    float s = F::quotient(near - b, near + b), z = s * s;
+    return fmaf(s, fmaf(fmaf(fmaf(z, 3839503.25f, 4826070.0f), z, 8068311.5f), z, 24204406.0f), (float)power);
+}
+DEVICE float of_short() {
+    return Format<float>::ln2_of_mantissa();
+}
+
+/* exp(x) of a number of 16 bits: ex2.approx to 2^-22, and 1.3u of x. */
+DEVICE float short_exponential(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.442695041f));
+    return y;
 }
 
 /* log(x) for x in range; any other x without a sign gives something finite for a float. */

@@ -12,7 +12,7 @@ template <class E, bool kSoft> struct Options {
     typedef Terms<N, N, kSoft ? kProbabilities : kIndices> OfRows;
     typedef typename OfRows::Totals Totals;
     typedef typename OfRows::State State;
-    enum { kArrays = 1, kOnePass = false, kSums = kNoSums, W = Width<E>::value };
+    enum { kArrays = 1, kOnePass = false, W = Width<E>::value };
 
     struct Row {
         typename OfRows::Row of;
@@ -32,7 +32,6 @@ template <class E, bool kSoft> struct Options {
         return (const typename E::Bits *)p.logits + row * p.logits_stride;
     }
     __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
-    __device__ __forceinline__ State empty() const { return State::empty(); }
     __device__ __forceinline__ bool reduces() const { return terms.reduces(); }
     __device__ __forceinline__ bool sums_apart() const { return false; }
     __device__ __forceinline__ bool writes() const { return terms.writes(); }
@@ -138,19 +137,24 @@ template <class E, bool kSoft> struct Options {
             }
             return;
         }
-        N part[W], a[W];
 #pragma unroll 1
         for (int v = at; v < cut.vectors && v < at + K * step; v += step) {
-            transformed(x[0][0], part);
+            enter_one(r, s, cut, v, x[0][0]);
             turn(x);
-            if (!cut.whole(v))
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    if (!cut.inside(cut.first(v) + i))
-                        part[i] = absent(0);
-            some_masses<false>(cut, r.of.row, v, a);
-            enter_vector(s, cut, v, part, a);
         }
+    }
+    /* One vector of the row, whatever it is. */
+    __device__ __forceinline__ void enter_one(const Row &r, State &s, const Cut<E> &cut, int v,
+                                              const Vector<E> &logits) const {
+        N part[W], a[W];
+        transformed(logits, part);
+        if (!cut.whole(v))
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                if (!cut.inside(cut.first(v) + i))
+                    part[i] = absent(0);
+        some_masses<false>(cut, r.of.row, v, a);
+        enter_vector(s, cut, v, part, a);
     }
 
     __device__ __forceinline__ void close(Row &r, const State &s) const {

@@ -16,7 +16,7 @@ template <class E> struct Plain {
     typedef gpulossi_cross_entropy Params;
     typedef Total<1, 1> Totals;
     typedef Softmax<N> State;
-    enum { kArrays = 1, kOnePass = false, kSums = kNoSums, W = Width<E>::value };
+    enum { kArrays = 1, kOnePass = false, W = Width<E>::value };
 
     struct Row {
         int64_t row;
@@ -50,24 +50,22 @@ template <class E> struct Plain {
     }
     __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
     __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
-    __device__ __forceinline__ State empty() const { return State::empty(); }
     __device__ __forceinline__ bool reduces() const { return p.lse_in == 0; }
     __device__ __forceinline__ bool sums_apart() const { return false; }
 
     __device__ __forceinline__ Row begin(const Cut<E> &cut, int64_t row, bool whole) const {
+        bool live = row < p.rows.rows && whole;
+        return row_of(cut, row, live, live ? read_target(p, row) : 0);
+    }
+    __device__ __forceinline__ Row row_of(const Cut<E> &cut, int64_t row, bool live, int64_t y) const {
         Row r;
+        Target target = kind_of(p, y);
         r.row = row;
         r.vector = -1;
-        r.place = -1;
-        if (row < p.rows.rows && whole) {
-            int64_t y = read_target(p, row);
-            Target target = kind_of(p, y);
-            if (target == kClass) {
-                r.vector = cut.vector_of(y);
-                r.place = cut.place_of(y);
-            } else if (target == kBad) {
-                r.place = -2;
-            }
+        r.place = live && target == kBad ? -2 : -1;
+        if (live && target == kClass) {
+            r.vector = cut.vector_of(y);
+            r.place = cut.place_of(y);
         }
         return r;
     }
@@ -125,7 +123,8 @@ template <class E> struct Plain {
             r.scale = (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[r.row]);
     }
 
-    __device__ __forceinline__ void finish(const Unfinished &u, Totals &total) const {
+    /* The loss of a row, and all results of it but what goes into the sum of losses. */
+    __device__ __forceinline__ N result(const Unfinished &u, Totals &total) const {
         N log_sum = reduces() ? natural_log(u.sum) : N(0);
         N loss = u.target == kClass ? log_sum + (u.top - u.x_y) : u.target == kIgnored ? N(0) : Limits<N>::nan();
         if (p.lse)
@@ -134,10 +133,17 @@ template <class E> struct Plain {
             ((N *)p.rows.loss_rows)[u.row] = loss;
         if (u.target == kBad && p.bad_targets)
             atomicAdd((unsigned long long *)&scratch()->bad_targets, 1ull);
-        if (p.rows.loss)
-            total.sums[GPULOSSI_SUM_LOSS].add((double)loss, scratch()->digits[GPULOSSI_SUM_LOSS]);
         if ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !(p.rows.flags & GPULOSSI_PREPARED))
             total.counts[GPULOSSI_COUNT_ROWS] += u.target != kIgnored;
+        return loss;
+    }
+    __device__ __forceinline__ void add(double losses, Totals &total) const {
+        if (p.rows.loss)
+            total.sums[GPULOSSI_SUM_LOSS].add(losses, scratch()->digits[GPULOSSI_SUM_LOSS]);
+    }
+    __device__ __forceinline__ void finish(const Unfinished &u, Totals &total) const {
+        N loss = result(u, total);
+        add((double)loss, total);
     }
 
     __device__ __forceinline__ bool writes() const {
@@ -182,7 +188,11 @@ template <class E> struct Plain {
                 turn(x);
             }
         if (has_target<K>(r, at, step))
-            to[cut.first(r.vector) + r.place] = E::narrow((exp_below(*x_y, r.top) * r.inverse - N(1)) * r.scale);
+            to[cut.first(r.vector) + r.place] = E::narrow(of_target(r, *x_y));
+    }
+    /* The gradient to the target's logit. */
+    __device__ __forceinline__ N of_target(const Row &r, N x_y) const {
+        return (exp_below(x_y, r.top) * r.inverse - N(1)) * r.scale;
     }
 
     __device__ __forceinline__ bool wants(int) const {

@@ -1,176 +1,381 @@
 /* Cross-entropy without options where the classes are not innermost: arrays [images, classes, inner], a row is a column
- * of an image, and all vectors of neighbouring columns can be loaded and stored at once.
+ * of an image, and neighbouring columns can be loaded and stored together.
  *
- * A tile is a vector of columns a lane. Lanes lie along them and the warps of a group along the classes; what the warps
- * find is brought together in shared memory, where a thread finishes a column. A tile of all classes is small enough to
- * stay in the L2 cache until the gradient reads it again. */
+ * A tile is 8 bytes of columns a lane. Lanes lie along them and the warps of a group along the classes, each thread
+ * with slots of its own in shared memory, where what it has read waits for the gradient: classes that don't fit come in
+ * pages, of which only the last need not be read again. What the warps find is brought together in shared memory, where
+ * they share out the columns of a lane to finish them. */
 #ifndef GPULOSSI_PLANES_CUH
 #define GPULOSSI_PLANES_CUH
 
+#include "cluster.cuh"
 #include "plain.cuh"
 
 template <class E> struct Planes {
-    static_assert(GPULOSSI_PLANE_VECTORS == kLanes, "a vector of columns a lane");
     typedef typename E::Number N;
+    typedef typename E::Bits Bits;
     typedef gpulossi_cross_entropy Params;
     typedef Plain<E> Loss;
     typedef typename Loss::Totals Totals;
-    enum { W = Width<E>::value, kTile = GPULOSSI_PLANE_VECTORS * W, K = 8, kLost = -1 };
-
-    /* What the gradient needs of a column. */
-    struct Column {
-        N top, weight; /* gradient = exp(x - top) weight */
-        N of_target;
-        int y; /* kLost: all is 0 */
+    enum {
+        W = GPULOSSI_PLANE_BYTES / sizeof(Bits), /* columns of a thread */
+        kTile = kLanes * W,
+        kDesk = 23 * GPULOSSI_BLOCK,                      /* all there is: slots, and at its end states */
+        kSlots = kDesk / GPULOSSI_BLOCK - kTile / kLanes, /* of a thread: a page of its classes */
+        kIgnoredClass = -1,                               /* for a class: what kind of target there is instead */
+        kBadClass = -2
     };
-    /* First the state of one warp's classes. */
-    union Slot {
-        Softmax<N> state;
-        Column column;
-    };
+    static_assert(sizeof(N) == 4 && kSlots >= GPULOSSI_PLANE_CLASSES, "two words fit a slot");
+    static_assert(kDesk / GPULOSSI_BLOCK - 2 * kTile / kLanes >= GPULOSSI_PLANE_CLASSES, "a warp by itself has fewer");
 
     const Params &p;
-    Group group;
-    int64_t first; /* column of this thread, which has W */
+    const Loss &loss;
+    const Group &group;
+    uint2 *desk;
+    const Queue &queue;
+    int64_t image; /* that this thread's columns are in */
 
-    __device__ __forceinline__ explicit Planes(const Params &p) : p(p), group(p.rows.group), first(0) {}
+    __device__ __forceinline__ Planes(const Params &p, const Loss &loss, uint2 *desk, const Group &group,
+                                      const Queue &queue)
+        : p(p), loss(loss), group(group), desk(desk), queue(queue) {}
 
+    __device__ __forceinline__ int64_t first() const { return queue.row() * kTile + lane() * W; }
     __device__ __forceinline__ int lane() const { return threadIdx.x % kLanes; }
-    __device__ __forceinline__ int warp() const { return group.rank / kLanes; } /* in its group, which has: */
-    __device__ __forceinline__ int warps() const { return group.size / kLanes; }
-    __device__ __forceinline__ bool live() const { return first < p.rows.rows; }
-    /* Where class 0 of a column is in an array. */
-    __device__ __forceinline__ int64_t start(int64_t column, int64_t stride) const {
-        uint64_t image = (uint64_t)column / (uint64_t)p.inner;
-        return (int64_t)image * (stride - p.inner) + column;
+    __device__ __forceinline__ int warp() const { return group.rank / kLanes; }       /* in its group, which has: */
+    __device__ __forceinline__ int shift() const { return group.shift - kLaneShift; } /* log2 of its warps */
+    __device__ __forceinline__ int warps() const { return 1 << shift(); }
+    __device__ __forceinline__ bool live() const { return first() < p.rows.rows; }
+    /* Classes of this warp: number warp() + slot * warps(). */
+    __device__ __forceinline__ int classes() const {
+        return max((int)p.rows.classes - warp() + warps() - 1, 0) >> shift();
+    }
+    __device__ __forceinline__ bool of_one_page() const { return p.rows.classes <= (int64_t)kSlots << shift(); }
+
+    /* Two words for each column of a warp; a group has them for two warps at least. */
+    __device__ __forceinline__ uint2 &words(int of_warp, int i) const {
+        int rows = max(warps(), 2);
+        return desk[kDesk - (rows * (group.count - group.number) - of_warp) * kTile + i * kLanes + lane()];
+    }
+    __device__ __forceinline__ Softmax<N> state(int of_warp, int i) const {
+        uint2 word = words(of_warp, i);
+        Softmax<N> s = {__uint_as_float(word.x), __uint_as_float(word.y)};
+        return s;
+    }
+    __device__ __forceinline__ void put(int i, const Softmax<N> &s) const {
+        words(warp(), i) = make_uint2(__float_as_uint(s.top), __float_as_uint(s.sum));
+    }
+    __device__ __forceinline__ uint2 &slot(int k) const { return desk[k * GPULOSSI_BLOCK + threadIdx.x]; }
+
+    DEVICE N number(const uint2 &x, int i) {
+        if constexpr (sizeof(Bits) == 4)
+            return E::widen(i == 0 ? x.x : x.y);
+        else
+            return E::widen((Bits)((i < 2 ? x.x : x.y) >> (16 * (i % 2))));
+    }
+    DEVICE uint2 packed(const N (&x)[W]) {
+        if constexpr (sizeof(Bits) == 4)
+            return make_uint2(E::narrow(x[0]), E::narrow(x[1]));
+        else
+            return make_uint2(E::pair(x[0], x[1], false), E::pair(x[2], x[3], false));
+    }
+    DEVICE uint32_t larger_each(uint32_t a, uint32_t b) {
+        uint32_t c;
+        if constexpr (sizeof(Bits) == 4)
+            c = __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+        else if constexpr ((int)E::kDtype == (int)GPULOSS_F16)
+            asm("max.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+        else
+            asm("max.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+        return c;
     }
 
-    /* This warp's classes enter the states of the thread's columns, K at a time. */
-    __device__ __forceinline__ void reduce(Softmax<N> (&s)[W]) const {
-        const typename E::Bits *from = (const typename E::Bits *)p.logits + start(first, p.logits_stride);
-#pragma unroll 1
-        for (int c = warp(); c < (int)p.rows.classes; c += K * warps()) {
-            Vector<E> x[K];
+    /* Where class 0 of the columns is in an array, less what neighbours are apart from there to a page. */
+    __device__ __forceinline__ int64_t start(int64_t stride, int page) const {
+        int64_t c = warp() + ((int64_t)page * kSlots << shift());
+        return image * (stride - p.inner) + first() + c * p.inner;
+    }
+
+    /* Asks for a page of n classes. */
+    __device__ __forceinline__ void load(int page, int n) const {
+        const Bits *from = (const Bits *)p.logits + start(p.logits_stride, page);
+        int64_t step = p.inner << shift();
+        uint32_t to = (uint32_t)__cvta_generic_to_shared(&slot(0));
+#pragma unroll 4
+        for (int k = 0; k < n; k++, from += step, to += GPULOSSI_BLOCK * sizeof(uint2))
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(__cvta_generic_to_global(from))
+                         : "memory");
+        request_group();
+    }
+
+    /* The classes of the columns that this thread finishes, of all their images' one after the other, or what else their
+     * targets are. */
+    template <class T> __device__ __forceinline__ void targets_of(int (&y)[W]) const {
+        const T *from = (const T *)p.targets + first() + warp();
+        int64_t read[W];
 #pragma unroll
-            for (int k = 0; k < K; k++) {
-                x[k] = filled<E>(-Limits<N>::infinity());
-                if (c + k * warps() < (int)p.rows.classes)
-                    x[k] = load_vector<E, kRead_again>(from + (c + k * warps()) * p.inner);
-            }
+        for (int j = 0; j < W; j++) {
+            read[j] = 0;
+            if (warp() + (j << shift()) < W)
+                read[j] = from[j << shift()];
+        }
 #pragma unroll
-            for (int i = 0; i < W; i++) {
-                N part[K];
-#pragma unroll
-                for (int k = 0; k < K; k++)
-                    part[k] = x[k].get(i);
-                s[i].enter(part);
-            }
+        for (int j = 0; j < W; j++) {
+            if (W > 2 && warp() + (j << shift()) >= W)
+                break;
+            Target target = kind_of(p, read[j]);
+            y[j] = target == kClass ? (int)read[j] : target == kIgnored ? (int)kIgnoredClass : (int)kBadClass;
+        }
+    }
+    __device__ __forceinline__ void targets(int (&y)[W]) const {
+        switch (p.target_type) {
+        case GPULOSS_I32:
+            return targets_of<int32_t>(y);
+        case GPULOSS_I16:
+            return targets_of<int16_t>(y);
+        case GPULOSS_U8:
+            return targets_of<uint8_t>(y);
+        default:
+            return targets_of<int64_t>(y);
         }
     }
 
-    /* One column from the states of its warps: its results, and what stays in their place. */
-    __device__ __forceinline__ void finish(const Loss &loss, Slot (*slots)[kTile], int at, int64_t column,
-                                           Totals &total) const {
-        Softmax<N> s = slots[0][at].state;
-#pragma unroll 1
-        for (int w = 1; w < warps(); w++) {
-            Softmax<N> other = slots[w][at].state;
-            N top = larger(s.top, other.top);
-            s.raise(top);
-            other.raise(top);
-            s.sum += other.sum;
-        }
-        Cut<E> cut(0, p.rows.classes);
-        typename Loss::Row r = loss.begin(cut, column, true);
-        N x_y = N(0);
-        int y = r.vector * W + r.place;
-        if (r.place >= 0)
-            x_y = E::widen(((const typename E::Bits *)p.logits)[start(column, p.logits_stride) + y * p.inner]);
-        loss.close(r, s);
-        loss.finish(loss.unfinished(r, s, &x_y), total);
-        if (!loss.writes())
-            return;
-        Column done = {r.top, r.inverse * r.scale, (exp_below(x_y, r.top) * r.inverse - N(1)) * r.scale,
-                       r.place >= 0 ? y : (int)kLost};
-        slots[0][at].column = done;
-    }
-
-    template <bool kNear> __device__ __forceinline__ void gradients(const Slot *of) const {
-        const typename E::Bits *from = (const typename E::Bits *)p.logits + start(first, p.logits_stride);
-        typename E::Bits *to = (typename E::Bits *)p.rows.grad + start(first, p.rows.grad_stride);
-        N top[W], weight[W];
-        int y[W];
+    /* m slots, of which none is above the tops, enter the sums; for the tops' common factor. */
+    template <int m> __device__ __forceinline__ void add(int k, const N (&top)[W], N (&sum)[W]) const {
+        uint2 x[m];
+#pragma unroll
+        for (int j = 0; j < m; j++)
+            x[j] = slot(k + j);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            top[i] = of[i].column.top;
-            y[i] = of[i].column.y;
-            weight[i] = of[i].column.weight * (kNear ? Below<N>(top[i]).factor : N(1));
-        }
-        /* From the end: what was read last is still in the cache. */
-#pragma unroll 1
-        for (int c = warp() + ((int)p.rows.classes - 1 - warp()) / warps() * warps(); c >= 0; c -= warps()) {
-            Vector<E> x = load_vector<E, kRead_once>(from + c * p.inner);
-            N g[W];
+            Below<N> below(top[i]);
+            N part[m];
 #pragma unroll
-            for (int i = 0; i < W; i++) {
-                g[i] = (kNear ? Below<N>(top[i]).exp(x.get(i)) : exp_below(x.get(i), top[i])) * weight[i];
-                if (c == y[i])
-                    g[i] = of[i].column.of_target;
-            }
-            bool finite = in_halves<Sum>(g) == in_halves<Sum>(g);
-            if (!finite)
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    g[i] = y[i] == kLost ? N(0) : g[i];
-            store_whole<E, E>(to + c * p.inner, g, finite);
+            for (int j = 0; j < m; j++)
+                part[j] = below.exp(number(x[j], i));
+            sum[i] += in_halves<Sum>(part);
         }
     }
-    __device__ __forceinline__ void gradients(const Slot (*slots)[kTile]) const {
-        const Slot *of = &slots[0][lane() * W];
+    /* The n slots of a page enter the states of their columns. */
+    __device__ __forceinline__ void enter(int page, int n) const {
+        enum { m = 4 };
+        Softmax<N> s[W];
+        uint2 tops = slot(0);
         bool near = true;
+        int k;
+#pragma unroll 4
+        for (k = 1; k < n; k++) {
+            uint2 x = slot(k);
+            tops.x = larger_each(tops.x, x.x);
+            tops.y = larger_each(tops.y, x.y);
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            s[i] = Softmax<N>::empty();
+            if (page > 0)
+                s[i] = state(warp(), i);
+            near = near && Below<N>::near(number(tops, i));
+        }
+        if (near) {
+            N top[W], sum[W];
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                top[i] = larger(s[i].top, number(tops, i));
+                if (page > 0)
+                    s[i].raise(top[i]);
+                s[i].top = top[i];
+                put(i, s[i]);
+                sum[i] = N(0);
+            }
+            asm volatile("" ::: "memory"); /* what has been put there takes no registers */
+#pragma unroll 1
+            for (k = 0; k + m <= n; k += m)
+                add<m>(k, top, sum);
+#pragma unroll 1
+            for (; k < n; k++)
+                add<1>(k, top, sum);
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                s[i] = state(warp(), i);
+                s[i].sum = fma(sum[i], Below<N>(s[i].top).factor, s[i].sum);
+            }
+        } else {
+#pragma unroll 1
+            for (k = 0; k < n; k++) {
+                uint2 x = slot(k);
+#pragma unroll
+                for (int i = 0; i < W; i++) {
+                    N one = number(x, i);
+                    s[i].raise(larger(s[i].top, one));
+                    s[i].sum += exp_below(one, Softmax<N>::finite(s[i].top));
+                }
+            }
+        }
 #pragma unroll
         for (int i = 0; i < W; i++)
-            near = near && Below<N>::near(of[i].column.top);
-        if (near)
-            gradients<true>(of);
-        else
-            gradients<false>(of);
+            put(i, s[i]);
+    }
+
+    /* What the warps of a group know of a column; an infinity less itself is formed only where the sum is NaN. */
+    __device__ __forceinline__ Softmax<N> folded(int i) const {
+        Softmax<N> s = state(0, i);
+#pragma unroll 1
+        for (int w = 1; w < warps(); w++) {
+            Softmax<N> other = state(w, i);
+            N top = larger(s.top, other.top), from = Softmax<N>::finite(top);
+            s.sum = fma(s.sum, exp_below(s.top, from), other.sum * exp_below(other.top, from));
+            s.top = top;
+        }
+        return s;
+    }
+
+    /* A column from the states of its warps: its loss, and what the gradient needs in their place. */
+    __device__ __forceinline__ N finish(int i, int y, Totals &total) const {
+        typename Loss::Row r = {};
+        Softmax<N> s = Softmax<N>::empty();
+        N x_y = N(0);
+        r.row = first() + i;
+        r.place = y;
+        if (loss.reduces())
+            s = folded(i);
+        if (y >= 0 && of_one_page()) {
+            int thread = group.number * group.size + (y & (warps() - 1)) * kLanes + lane();
+            x_y = E::widen(((const Bits *)&desk[(y >> shift()) * GPULOSSI_BLOCK + thread])[i]);
+        } else if (y >= 0) {
+            x_y =
+                E::widen(((const Bits *)p.logits)[image * (p.logits_stride - p.inner) + r.row + (int64_t)y * p.inner]);
+        }
+        loss.close(r, s);
+        if (loss.writes()) {
+            N of_target = (exp_below(x_y, r.top) * r.inverse - N(1)) * r.scale;
+            words(0, i) = make_uint2(__float_as_uint(r.top), __float_as_uint(r.inverse * r.scale));
+            words(1, i) = make_uint2(__float_as_uint(of_target), (uint32_t)y);
+        }
+        return loss.result(loss.unfinished(r, s, &x_y), total);
+    }
+
+    /* What the gradient needs of this thread's columns. */
+    struct Columns {
+        N top[W], weight[W]; /* gradient = exp(x - top) weight */
+        bool simple;         /* nothing is NaN or far out */
+    };
+    __device__ __forceinline__ Columns columns() const {
+        Columns c;
+        c.simple = true;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            uint2 word = words(0, i);
+            c.top[i] = __uint_as_float(word.x);
+            c.weight[i] = __uint_as_float(word.y);
+            c.simple = c.simple && Below<N>::near(c.top[i]) && c.weight[i] == c.weight[i] &&
+                       (loss.reduces() || (int)words(1, i).y >= 0);
+        }
+        if (c.simple)
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                c.weight[i] *= Below<N>(c.top[i]).factor;
+        return c;
+    }
+
+    template <bool kSimple> __device__ __forceinline__ void replace(const Columns &c, int k) const {
+        uint2 x = slot(k);
+        N g[W];
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            if (kSimple)
+                g[i] = Below<N>(c.top[i]).exp(number(x, i)) * c.weight[i];
+            else
+                g[i] = (int)words(1, i).y < 0 ? N(0) : exp_below(number(x, i), c.top[i]) * c.weight[i];
+        }
+        slot(k) = packed(g);
+    }
+    /* The gradients of a page take the place of its logits, then those of the targets the place of what the others'
+     * formula gave. */
+    __device__ __forceinline__ void gradients(const Columns &c, int page, int n) const {
+        if (c.simple) {
+#pragma unroll 2
+            for (int k = 0; k < n; k++)
+                replace<true>(c, k);
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < n; k++)
+                replace<false>(c, k);
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            uint2 word = words(1, i);
+            int y = (int)word.y, k = (y >> shift()) - page * kSlots;
+            if (y >= 0 && (y & (warps() - 1)) == warp() && (uint32_t)k < (uint32_t)n)
+                ((Bits *)&slot(k))[i] = E::narrow(__uint_as_float(word.x));
+        }
+        Bits *to = (Bits *)p.rows.grad + start(p.rows.grad_stride, page);
+        int64_t step = p.inner << shift();
+#pragma unroll 4
+        for (int k = 0; k < n; k++, to += step)
+            __stcs((uint2 *)to, slot(k));
+    }
+    /* From the last page, which is still there. */
+    __device__ __forceinline__ void write() const {
+        Columns c = columns();
+        int n = classes(), page = max(n - 1, 0) / kSlots;
+#pragma unroll 1
+        for (;;) {
+            gradients(c, page, min(n - page * kSlots, (int)kSlots));
+            if (--page < 0)
+                return;
+            load(page, kSlots);
+            settled<0>();
+        }
     }
 
     DEVICE void run(const Params &p) {
-        __shared__ Totals totals[GPULOSSI_BLOCK];
-        __shared__ Slot slots[kWarps][kTile];
+        __shared__ uint2 desk[kDesk];
         Loss loss(p);
-        Planes planes(p);
-        Group &group = planes.group;
+        Group group(p.rows.group);
         Queue queue(loss.scratch(), group, (p.rows.rows + kTile - 1) / kTile, 1);
-        Slot(*of_group)[kTile] = slots + group.number * planes.warps();
-        totals[threadIdx.x] = Totals::zero();
+        Planes planes(p, loss, desk, group, queue);
+        Totals total = Totals::zero();
+        int n = planes.classes();
 #pragma unroll 1
         while (queue.more()) {
-            int64_t tile = queue.row() * kTile;
-            Softmax<N> s[W];
-            planes.first = tile + planes.lane() * W;
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                s[i] = Softmax<N>::empty();
-            if (loss.reduces() && planes.live())
-                planes.reduce(s);
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                of_group[planes.warp()][planes.lane() * W + i].state = s[i];
+            int y[W] = {};
+            double sum = 0;
+            planes.image = (int64_t)((uint64_t)planes.first() / (uint64_t)p.inner);
+#pragma unroll 1
+            for (int page = 0; page == 0 || page * kSlots < n; page++) {
+                int of_page = min(n - page * kSlots, (int)kSlots);
+                if (planes.live()) {
+                    planes.load(page, of_page);
+                    planes.targets(y);
+                }
+                /* Until here others read what the last tile's gradients needed. */
+                if (loss.writes() && page == 0)
+                    group.settle();
+                settled<0>();
+                if (planes.live() && loss.reduces())
+                    planes.enter(page, of_page);
+            }
             queue.announce();
             group.settle();
+            if (planes.live()) {
 #pragma unroll 1
-            for (int at = group.rank; at < kTile && tile + at < p.rows.rows; at += group.size)
-                planes.finish(loss, of_group, at, tile + at, totals[threadIdx.x]);
-            queue.advance();
+                for (int i = planes.warp(); i < W; i += planes.warps()) {
+                    sum += (double)planes.finish(i, y[0], total);
+                    /* Losses from a given lse may cancel. */
+                    if (!loss.reduces() || i + planes.warps() >= W) {
+                        loss.add(sum, total);
+                        sum = 0;
+                    }
+#pragma unroll
+                    for (int j = 0; j + 1 < W; j++)
+                        y[j] = y[j + 1];
+                }
+            }
             group.settle();
             if (loss.writes() && planes.live())
-                planes.gradients(of_group);
-            group.settle();
+                planes.write();
+            queue.advance();
         }
-        end(loss, loss.scratch(), totals[threadIdx.x]);
+        end(loss, loss.scratch(), total);
     }
 };
 

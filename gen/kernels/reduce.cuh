@@ -30,6 +30,34 @@ template <class Op, class N, int n> DEVICE N in_halves(const N (&x)[n]) {
     return Halves<Op, 0, n>::over(x);
 }
 
+/* The largest element of array `a` of K vectors, where a NaN is none: of 16 bits two at a time where the GPU can. */
+template <class E, int K, int A, bool in_pairs> struct Largest {
+    DEVICE typename E::Number of(const Vector<E> (&x)[K][A], int a) {
+        enum { W = Width<E>::value };
+        typename E::Number part[K * W];
+#pragma unroll
+        for (int i = 0; i < K * W; i++)
+            part[i] = x[i / W][a].get(i % W);
+        return in_halves<Maximum>(part);
+    }
+};
+template <class E, int K, int A> struct Largest<E, K, A, true> {
+    DEVICE typename E::Number of(const Vector<E> (&x)[K][A], int a) {
+        Vector<E> top = x[0][a];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int k = 1; k < K; k++)
+                top.word[i] = E::larger_of_pairs(top.word[i], x[k][a].word[i]);
+        top.word[0] = E::larger_of_pairs(E::larger_of_pairs(top.word[0], top.word[1]),
+                                         E::larger_of_pairs(top.word[2], top.word[3]));
+        return larger(top.get(0), top.get(1));
+    }
+};
+template <class E, int K, int A> DEVICE typename E::Number largest(const Vector<E> (&x)[K][A], int a) {
+    return Largest<E, K, A, (MODULE_TARGET >= 80 && sizeof(typename E::Bits) == 2)>::of(x, a);
+}
+
 /* All lanes of a warp, and `width` neighbouring ones (a power of two): both give the value over them in all of them.
  * All lanes of the warp call. */
 struct WholeWarp {
@@ -39,6 +67,11 @@ struct WholeWarp {
             x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
         return x;
     }
+    template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            x[i] = over<Op>(x[i]);
+    }
 };
 struct SomeLanes {
     int width;
@@ -46,6 +79,26 @@ struct SomeLanes {
 #pragma unroll 1
         for (int distance = width / 2; distance > 0; distance /= 2)
             x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
+        return x;
+    }
+    /* Several numbers in one loop. */
+    template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
+#pragma unroll 1
+        for (int distance = width / 2; distance > 0; distance /= 2)
+#pragma unroll
+            for (int i = 0; i < m; i++)
+                x[i] = Op::of(x[i], __shfl_xor_sync(0xffffffffu, x[i], distance));
+    }
+};
+
+/* The same for at most `most` lanes, in a straight line. */
+template <int most> struct UpTo {
+    int width;
+    template <class Op, class N> __device__ __forceinline__ N over(N x) const {
+#pragma unroll
+        for (int distance = most / 2; distance > 0; distance /= 2)
+            if (distance < width)
+                x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
         return x;
     }
 };

@@ -29,10 +29,6 @@
 
 #include "grid.cuh"
 
-/* What a loss adds up over a row once the state is folded: nothing, or something that is known when the gradient is
- * written, or that the gradient needs. */
-enum WhenSummed { kNoSums, kSumsLast, kSumsFirst };
-
 /* Turns the vectors of a row round, so that the next one comes first. */
 template <class V, int K, int A> DEVICE void turn(V (&x)[K][A]) {
 #pragma unroll

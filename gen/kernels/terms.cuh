@@ -261,6 +261,15 @@ template <class N, class R, Caller kCaller> struct Terms {
             finish_best(r, s, x_y, total);
     }
 
+    /* Of the gradients of a row. */
+    __device__ __forceinline__ double factor_of(int64_t row) const {
+        double factor = of_block.grad_scale;
+        if (p.rows.grad_loss_rows)
+            factor *= ((const R *)p.rows.grad_loss_rows)[row];
+        if (p.row_weights)
+            factor *= ((const R *)p.row_weights)[row];
+        return factor;
+    }
     /* What is multiplied with and taken from the probabilities: see the top. */
     struct Gradient {
         N top, inverse; /* p = exp(x - top) inverse */
@@ -277,12 +286,7 @@ template <class N, class R, Caller kCaller> struct Terms {
             g.inverse = reciprocal(s.x.sum);
             g.log_sum = natural_log(s.x.sum);
         }
-        double factor = of_block.grad_scale;
-        if (p.rows.grad_loss_rows)
-            factor *= ((const R *)p.rows.grad_loss_rows)[r.row];
-        if (p.row_weights)
-            factor *= ((const R *)p.row_weights)[r.row];
-        g.scale = (N)factor;
+        g.scale = (N)factor_of(r.row);
         if (has_masses())
             g.rest = reduces()         ? s.mass
                      : p.class_weights ? of_block.smooth * (N)scratch()->class_weights

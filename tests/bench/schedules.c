@@ -86,7 +86,7 @@ static int list_cross_entropy(int cell) {
             add("held", gpulossi_module(GPULOSSI_MODULE_cross_entropy_held_f32, d.dtype), group, rows);
     for (group = NARROWEST; group <= GPULOSSI_BLOCK; group *= 2)
         add("streamed", gpulossi_module(GPULOSSI_MODULE_cross_entropy_streamed_f32, d.dtype), group, rows);
-    stretch = stretch < GPULOSSI_BLOCK ? stretch : GPULOSSI_BLOCK;
+    stretch = stretch < GPULOSSI_SHORT_ROWS ? stretch : GPULOSSI_SHORT_ROWS;
     if (gpulossi_is_short(&cross_entropy))
         add("short_rows", gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_short_rows_f32, d.dtype), GPULOSSI_BLOCK,
             (rows + stretch - 1) / stretch);

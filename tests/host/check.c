@@ -141,10 +141,19 @@ void expect_divisor(unsigned flags, double divisor, double scale, int prepares, 
         fail_msg("line %d: the divisor is %g, the factor %g", line, rows->divisor, rows->grad_scale);
 }
 
+unsigned shared_bytes_of(const fake_launched *l) {
+    return strstr(l->entry, "_ring_") != NULL ? 98304 : 0;
+}
+
+unsigned blocks_at_once(const fake_launched *l) {
+    return (unsigned)(fake.multiprocessors * (shared_bytes_of(l) > 0 ? fake.blocks_shared : fake.blocks_small));
+}
+
 void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line) {
     uint64_t groups = GPULOSSI_BLOCK / group, blocks = ((uint64_t)rows + groups - 1) / groups;
     if (l->parameters.rows.group != group)
         fail_msg("line %d: %u threads share %lld classes, instead of %u", line, l->parameters.rows.group,
                  (long long)l->parameters.rows.classes, group);
-    assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
+    assert_int_equal(l->grid, blocks < blocks_at_once(l) ? blocks : blocks_at_once(l));
+    assert_int_equal(l->shared_bytes, shared_bytes_of(l));
 }

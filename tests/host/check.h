@@ -64,6 +64,9 @@ const fake_launched *last_launch(void);
  * far as the host knows them, and whether another launch, which counts the rows, came before it. */
 enum { BY_DATA = GPULOSSI_DATA_DIVISOR, BY_PREPARED = GPULOSSI_DATA_DIVISOR | GPULOSSI_PREPARED };
 void expect_divisor(unsigned flags, double divisor, double scale, int prepares, int line);
+/* Blocks of a launch without clusters that run at once, and the bytes of shared memory that each of them asks for. */
+unsigned blocks_at_once(const fake_launched *l);
+unsigned shared_bytes_of(const fake_launched *l);
 /* So many threads share a row, and there are as many blocks as the rows take, or as run at once. */
 void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line);
 

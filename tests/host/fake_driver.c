@@ -370,6 +370,7 @@ void fake_reset(void) {
     fake.multiprocessors = 132;
     fake.blocks_small = 8;
     fake.blocks_large = 4;
+    fake.blocks_shared = 2;
     fake.has_clusters = 1;
     fake.shared_optin = 232448;
     memcpy(fake.active_clusters, active_clusters, sizeof active_clusters);

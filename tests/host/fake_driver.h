@@ -33,8 +33,11 @@ typedef struct fake_module {
     char *ptx; /* as it was given */
     char entry[64];
     int live, release_failed;
-    int for_clusters; /* its text is for GPUs that have them */
+    int is_new;       /* its text is for GPUs that have clusters ... */
+    int for_clusters; /* ... and is launched in them */
+    int occupancies;  /* how often it was asked how many blocks a multiprocessor takes */
     unsigned shared_bytes_allowed;
+    int shared_bytes_set; /* so many were asked for; 0: nothing */
     int non_portable_allowed;
 } fake_module;
 
@@ -63,7 +66,8 @@ typedef struct fake_filled {
 struct fake_driver {
     /* What it plays; see fake_reset for the defaults. */
     int driver_version, devices, major, minor, multiprocessors;
-    int blocks_small, blocks_large; /* resident blocks by size */
+    int blocks_small, blocks_large; /* resident blocks by size ... */
+    int blocks_shared;              /* ... and of kernels that ask for shared memory */
     int has_clusters, shared_optin;
     int active_clusters[FAKE_CLUSTER_SIZES];
     int capturing;

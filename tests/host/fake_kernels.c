@@ -24,6 +24,10 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
         fake_violate("cuModuleLoadDataEx during capture");
     if (strstr(ptx, ".target sm_") != NULL && atoi(strstr(ptx, ".target sm_") + 11) > 10 * fake.major + fake.minor)
         fake_violate("cuModuleLoadDataEx of a text for newer GPUs");
+    if (fake.driver_version < (strncmp(ptx, ".version 8.", 11) == 0   ? 12000
+                               : strncmp(ptx, ".version 7.", 11) == 0 ? 11000
+                                                                      : 9000))
+        fake_violate("cuModuleLoadDataEx of a text for newer drivers");
     if (entry == NULL || !fake_room(fake.modules, "modules"))
         code = 218;
     if (code != 0) {
@@ -34,9 +38,10 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     made->context = fake_current();
     made->live = 1;
     made->ptx = strdup(ptx);
-    made->for_clusters = strstr(ptx, "\n.target sm_90\n") != NULL;
+    made->is_new = strstr(ptx, "\n.target sm_90\n") != NULL;
     made->shared_bytes_allowed = 48 * 1024;
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
+    made->for_clusters = made->is_new && strstr(made->entry, "_ring_") == NULL;
     *module = made;
     fake.modules++;
     return fake_end(0);
@@ -64,11 +69,12 @@ int fake_module_function(void **function, void *handle, const char *name) {
 }
 int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes) {
     int code = fake_begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);
-    (void)function;
-    if (shared_bytes != 0)
-        fake_violate("occupancy asked for with dynamic shared memory");
+    fake_module *module = (fake_module *)function;
+    module->occupancies++;
+    if (shared_bytes != (module->is_new ? module->shared_bytes_allowed : 0))
+        fake_violate("occupancy of %s asked for with %u bytes", module->entry, (unsigned)shared_bytes);
     if (code == 0)
-        *blocks = threads > 256 ? fake.blocks_large : fake.blocks_small;
+        *blocks = shared_bytes > 0 ? fake.blocks_shared : threads > 256 ? fake.blocks_large : fake.blocks_small;
     return fake_end(code);
 }
 
@@ -165,7 +171,7 @@ int fake_function_attribute(void *function, int attribute, int value) {
     if (attribute != 8 && attribute != 9 && attribute != 14)
         fake_violate("cuFuncSetAttribute of %d", attribute);
     if (code == 0 && attribute == 8)
-        module->shared_bytes_allowed = (unsigned)value;
+        module->shared_bytes_set = (int)(module->shared_bytes_allowed = (unsigned)value);
     else if (code == 0 && attribute == 14)
         module->non_portable_allowed = value;
     return fake_end(code);
@@ -201,6 +207,8 @@ static int launch(const char *symbol, void *function, const fake_config *config,
                      block[2]);
     if (!module->for_clusters && strcmp(symbol, "cuLaunchKernel") != 0)
         fake_violate("%s of %s", symbol, module->entry);
+    if (config->shared_bytes > module->shared_bytes_allowed)
+        fake_violate("%s of %s with %u bytes", symbol, module->entry, config->shared_bytes);
     if (module->for_clusters && (cluster == 0 || (cluster > 1 && active_clusters(cluster) == 0)))
         fake_violate("%s of clusters that are too large", symbol);
     if (code != 0 || !fake_room(fake.launches, "launches"))

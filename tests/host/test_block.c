@@ -20,8 +20,15 @@ static const char *module_name(int module) {
     return gpulossi_image_of(module)->entry + strlen("gpuloss_");
 }
 
+/* Texts for newer GPUs are in the first version of PTX that has what they take. */
+static const char *version_of(int module) {
+    const int target = gpulossi_target_of(module);
+    return target == GPULOSSI_CLUSTER_GPU ? "8.0" : target == 80 ? "7.0" : "6.0";
+}
+
 static int is_for_clusters(int module) {
-    return gpulossi_target_of(module) == GPULOSSI_CLUSTER_GPU;
+    return gpulossi_target_of(module) == GPULOSSI_CLUSTER_GPU &&
+           strncmp(module_name(module), "cross_entropy_ring_", 19);
 }
 
 static FILE *open_in_folder(const char *name, const char *suffix) {
@@ -71,8 +78,7 @@ static void every_module_has_its_text(void **state) {
             fail_msg("%s/%s.ptx is not what gpuloss.h holds: run `make ptx`", folder, module_name(module));
         assert_int_equal(text[count], 0);
         assert_null(memchr(text, 0, count));
-        snprintf(begin, sizeof begin, ".version %s\n.target sm_%d\n", is_for_clusters(module) ? "7.8" : "6.0",
-                 gpulossi_target_of(module));
+        snprintf(begin, sizeof begin, ".version %s\n.target sm_%d\n", version_of(module), gpulossi_target_of(module));
         assert_int_equal(strncmp((char *)text, begin, strlen(begin)), 0);
         assert_int_equal(strstr((char *)text, "barrier.cluster") != NULL, is_for_clusters(module));
         snprintf(entry, sizeof entry, ".entry %s(", image->entry);
@@ -117,12 +123,9 @@ static void every_module_has_its_row(void **state) {
         assert_int_equal(r.packed, image->packed_bytes);
         assert_in_range(r.registers, 8, 255);
         assert_in_range(r.shared, 0, 48 * 1024);
-        /* What a GPU is asked to have for each kind. */
-        if (is_for_clusters(module))
-            assert_in_range(r.shared + GPULOSSI_SLOTS * GPULOSSI_BLOCK * GPULOSSI_VECTOR_BYTES, 0,
-                            GPULOSSI_CLUSTER_SHARED_BYTES);
-        else
-            assert_int_equal(gpulossi_target_of(module), 70);
+        /* What a GPU is asked to have beside the slots. */
+        if (gpulossi_shared_of(module) > 0)
+            assert_in_range(r.shared, 0, GPULOSSI_SHARED_BESIDES);
         if (r.spills != 0)
             fail_msg("%s spills %ld bytes", r.module, r.spills);
     }

@@ -17,29 +17,31 @@ static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, c
     return last_launch();
 }
 #define TAKES(change, name)                                                                                            \
-    d = base;                                                                                                          \
-    change;                                                                                                            \
-    expect_kernel(&d, name, __LINE__)
+    do {                                                                                                               \
+        d = base;                                                                                                      \
+        change;                                                                                                        \
+        expect_kernel(&d, name, __LINE__);                                                                             \
+    } while (0)
 
 /* Each option by itself leaves the kernels that know none; what is given its neutral value does not. `plain_of_lse`:
- * the kernel where no state of a row is to be found. */
+ * the kernel where no state of a row is to be found. `shared`: where logits are taken as they are. */
 static void every_option_alone(const gpuloss_cross_entropy_desc *call, const char *plain, const char *plain_of_lse,
-                               const char *options) {
+                               const char *shared) {
     gpuloss_cross_entropy_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     TAKES((void)0, plain);
-    TAKES(d.class_weights = AT(6), options);
-    TAKES(d.row_weights = AT(6), options);
-    TAKES(d.label_smoothing = 1e-9, options);
-    TAKES(d.lse_square_scale = 1e-9, options);
-    TAKES(d.logit_scale = 1.5, options);
-    TAKES(d.logit_scale = -1.0, options);
-    TAKES(d.softcap = 1e30, options);
-    TAKES(d.z_loss = AT(6), options);
-    TAKES(d.z_loss_rows = AT(6), options);
-    TAKES(d.argmax = (int64_t *)AT(6), options);
-    TAKES(d.correct = (int64_t *)AT(6), options);
-    TAKES(d.grad_dtype = other, options);
+    TAKES(d.class_weights = AT(6), shared);
+    TAKES(d.row_weights = AT(6), shared);
+    TAKES(d.label_smoothing = 1e-9, shared);
+    TAKES(d.lse_square_scale = 1e-9, shared);
+    TAKES(d.logit_scale = 1.5, "options");
+    TAKES(d.logit_scale = -1.0, "options");
+    TAKES(d.softcap = 1e30, "options");
+    TAKES(d.z_loss = AT(6), shared);
+    TAKES(d.z_loss_rows = AT(6), shared);
+    TAKES(d.argmax = (int64_t *)AT(6), shared);
+    TAKES(d.correct = (int64_t *)AT(6), shared);
+    TAKES(d.grad_dtype = other, "options");
     TAKES(give_probabilities(&d), "probabilities");
     TAKES((give_probabilities(&d), d.label_smoothing = 0.5), "probabilities");
     TAKES((give_probabilities(&d), d.grad_logits = NULL, d.grad_target_probabilities = AT(6)), "probabilities");
@@ -75,7 +77,7 @@ static void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross
     gpuloss_destroy(context);
 }
 
-/* Double has no kernels for clusters. */
+/* Double has no kernels for clusters, and none with a ring. */
 static int has_clusters(gpuloss_dtype dtype) {
     return dtype != GPULOSS_F64;
 }
@@ -94,12 +96,13 @@ static void options_leave_the_plain_kernels(void **state) {
 
 /* Probabilities and columns have no kernels for clusters either. */
 static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
-    d.classes = 1 << 20;
+    const int has = has_clusters(d.dtype);
+    d.classes = 1 << 16;
     d.rows = 8;
-    if (has_clusters(d.dtype))
-        every_option_alone(&d, "clustered", "streamed", "options_clustered");
-    else
-        every_option_alone(&d, "streamed", "streamed", "options");
+    every_option_alone(&d, has ? "clustered" : "streamed", has ? "ring" : "streamed", has ? "options_kept" : "options");
+    d.rows = 1000;
+    d.classes = 1500 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    every_option_alone(&d, has ? "ring" : "held", has ? "ring" : "held", "options");
 }
 
 static void options_leave_the_plain_kernels_of_clusters(void **state) {
@@ -107,29 +110,39 @@ static void options_leave_the_plain_kernels_of_clusters(void **state) {
     on_every_dtype(new_context(), check_options_of_clusters);
 }
 
-/* Rows of so many vectors, each of which begins on 16 bytes, with and without options. */
+/* Rows of so many vectors, with and without options. Those without may begin anywhere, and touch one more then; with
+ * options these go to the kernel that takes all. */
 static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const char *plain, const char *options,
                            int line) {
     const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    gpuloss_cross_entropy_desc anywhere = d;
     d.classes = vectors * width;
     expect_kernel(&d, plain, line);
-    d.z_loss = AT(6);
+    anywhere.logits_stride = vectors * width + 1;
+    anywhere.classes = (vectors - 1) * width - width + 2;
+    expect_kernel(&anywhere, plain, line);
+    d.z_loss = anywhere.z_loss = AT(6);
     expect_kernel(&d, options, line);
-    /* The last one has a single element, and rows that begin anywhere touch one more. */
+    expect_kernel(&anywhere, "options", line);
+    /* The last vector has a single element. */
+    d.logits_stride = vectors * width;
+    d.grad_logits_stride = vectors * width;
     d.classes = (vectors - 1) * width + 1;
-    expect_kernel(&d, options, line);
-    d.logits_stride = vectors * width + 1;
-    d.classes = (vectors - 1) * width - width + 2;
     expect_kernel(&d, options, line);
 }
 #define ROWS_OF(vectors, plain, options) expect_rows_of(vectors, d, plain, options, __LINE__)
 
-/* With a gradient: rows that a block can't hold. */
+/* With a gradient: rows that a warp can't hold go to the ring, and the longest to clusters; with options, rows that a
+ * block can't hold. */
 static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
-        ROWS_OF(2048, "held", "options");
-        ROWS_OF(2049, has ? "clustered" : "streamed", has ? "options_clustered" : "options");
+        ROWS_OF(256, "held", "options");
+        ROWS_OF(257, has ? "ring" : "held", "options");
+        ROWS_OF(2048, has ? "ring" : "held", "options");
+        ROWS_OF(2049, has ? "ring" : "streamed", has ? "options_kept" : "options");
+        ROWS_OF(4096, has ? "ring" : "streamed", has ? "options_kept" : "options");
+        ROWS_OF(4097, has ? "clustered" : "streamed", has ? "options_kept" : "options");
     }
 }
 
@@ -138,21 +151,64 @@ static void long_rows_that_are_written(void **state) {
     on_every_dtype(new_context(), check_rows_that_are_written);
 }
 
-/* Without: only rows that are fewer than the multiprocessors, and worth two blocks. */
+/* The loss of many long rows is for blocks that take several of them at a time; where they are few or short, or logits
+ * or weights are not read as they are, it is not. */
+static void rows_taken_together(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    context = new_context();
+    base.grad_logits = NULL;
+    base.rows = 8 * fake.multiprocessors;
+    base.classes = 4096;
+    base.argmax = (int64_t *)AT(6);
+    TAKES((void)0, "options_together");
+    expect_row_group(last_launch(), d.rows, GPULOSSI_BLOCK, __LINE__);
+    TAKES((d.dtype = GPULOSS_BF16, d.classes = 8192), "options_together");
+    TAKES((d.dtype = GPULOSS_F64, d.classes = 8192), "options");
+    TAKES((d.label_smoothing = 0.5, d.class_weights = AT(7)), "options_together");
+    TAKES(d.rows--, "options");
+    TAKES(d.classes = 4092, "options");
+    TAKES(d.classes = 4097, "options");
+    TAKES(d.softcap = 1, "options");
+    TAKES(d.logit_scale = 2, "options");
+    TAKES(d.lse_in = AT(7), "options");
+    TAKES(d.grad_logits = AT(7), "options");
+    TAKES((d.label_smoothing = 0.5, d.class_weights = (const char *)AT(7) + 4), "options");
+    TAKES(d.class_weights = (const char *)AT(7) + 4, "options_together");
+    TAKES((d.dtype = GPULOSS_F16, d.classes = INT32_MAX / 8 * 8), "options_together");
+    TAKES((d.dtype = GPULOSS_F16, d.classes = (int64_t)INT32_MAX + 1), "options");
+    /* The same of rows that are written by clusters, and of what is written. */
+    base.grad_logits = AT(4);
+    base.classes = 20000;
+    TAKES((void)0, "options_kept");
+    TAKES(d.logits = (const char *)d.logits + 4, "options");
+    TAKES(d.grad_logits = (char *)d.grad_logits + 4, "options");
+    TAKES(d.grad_logits_stride = d.classes + 1, "options");
+    TAKES(d.grad_logits_stride = d.classes + 4, "options_kept");
+    gpuloss_destroy(context);
+}
+
+/* Rows that are fewer than the multiprocessors, and worth two blocks, are for clusters with and without a gradient. */
 static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     d.rows = fake.multiprocessors - 1;
-    ROWS_OF(2047, "held", "options");
-    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
+    ROWS_OF(256, "held", "options");
+    ROWS_OF(257, has ? "ring" : "held", "options");
+    ROWS_OF(2047, has ? "ring" : "held", "options");
+    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_kept" : "options");
     d.grad_logits = NULL;
-    ROWS_OF(2047, "held", "options");
-    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
+    ROWS_OF(1023, "held", "options");
+    ROWS_OF(1024, has ? "ring" : "held", "options");
+    ROWS_OF(2047, has ? "ring" : "held", "options");
+    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_kept" : "options");
     d.rows = 1;
-    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_clustered" : "options");
+    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_kept" : "options");
     d.rows = fake.multiprocessors;
-    ROWS_OF(2048, "held", "options");
-    ROWS_OF(2049, "streamed", "options");
-    ROWS_OF(1 << 16, "streamed", "options");
+    ROWS_OF(1023, "held", "options");
+    ROWS_OF(1024, has ? "ring" : "held", "options");
+    ROWS_OF(2048, has ? "ring" : "held", "options");
+    ROWS_OF(2049, has ? "ring" : "streamed", "options");
+    ROWS_OF(1 << 16, has ? "ring" : "streamed", "options");
 }
 
 static void long_rows_that_are_few(void **state) {
@@ -167,7 +223,8 @@ static void long_rows_that_are_none(void **state) {
     context = new_context();
     d.rows = 0;
     d.classes = 1 << 20;
-    expect_kernel(&d, "streamed", __LINE__);
+    expect_kernel(&d, "ring", __LINE__);
+    assert_int_equal(last_launch()->grid, 1);
     d.softcap = 2.0;
     expect_kernel(&d, "options", __LINE__);
     assert_int_equal(last_launch()->grid, 1);
@@ -190,7 +247,7 @@ static void shards_leave_the_plain_kernels(void **state) {
         base.rows = 8;
         base.classes = 1 << 18;
         base.total_classes = 1 << 20;
-        TAKES((void)0, base.dtype == GPULOSS_F64 ? "options" : "options_clustered");
+        TAKES((void)0, base.dtype == GPULOSS_F64 ? "options" : "options_kept");
         TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), "options");
     }
     gpuloss_destroy(context);
@@ -201,24 +258,113 @@ static void expect_group(const gpuloss_cross_entropy_desc *d, const char *name, 
 }
 
 /* The fewest threads that can hold a row do; a vector more takes twice as many, and a block streams what it can't hold.
- */
+ * A row that is written does not go to one thread that would hold more than half of what it can. */
 static void check_groups_of_held_rows(gpuloss_cross_entropy_desc d) {
+    const int width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
     unsigned group;
     d.grad_logits_stride = 1 << 16; /* no stretch of memory */
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
         const char *next = group < GPULOSSI_BLOCK ? "held" : "streamed";
-        d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
-        expect_group(&d, "held", group, __LINE__);
+        d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * width;
+        expect_group(&d, "held", group > 1 ? group : 2, __LINE__);
         d.classes++;
         expect_group(&d, next, group < GPULOSSI_BLOCK ? 2 * group : group, __LINE__);
     }
     d.classes = 1;
     expect_group(&d, "held", 1, __LINE__);
+    d.classes = 4 * width;
+    expect_group(&d, "held", 1, __LINE__);
+    d.classes = 5 * width;
+    expect_group(&d, "held", 2, __LINE__);
+    d.grad_logits = NULL;
+    d.grad_logits_stride = 0;
+    expect_group(&d, "held", 1, __LINE__);
+    d.classes = 8 * width;
+    expect_group(&d, "held", 1, __LINE__);
+    d.classes = 9 * width;
+    expect_group(&d, "held", 2, __LINE__);
 }
 
 static void groups_of_held_rows(void **state) {
     (void)state;
     on_every_dtype(new_context_without_clusters(), check_groups_of_held_rows);
+}
+
+/* Rows of the ring: about 8 vectors a thread, of half the bytes 16 with a gradient and 32 without, as long as the rows
+ * fill the GPU; and fewer threads for a row where their last step of 8 vectors would be nearly empty. */
+static void groups_of_the_ring(void **state) {
+    static const struct {
+        int bytes, writes;
+        int64_t rows, vectors;
+        unsigned group;
+    } cases[] = {{4, 1, 1 << 20, 257, 64},
+                 {4, 1, 1 << 20, 512, 64},
+                 {4, 1, 1 << 20, 513, 128},
+                 {4, 1, 1 << 20, 1024, 128},
+                 {4, 1, 1 << 20, 1025, 256},
+                 {4, 1, 1 << 20, 4096, 256},
+                 {4, 1, 140, 257, 64},
+                 {4, 1, 140, 512, 64},
+                 {4, 0, 1 << 20, 1024, 128},
+                 {4, 0, 1 << 20, 1025, 256},
+                 {4, 0, 1 << 20, 2049, 256},
+                 {2, 1, 1 << 20, 257, 32},
+                 {2, 1, 1 << 20, 512, 32},
+                 {2, 1, 1 << 20, 513, 64},
+                 {2, 1, 1 << 20, 1024, 64},
+                 {2, 1, 1 << 20, 1025, 128},
+                 {2, 1, 1 << 20, 2048, 128},
+                 {2, 1, 1 << 20, 2049, 256},
+                 {2, 0, 1 << 20, 1024, 32},
+                 {2, 0, 1 << 20, 2048, 64},
+                 {2, 0, 1 << 20, 4096, 128},
+                 {2, 0, 1 << 20, 16384, 256},
+                 {2, 0, 1 << 20, 100000, 256},
+                 /* Few rows: 512 threads for each of 132 multiprocessors are 2112 rows of 32. */
+                 {2, 1, 2112, 257, 32},
+                 {2, 1, 2111, 257, 64},
+                 {2, 1, 1056, 1024, 64},
+                 {2, 1, 1055, 1024, 128},
+                 {2, 1, 140, 1024, 128},
+                 {2, 1, 140, 1025, 256},
+                 {2, 0, 2112, 1024, 32},
+                 {2, 0, 2111, 1024, 64},
+                 {2, 0, 140, 1024, 128},
+                 {2, 0, 140, 1025, 256},
+                 /* Last steps that are less than half full, of twice as many rows. */
+                 {4, 0, 1 << 20, 4096, 256},
+                 {4, 0, 1 << 20, 4097, 64},
+                 {4, 0, 1 << 20, 5120, 128},
+                 {4, 0, 1 << 20, 5121, 256},
+                 {4, 0, 1 << 20, 14337, 128},
+                 {4, 0, 1 << 20, 16385, 256},
+                 {4, 0, 528, 4097, 128},
+                 {4, 0, 527, 4097, 256},
+                 {4, 0, 1056, 4097, 64},
+                 {4, 0, 1055, 4097, 128},
+                 {2, 0, 1 << 20, 1025, 32},
+                 {2, 0, 1 << 20, 1280, 32},
+                 {2, 0, 1 << 20, 1281, 64},
+                 {2, 0, 1 << 20, 2049, 32},
+                 {2, 0, 1 << 20, 2305, 64},
+                 {2, 0, 1 << 20, 2561, 128},
+                 {2, 0, 2112, 1025, 32},
+                 {2, 0, 2111, 1025, 64}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < DTYPES * (sizeof cases / sizeof cases[0]); i++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        const size_t c = i / DTYPES;
+        d.dtype = every_dtype[i % DTYPES].dtype;
+        if (every_dtype[i % DTYPES].bytes != cases[c].bytes)
+            continue;
+        d.rows = cases[c].rows;
+        d.classes = cases[c].vectors * 16 / cases[c].bytes;
+        d.grad_logits = cases[c].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
+        expect_group(&d, "ring", cases[c].group, __LINE__);
+    }
+    gpuloss_destroy(context);
 }
 
 /* Rows that do not all begin on 16 bytes, of which many lie in one stretch of memory without a gap. */
@@ -312,6 +458,42 @@ static void groups_of_columns(void **state) {
     gpuloss_destroy(context);
 }
 
+/* Columns by vectors, where there are enough of them, all on 16 bytes: warps share the classes of 256 bytes of them. */
+static void check_planes(gpuloss_cross_entropy_desc base) {
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
+    const char *planes = bytes < 8 && fake.major >= 8 ? "planes" : "columns";
+    gpuloss_cross_entropy_desc d;
+    base.inner = width;
+    base.rows = fake.multiprocessors * 2 * 256 / bytes;
+    base.classes = 15;
+    TAKES((void)0, planes);
+    if (strcmp(planes, "planes") == 0) {
+        assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 8);
+        assert_int_equal(last_launch()->parameters.rows.group, 32);
+    }
+    TAKES(d.rows -= width, "columns");
+    if (bytes < 8)
+        TAKES((d.inner = width / 2, d.classes = 16), "columns");
+    TAKES(d.logits = (const char *)d.logits + 8, "columns");
+    TAKES(d.grad_logits = (char *)d.grad_logits + 8, "columns");
+    TAKES(d.grad_logits = NULL, planes);
+    TAKES(d.softcap = 2.0, "columns");
+    TAKES(d.inner *= 2, planes);
+    TAKES(d.classes = 16, planes);
+    if (strcmp(planes, "planes") == 0)
+        assert_int_equal(last_launch()->parameters.rows.group, 64);
+}
+
+static void planes_of_columns(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_planes);
+    on_every_dtype(new_context_without_clusters(), check_planes);
+    fake.major = 8;
+    on_every_dtype(new_context(), check_planes);
+    fake.major = 7;
+    on_every_dtype(new_context(), check_planes);
+}
+
 /* Vectors are of the logits where classes are innermost, and nowhere else: what begins on 16 bytes is told. */
 static void even_rows(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
@@ -338,13 +520,16 @@ int choice_tests(void) {
         TEST(options_leave_the_plain_kernels),
         TEST(options_leave_the_plain_kernels_of_clusters),
         TEST(long_rows_that_are_written),
+        TEST(rows_taken_together),
         TEST(long_rows_that_are_few),
         TEST(long_rows_that_are_none),
         TEST(shards_leave_the_plain_kernels),
         TEST(groups_of_held_rows),
+        TEST(groups_of_the_ring),
         TEST(short_rows_in_stretches),
         TEST(groups_of_rows_with_options),
         TEST(groups_of_columns),
+        TEST(planes_of_columns),
         TEST(even_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,15 +20,15 @@ static gpuloss_kl_div_desc pairs_of(int64_t rows, int64_t vectors) {
     return d;
 }
 
-/* size: blocks of a cluster. slots: of each array. */
-static void expect_clusters(const char *entry, int arrays, unsigned clusters, unsigned size, unsigned slots, int line) {
+/* size: blocks of a cluster. slots: of each array. The room for them is the same in every launch. */
+static void expect_clusters(const char *entry, unsigned clusters, unsigned size, unsigned slots, int line) {
     const fake_launched *l = last_launch();
     if (strcmp(l->entry, entry) != 0)
         fail_msg("line %d: %s is launched instead of %s", line, l->entry, entry);
     if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.slots != slots)
         fail_msg("line %d: %u blocks in clusters of %u, with %u slots", line, l->grid, l->cluster,
                  l->parameters.rows.slots);
-    assert_int_equal(l->shared_bytes, slots * (unsigned)arrays * 256 * 16);
+    assert_int_equal(l->shared_bytes, 65536);
     assert_int_equal(l->block, 256);
     assert_int_equal(l->parameters.rows.group, 256);
     assert_ptr_equal(l->stream, stream_number(1));
@@ -38,21 +38,42 @@ static void expect_clusters(const char *entry, int arrays, unsigned clusters, un
 static void expect_cross_entropy(const gpuloss_cross_entropy_desc *d, const char *entry, unsigned clusters,
                                  unsigned size, unsigned slots, int line) {
     expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
-    expect_clusters(entry, 1, clusters, size, slots, line);
+    expect_clusters(entry, clusters, size, slots, line);
 }
 static void expect_kl_div(const gpuloss_kl_div_desc *d, const char *entry, unsigned clusters, unsigned size,
                           unsigned slots, int line) {
     expect_ok_(gpuloss_kl_div(context, d, stream_number(1)), line);
-    expect_clusters(entry, 2, clusters, size, slots, line);
+    expect_clusters(entry, clusters, size, slots, line);
 }
 
-static void expect_rows(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
+static void expect_plain(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
     gpuloss_cross_entropy_desc d = rows_of(rows, vectors);
     expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", clusters, size, slots, line);
-    d.softcap = 2.0;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_options_clustered_f32", clusters, size, slots, line);
 }
+static void expect_kept(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
+    gpuloss_cross_entropy_desc d = rows_of(rows, vectors);
+    d.z_loss = AT(6);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_options_kept_f32", clusters, size, slots, line);
+}
+static void expect_rows(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
+    expect_plain(rows, vectors, clusters, size, slots, line);
+    expect_kept(rows, vectors, clusters, size, slots, line);
+}
+#define PLAIN(rows, vectors, clusters, size, slots) expect_plain(rows, vectors, clusters, size, slots, __LINE__)
+#define KEPT(rows, vectors, clusters, size, slots) expect_kept(rows, vectors, clusters, size, slots, __LINE__)
 #define ROWS(rows, vectors, clusters, size, slots) expect_rows(rows, vectors, clusters, size, slots, __LINE__)
+
+/* A call with options that no cluster keeps the rows of is none for clusters at all. */
+static void expect_not_kept(gpuloss_cross_entropy_desc d, int line) {
+    const fake_launched *l;
+    d.z_loss = AT(6);
+    expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
+    l = last_launch();
+    if (strcmp(l->entry, "gpuloss_cross_entropy_options_f32") != 0 || l->cluster != 0)
+        fail_msg("line %d: %s is launched, in clusters of %u", line, l->entry, l->cluster);
+    assert_int_equal(l->parameters.rows.slots, 0);
+    expect_row_group(l, d.rows, 256, line);
+}
 
 static void expect_pairs(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
     gpuloss_kl_div_desc d = pairs_of(rows, vectors);
@@ -60,14 +81,15 @@ static void expect_pairs(int64_t rows, int64_t vectors, unsigned clusters, unsig
 }
 #define PAIRS(rows, vectors, clusters, size, slots) expect_pairs(rows, vectors, clusters, size, slots, __LINE__)
 
-/* The smallest cluster that keeps a row, in the fewest slots; the longest rows are kept in part. */
+/* The smallest cluster that keeps a row, in the fewest slots; the longest rows are kept in part, or, with options, not
+ * at all. */
 static void clusters_keep_a_row(void **state) {
     (void)state;
     context = new_context();
-    ROWS(1000, 2049, 396, 1, 12);
-    ROWS(1000, 3072, 396, 1, 12);
-    ROWS(1000, 3073, 396, 1, 16);
-    ROWS(1000, 4096, 396, 1, 16);
+    KEPT(1000, 2049, 396, 1, 12);
+    KEPT(1000, 3072, 396, 1, 12);
+    KEPT(1000, 3073, 396, 1, 16);
+    KEPT(1000, 4096, 396, 1, 16);
     ROWS(1000, 4097, 198, 2, 12);
     ROWS(1000, 8192, 198, 2, 16);
     ROWS(1000, 8193, 96, 4, 12);
@@ -76,9 +98,53 @@ static void clusters_keep_a_row(void **state) {
     ROWS(1000, 32768, 46, 8, 16);
     ROWS(1000, 32769, 20, 16, 12);
     ROWS(1000, 65536, 20, 16, 16);
-    ROWS(1000, 65537, 20, 16, 16);
-    ROWS(1000, 250000, 20, 16, 16);
-    ROWS(1, 1 << 27, 1, 16, 16);
+    PLAIN(1000, 65537, 20, 16, 16);
+    PLAIN(1000, 250000, 20, 16, 16);
+    PLAIN(1, 1 << 27, 1, 16, 16);
+    expect_not_kept(rows_of(1000, 65537), __LINE__);
+    expect_not_kept(rows_of(1, 65537), __LINE__);
+    expect_not_kept(rows_of(1000, 250000), __LINE__);
+    gpuloss_destroy(context);
+}
+
+/* Weights take the room of a vector for a vector of floats, which is two of half the bytes; what finds none then is not
+ * kept. */
+static void clusters_keep_weights(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t vectors;
+        unsigned clusters, size, slots;
+    } rows[] = {{GPULOSS_F32, 2049, 198, 2, 8},  {GPULOSS_F32, 4097, 96, 4, 8},   {GPULOSS_F32, 32064, 20, 16, 8},
+                {GPULOSS_F32, 32768, 20, 16, 8}, {GPULOSS_BF16, 2049, 96, 4, 4},  {GPULOSS_BF16, 4096, 96, 4, 4},
+                {GPULOSS_BF16, 4097, 46, 8, 4},  {GPULOSS_BF16, 16384, 20, 16, 4}};
+    gpuloss_cross_entropy_desc d;
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        d = rows_of(1000, rows[i].vectors);
+        d.dtype = rows[i].dtype;
+        d.classes = rows[i].vectors * (d.dtype == GPULOSS_F32 ? 4 : 8);
+        d.lse_square_scale = 0.5;
+        d.label_smoothing = 0.5;
+        expect_cross_entropy(&d,
+                             d.dtype == GPULOSS_F32 ? "gpuloss_cross_entropy_options_kept_f32"
+                                                    : "gpuloss_cross_entropy_options_kept_bf16",
+                             rows[i].clusters, rows[i].size, rows[i].slots, __LINE__);
+    }
+    d = rows_of(1000, 32769);
+    d.label_smoothing = 0.5;
+    expect_not_kept(d, __LINE__);
+    d.label_smoothing = 0.0;
+    d.z_loss = AT(6);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_options_kept_f32", 20, 16, 12, __LINE__);
+    d = rows_of(1000, 16385);
+    d.dtype = GPULOSS_BF16;
+    d.classes *= 2;
+    d.label_smoothing = 0.5;
+    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+    assert_string_equal(last_launch()->entry, "gpuloss_cross_entropy_options_bf16");
+    assert_int_equal(last_launch()->cluster, 0);
     gpuloss_destroy(context);
 }
 
@@ -122,9 +188,11 @@ static void clusters_of_distances(void **state) {
 static void no_more_clusters_than_rows(void **state) {
     (void)state;
     context = new_context();
-    ROWS(395, 4096, 395, 1, 16);
-    ROWS(396, 4096, 396, 1, 16);
-    ROWS(397, 4096, 396, 1, 16);
+    KEPT(395, 4096, 395, 1, 16);
+    KEPT(396, 4096, 396, 1, 16);
+    KEPT(397, 4096, 396, 1, 16);
+    ROWS(197, 8192, 197, 2, 16);
+    ROWS(199, 8192, 198, 2, 16);
     ROWS(19, 65536, 19, 16, 16);
     ROWS(21, 65536, 20, 16, 16);
     PAIRS(197, 2049, 197, 2, 8);
@@ -132,7 +200,8 @@ static void no_more_clusters_than_rows(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Few rows go to more blocks, as long as each of them gets four vectors a thread and a multiprocessor is without. */
+/* Few rows go to more blocks, as long as each of them gets four vectors a thread, a multiprocessor is without, and as
+ * many rows go on at a time. */
 static void few_rows_take_larger_clusters(void **state) {
     (void)state;
     context = new_context();
@@ -143,7 +212,7 @@ static void few_rows_take_larger_clusters(void **state) {
     ROWS(1, 8192, 1, 8, 4);
     ROWS(1, 16384, 1, 16, 4);
     ROWS(1, 32768, 1, 16, 8);
-    ROWS(132, 4096, 132, 1, 16);
+    KEPT(132, 4096, 132, 1, 16);
     ROWS(131, 4096, 131, 2, 8);
     ROWS(66, 4096, 66, 2, 8);
     ROWS(65, 4096, 65, 4, 4);
@@ -156,18 +225,23 @@ static void few_rows_take_larger_clusters(void **state) {
     PAIRS(131, 2048, 131, 2, 4);
     PAIRS(132, 2048, 132, 1, 8);
     gpuloss_destroy(context);
+    fake.active_clusters[4] = 15;
+    context = new_context();
+    ROWS(15, 16384, 15, 16, 4);
+    ROWS(16, 16384, 16, 8, 8);
+    gpuloss_destroy(context);
 }
 
 /* Rows that begin anywhere touch a vector more. */
 static void rows_that_begin_anywhere(void **state) {
-    gpuloss_cross_entropy_desc d = rows_of(1000, 4096);
+    gpuloss_cross_entropy_desc d = rows_of(1000, 8192);
     (void)state;
     context = new_context();
     d.logits_stride = d.classes + 1;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 198, 2, 12, __LINE__);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 96, 4, 12, __LINE__);
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, 0);
     d.classes -= 3;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 396, 1, 16, __LINE__);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 198, 2, 16, __LINE__);
     d.logits_stride = d.classes + 3;
     expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, GPULOSSI_EVEN);
@@ -212,8 +286,10 @@ static void the_same_parameters(void **state) {
     clustered.parameters.rows.scratch = last_launch()->parameters.rows.scratch;                                        \
     assert_memory_equal(&clustered.parameters, &last_launch()->parameters, sizeof clustered.parameters)
     SAME(gpuloss_cross_entropy(with, &ce, NULL), gpuloss_cross_entropy(without, &ce, NULL));
-    ce.class_weights = AT(6);
     ce.logits = (const char *)ce.logits + 4;
+    SAME(gpuloss_cross_entropy(with, &ce, NULL), gpuloss_cross_entropy(without, &ce, NULL));
+    ce = rows_of(100, 5000);
+    ce.class_weights = AT(6);
     SAME(gpuloss_cross_entropy(with, &ce, NULL), gpuloss_cross_entropy(without, &ce, NULL));
     SAME(gpuloss_kl_div(with, &kl, NULL), gpuloss_kl_div(without, &kl, NULL));
     kl.target_stride = kl.grad_input_stride = kl.classes + 1;
@@ -227,7 +303,9 @@ static void the_same_parameters(void **state) {
 /* What the longest rows are given on a GPU, or by a driver, that takes no clusters beyond some size. */
 static void expect_largest(unsigned clusters, unsigned size, int line) {
     context = new_context();
-    expect_rows(1000, 200000, clusters, size, 16, line);
+    expect_plain(1000, 200000, clusters, size, 16, line);
+    expect_kept(1000, 4096 * size, clusters, size, 16, line);
+    expect_not_kept(rows_of(1000, 4096 * size + 1), line);
     expect_pairs(1000, 200000, clusters, size, 8, line);
     gpuloss_destroy(context);
 }
@@ -265,10 +343,10 @@ static void sixteen_blocks_are_refused(void **state) {
     expect_largest(46, 8, __LINE__);
     fake.fail_attribute = 0;
     context = new_context();
-    ROWS(1000, 200000, 20, 16, 16);
+    ROWS(1000, 65536, 20, 16, 16);
     for (m = 0; m < fake.modules; m++)
         if (fake.module[m].live)
-            assert_int_equal(fake.module[m].non_portable_allowed, fake.module[m].for_clusters);
+            assert_int_equal(fake.module[m].non_portable_allowed, fake.module[m].is_new);
     gpuloss_destroy(context);
 }
 
@@ -302,7 +380,10 @@ static void expect_no_clusters(int line) {
     if (strcmp(last_launch()->entry, name) != 0 || last_launch()->cluster != 0)                                        \
     fail_msg("line %d: %s is launched", line, last_launch()->entry)
     WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_streamed_f32");
-    ce.softcap = 2.0;
+    ce.classes = 4 * 1024;
+    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_held_f32");
+    ce.classes = 4 * 5000;
+    ce.z_loss = AT(6);
     WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_options_f32");
     ce.rows = 1;
     WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_options_f32");
@@ -312,14 +393,15 @@ static void expect_no_clusters(int line) {
     expect_ok_(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_BF16, NULL), line);
     expect_ok_(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_F16, NULL), line);
     for (m = 0; m < fake.modules; m++)
-        if (fake.module[m].for_clusters)
+        if (fake.module[m].is_new)
             fail_msg("line %d: %s is loaded", line, fake.module[m].entry);
     gpuloss_destroy(context);
 }
 
 static void expect_some_clusters(void) {
     context = new_context();
-    ROWS(1000, 4096, 396, 1, 16);
+    ROWS(1000, 8192, 198, 2, 16);
+    KEPT(1000, 4096, 396, 1, 16);
     PAIRS(1000, 2048, 396, 1, 8);
     gpuloss_destroy(context);
 }
@@ -346,6 +428,12 @@ static void drivers_without_clusters(void **state) {
         expect_no_clusters(__LINE__);
     }
     fake.missing[0] = NULL;
+    /* These come with PTX ISA 7.8, but a part of what the texts take with 8.0. */
+    fake.driver_version = 11080;
+    expect_no_clusters(__LINE__);
+    fake.driver_version = 11999;
+    expect_no_clusters(__LINE__);
+    fake.driver_version = 12000;
     expect_some_clusters();
 }
 
@@ -362,12 +450,94 @@ static void devices_without_clusters(void **state) {
     fake.fail_attribute = 0;
     fake.shared_optin = 48 * 1024;
     expect_no_clusters(__LINE__);
-    fake.shared_optin = GPULOSSI_SLOTS * GPULOSSI_BLOCK * GPULOSSI_VECTOR_BYTES; /* and nothing else */
+    fake.shared_optin = 65536; /* the slots and nothing else */
     expect_no_clusters(__LINE__);
-    fake.shared_optin = 80 * 1024 - 1;
+    fake.shared_optin = 76 * 1024 - 1;
     expect_no_clusters(__LINE__);
-    fake.shared_optin = 80 * 1024;
+    fake.shared_optin = 76 * 1024;
     expect_some_clusters();
+}
+
+static int loaded_rings(void) {
+    int m, rings = 0;
+    for (m = 0; m < fake.modules; m++)
+        rings += fake.module[m].live && strstr(fake.module[m].entry, "_ring_") != NULL;
+    return rings;
+}
+
+/* A ring takes more than clusters do. Without it, rows are held as far as a block can; longer ones go to clusters. */
+static void devices_without_a_ring(void **state) {
+    static const int enough[] = {76 * 1024, 108 * 1024 - 1, 108 * 1024};
+    int i;
+    (void)state;
+    for (i = 0; i < 3; i++) {
+        const int has = i == 2;
+        gpuloss_cross_entropy_desc d = rows_of(1000, 2048);
+        fake.shared_optin = enough[i];
+        context = new_context();
+        expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+        assert_string_equal(last_launch()->entry,
+                            has ? "gpuloss_cross_entropy_ring_f32" : "gpuloss_cross_entropy_held_f32");
+        d.classes = 4 * 2049;
+        expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+        assert_string_equal(last_launch()->entry,
+                            has ? "gpuloss_cross_entropy_ring_f32" : "gpuloss_cross_entropy_clustered_f32");
+        d.grad_logits = NULL;
+        expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+        assert_string_equal(last_launch()->entry,
+                            has ? "gpuloss_cross_entropy_ring_f32" : "gpuloss_cross_entropy_streamed_f32");
+        expect_ok(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_BF16, NULL));
+        assert_int_equal(loaded_rings(), has ? 2 : 0);
+        gpuloss_destroy(context);
+    }
+}
+
+static int ends_with(const char *text, const char *end) {
+    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
+}
+
+/* Kernels of newer GPUs are allowed the shared memory that they take, and no others are. The driver is asked once how
+ * many blocks of each run at once. */
+static void shared_memory_of_every_kernel(void **state) {
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_BF16};
+    int m, i, rings = 0, others = 0;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < 6; i++) {
+        expect_ok(gpuloss_preload(context, i % 2 ? GPULOSS_CROSS_ENTROPY : GPULOSS_KL_DIV, dtypes[i / 2], NULL));
+        expect_ok(gpuloss_preload(context, i % 2 ? GPULOSS_CROSS_ENTROPY : GPULOSS_KL_DIV, dtypes[i / 2], NULL));
+    }
+    for (m = 0; m < fake.modules; m++) {
+        const fake_module *module = &fake.module[m];
+        const int is_ring = strstr(module->entry, "_ring_") != NULL;
+        const int is_other = strstr(module->entry, "_clustered_") != NULL || strstr(module->entry, "_kept_") != NULL;
+        if (module->occupancies != 1 || module->shared_bytes_set != (is_ring ? 98304 : is_other ? 65536 : 0))
+            fail_msg("%s is allowed %d bytes, and was asked about %d times", module->entry, module->shared_bytes_set,
+                     module->occupancies);
+        assert_true(!ends_with(module->entry, "_f64") || module->shared_bytes_set == 0);
+        rings += is_ring;
+        others += is_other;
+    }
+    assert_int_equal(rings, 2);
+    assert_int_equal(others, 8);
+    gpuloss_destroy(context);
+}
+
+/* A ring is launched with the whole of its memory, as a kernel without clusters. */
+static void shared_memory_of_a_ring(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of(1000, 2000);
+    (void)state;
+    context = new_context();
+    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+    assert_string_equal(last_launch()->entry, "gpuloss_cross_entropy_ring_f32");
+    assert_int_equal(last_launch()->shared_bytes, 98304);
+    assert_int_equal(last_launch()->cluster, 0);
+    assert_int_equal(last_launch()->grid, 2 * 132);
+    assert_ptr_equal(last_launch()->stream, stream_number(1));
+    /* What counts its rows is older. */
+    assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
+    assert_int_equal(fake.launch[0].shared_bytes, 0);
+    gpuloss_destroy(context);
 }
 
 /* A kernel that is not given its shared memory is no use: the call says so, and the next one tries again. */
@@ -455,6 +625,7 @@ static void other_calls_take_no_clusters(void **state) {
 int cluster_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(clusters_keep_a_row),
+        TEST(clusters_keep_weights),
         TEST(clusters_keep_a_pair_of_rows),
         TEST(clusters_of_distances),
         TEST(no_more_clusters_than_rows),
@@ -469,6 +640,9 @@ int cluster_tests(void) {
         TEST(gpus_without_clusters),
         TEST(drivers_without_clusters),
         TEST(devices_without_clusters),
+        TEST(devices_without_a_ring),
+        TEST(shared_memory_of_every_kernel),
+        TEST(shared_memory_of_a_ring),
         TEST(shared_memory_is_refused),
         TEST(a_launch_fails),
         TEST(other_calls_take_no_clusters),

@@ -110,6 +110,32 @@ static void fields_of_rows_cut_anew(void **state) {
     gpuloss_destroy(context);
 }
 
+/* Of 16 bits the new rows are up to four times as long, where each of four blocks a multiprocessor gets 32 of them. */
+static void long_rows_cut_anew(void **state) {
+    static const int64_t shortest = 16384;
+    gpuloss_kl_div_desc d = rows_of_floats();
+    int64_t times, many;
+    (void)state;
+    context = new_context();
+    many = 32 * 4 * (int64_t)fake.multiprocessors;
+    d.loss_rows = NULL;
+    for (times = 1; times <= 8; times *= 2) {
+        int64_t before = times == 1 ? 1 : times / 2, classes = times > 4 ? 4 * shortest : times * shortest;
+        d.dtype = GPULOSS_BF16;
+        d.classes = shortest;
+        d.rows = times == 1 ? 1 : times * many;
+        expect_ok(gpuloss_kl_div(context, &d, NULL));
+        assert_int_equal(last_launch()->parameters.kl_div.rows.classes, classes);
+        d.rows = times == 1 ? 2 * many - 1 : times * many - 1;
+        expect_ok(gpuloss_kl_div(context, &d, NULL));
+        assert_int_equal(last_launch()->parameters.kl_div.rows.classes, times > 4 ? 4 * shortest : before * shortest);
+        d.dtype = GPULOSS_F32;
+        expect_ok(gpuloss_kl_div(context, &d, NULL));
+        assert_int_equal(last_launch()->parameters.kl_div.rows.classes, shortest / 2);
+    }
+    gpuloss_destroy(context);
+}
+
 static void fields_of_options(void **state) {
     gpuloss_kl_div_desc d = rows_of_floats();
     gpulossi_kl_div p = parameters_of_rows();
@@ -226,8 +252,8 @@ static void what_is_not_given(void **state) {
 
 int kl_parameter_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew), TEST(fields_of_options),
-        TEST(fields_of_a_sparse_teacher),  TEST(what_is_not_given),
+        TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew),    TEST(long_rows_cut_anew),
+        TEST(fields_of_options),           TEST(fields_of_a_sparse_teacher), TEST(what_is_not_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int ar
     assert_int_equal(clusters, rows->rows < most ? rows->rows : most);
     assert_in_range(rows->slots, 4, 16 / arrays);
     assert_int_equal(rows->slots % 4, 0);
-    assert_int_equal(l->shared_bytes, rows->slots * (unsigned)arrays * 256 * 16);
+    assert_int_equal(l->shared_bytes, 65536);
     assert_true((rows->slots - 4) * threads <= vectors); /* one more may be counted */
     assert_true(rows->slots * threads >= vectors || (l->cluster == 16 && rows->slots == 16 / (unsigned)arrays));
 }
@@ -33,20 +33,22 @@ static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int ar
 /* Short rows that a block takes at a time. */
 static uint64_t rows_of_a_stretch(const fake_launched *l) {
     int64_t rows = GPULOSSI_SHORT / l->parameters.rows.classes;
-    return rows < GPULOSSI_BLOCK ? (uint64_t)rows : GPULOSSI_BLOCK;
+    return rows < GPULOSSI_SHORT_ROWS ? (uint64_t)rows : GPULOSSI_SHORT_ROWS;
 }
 
 /* scratch_bytes: what the query for a workspace says. */
 static void is_sound(gpuloss_context *context, const fake_launched *l, size_t scratch_bytes) {
     const gpulossi_rows *rows = &l->parameters.rows;
+    const uint64_t at_once = blocks_at_once(l);
     gpuloss_info info;
-    uint64_t together, at_once;
+    uint64_t together;
     expect_ok(gpuloss_get_info(context, &info));
-    assert_int_equal(l->shared_bytes, 0);
+    assert_int_equal(info.multiprocessors, fake.multiprocessors);
+    assert_int_equal(l->shared_bytes, shared_bytes_of(l));
     assert_int_equal(rows->slots, 0);
     assert_int_equal(l->cluster, 0);
     assert_int_equal(l->block, GPULOSSI_BLOCK);
-    assert_in_range(l->grid, 1, info.multiprocessors * (l->block > 256 ? fake.blocks_large : fake.blocks_small));
+    assert_in_range(l->grid, 1, at_once);
     assert_true(rows->group >= 1);
     assert_int_equal(rows->group & (rows->group - 1), 0);
     assert_true(rows->group <= l->block);
@@ -56,7 +58,6 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     assert_int_equal(scratch_bytes, sizeof(gpulossi_scratch));
     /* No block of the grid is without a row, unless there is no row at all, and none that could run is missing. */
     together = strstr(l->entry, "short_rows") != NULL ? rows_of_a_stretch(l) : l->block / rows->group;
-    at_once = (uint64_t)info.multiprocessors * (uint64_t)(l->block > 256 ? fake.blocks_large : fake.blocks_small);
     if (rows->rows > 0)
         assert_true(l->grid * together < (uint64_t)rows->rows + together);
     assert_true(l->grid * together >= (uint64_t)rows->rows || l->grid == at_once);
@@ -363,7 +364,7 @@ static void occupancy_limits_the_grid(void **state) {
     gpuloss_kl_div_desc kl = some_kl_div();
     (void)state;
     fake.blocks_small = 3;
-    fake.blocks_large = 2;
+    fake.blocks_shared = 2;
     context = new_context();
     ce.rows = kl.rows = 1 << 20;
     ce.classes = 6000;
@@ -371,17 +372,49 @@ static void occupancy_limits_the_grid(void **state) {
     kl.grad_input = NULL;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
     assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
+    assert_int_equal(last_launch()->grid, 2 * 132);
+    assert_int_equal(last_launch()->shared_bytes, 98304);
+    ce.softcap = 2.0;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
     assert_int_equal(last_launch()->grid, 3 * 132);
+    assert_int_equal(last_launch()->shared_bytes, 0);
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
     assert_int_equal(last_launch()->grid, 3 * 132);
     gpuloss_destroy(context);
 }
 
+/* Where a driver does not say how many run at once, a multiprocessor takes one of those that want much of its
+ * memory. */
+static void occupancy_is_not_known(void **state) {
+    gpuloss_context *context;
+    gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    (void)state;
+    fake.missing[0] = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
+    context = new_context();
+    ce.rows = 1 << 20;
+    ce.classes = 6000;
+    ce.grad_logits = NULL;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    assert_int_equal(last_launch()->grid, 132);
+    assert_int_equal(last_launch()->shared_bytes, 98304);
+    ce.softcap = 2.0;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    assert_int_equal(last_launch()->grid, 4 * 132);
+    gpuloss_destroy(context);
+}
+
 int launch_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(cross_entropy_shapes), TEST(kl_div_shapes),       TEST(kl_div_shapes_of_logits),
-        TEST(kl_div_sparse_shapes), TEST(held_rows_fit),       TEST(kl_div_keeps_rows_that_count),
-        TEST(empty_input),          TEST(on_the_stream_given), TEST(occupancy_limits_the_grid),
+        TEST(cross_entropy_shapes),
+        TEST(kl_div_shapes),
+        TEST(kl_div_shapes_of_logits),
+        TEST(kl_div_sparse_shapes),
+        TEST(held_rows_fit),
+        TEST(kl_div_keeps_rows_that_count),
+        TEST(empty_input),
+        TEST(on_the_stream_given),
+        TEST(occupancy_limits_the_grid),
+        TEST(occupancy_is_not_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,8 +21,16 @@ static void what_is_left_out_says_so(void **state) {
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
                     "gpuloss_cross_entropy_options_f32", __LINE__);
     ce.classes = 100000;
+    ce.softcap = 0.0;
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
-                    "gpuloss_cross_entropy_options_clustered_f32", __LINE__);
+                    "gpuloss_cross_entropy_clustered_f32", __LINE__);
+    ce.z_loss = AT(6);
+    expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
+                    "gpuloss_cross_entropy_options_kept_f32", __LINE__);
+    ce.z_loss = NULL;
+    ce.classes = 10000;
+    expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
+                    "gpuloss_cross_entropy_ring_f32", __LINE__);
     expect_left_out(gpuloss_cross_entropy_combine(context, &combine, NULL), "gpuloss_cross_entropy_combine",
                     "gpuloss_cross_entropy_combine_shards", __LINE__);
     kl.dtype = sparse.dtype = GPULOSS_F64;

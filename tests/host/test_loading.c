@@ -93,7 +93,8 @@ static void a_second_call_takes_nothing_more(void **state) {
     gpuloss_destroy(context);
 }
 
-/* The kernels of a loss in one dtype, those for clusters only where there are some, and those that serve every dtype, which are named whole. */
+/* The kernels of a loss in one dtype, those of newer GPUs only on these, and those that serve every dtype, which are
+ * named whole. */
 static void preload_loads_a_loss_and_dtype(void **state) {
     static const struct {
         gpuloss_dtype dtype;
@@ -101,47 +102,65 @@ static void preload_loads_a_loss_and_dtype(void **state) {
     } dtypes[] = {{GPULOSS_F32, "f32"}, {GPULOSS_F64, "f64"}, {GPULOSS_F16, "f16"}, {GPULOSS_BF16, "bf16"}};
     static const struct {
         gpuloss_loss loss;
-        int count, fast, clustered;
+        int count, fast, since_80, since_90;
         const char *kernels[8];
-        const char *not_of_f64[3];
-        const char *of_clusters[3];
+        const char *not_of_f64[4];
+        const char *of_80[2];
+        const char *of_90[4];
         const char *of_every_dtype[2];
     } losses[] = {
         {GPULOSS_CROSS_ENTROPY,
          7,
          2,
-         2,
+         1,
+         3,
          {"cross_entropy_held", "cross_entropy_streamed", "cross_entropy_options", "cross_entropy_probabilities",
           "cross_entropy_columns"},
-         {"cross_entropy_short_rows", "cross_entropy_planes"},
-         {"cross_entropy_clustered", "cross_entropy_options_clustered"},
+         {"cross_entropy_short_rows", "cross_entropy_options_together"},
+         {"cross_entropy_planes"},
+         {"cross_entropy_ring", "cross_entropy_clustered", "cross_entropy_options_kept"},
          {PREPARE_KERNEL, "gpuloss_cross_entropy_combine_shards"}},
         {GPULOSS_KL_DIV,
          8,
          0,
+         0,
          2,
          {"kl_div_pp", "kl_div_lp", "kl_div_pl", "kl_div_ll", "kl_div_logits", "kl_div_options", "kl_div_sparse"},
+         {NULL},
          {NULL},
          {"kl_div_logits_clustered", "kl_div_distances_clustered"},
          {PREPARE_KERNEL}},
     };
+    /* The last one is a newer GPU whose driver denies it clusters. */
+    static const struct {
+        int major, minor, has_clusters;
+    } gpus[] = {{5, 0, 1}, {6, 1, 1}, {7, 0, 1}, {7, 5, 1}, {8, 0, 1}, {8, 9, 1}, {9, 0, 1}, {12, 0, 1}, {9, 0, 0}};
+    const size_t count_of_gpus = sizeof gpus / sizeof gpus[0];
     size_t i, l, k;
     (void)state;
-    for (i = 0; i < 8; i++)
+    for (i = 0; i < 4 * count_of_gpus; i++)
         for (l = 0; l < 2; l++) {
-            const int has_clusters = i < 4, clustered = has_clusters && dtypes[i % 4].dtype != GPULOSS_F64;
             const int fast = dtypes[i % 4].dtype != GPULOSS_F64;
-            const int count = losses[l].count + (fast ? losses[l].fast : 0) + (clustered ? losses[l].clustered : 0);
-            gpuloss_context *context = has_clusters ? new_context() : new_context_without_clusters();
+            const int is_80 = fast && gpus[i / 4].major >= 8;
+            const int is_90 = fast && gpus[i / 4].major >= 9 && gpus[i / 4].has_clusters;
+            const int count = losses[l].count + (fast ? losses[l].fast : 0) + (is_80 ? losses[l].since_80 : 0) +
+                              (is_90 ? losses[l].since_90 : 0);
+            gpuloss_context *context;
             int first = fake.modules;
+            fake.major = gpus[i / 4].major;
+            fake.minor = gpus[i / 4].minor;
+            fake.has_clusters = gpus[i / 4].has_clusters;
+            context = new_context();
             expect_ok(gpuloss_preload(context, losses[l].loss, dtypes[i % 4].dtype, NULL));
             assert_int_equal(fake.modules - first, count);
             for (k = 0; losses[l].kernels[k] != NULL; k++)
                 assert_int_equal(is_loaded_of(losses[l].kernels[k], dtypes[i % 4].name), 1);
             for (k = 0; losses[l].not_of_f64[k] != NULL; k++)
                 assert_int_equal(is_loaded_of(losses[l].not_of_f64[k], dtypes[i % 4].name), fast);
-            for (k = 0; losses[l].of_clusters[k] != NULL; k++)
-                assert_int_equal(is_loaded_of(losses[l].of_clusters[k], dtypes[i % 4].name), clustered);
+            for (k = 0; losses[l].of_80[k] != NULL; k++)
+                assert_int_equal(is_loaded_of(losses[l].of_80[k], dtypes[i % 4].name), is_80);
+            for (k = 0; losses[l].of_90[k] != NULL; k++)
+                assert_int_equal(is_loaded_of(losses[l].of_90[k], dtypes[i % 4].name), is_90);
             for (k = 0; k < 2 && losses[l].of_every_dtype[k] != NULL; k++)
                 assert_int_equal(is_loaded(losses[l].of_every_dtype[k]), 1);
             expect_ok(gpuloss_preload(context, losses[l].loss, dtypes[i % 4].dtype, NULL));
@@ -262,7 +281,7 @@ static void target_line(void **state) {
     for (i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         gpuloss_context *context;
         const char *ptx;
-        int m, of_clusters = 0;
+        int m, of_clusters = 0, of_planes = 0;
         fake_reset();
         fake_set_current(&fake.context[2]);
         fake.major = gpus[i].major;
@@ -272,14 +291,26 @@ static void target_line(void **state) {
         expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_F64, NULL));
         expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_BF16, NULL));
         for (m = 0; m < fake.modules; m++) {
-            const int clustered = target_of(fake.module[m].entry) == 90;
+            const int target = target_of(fake.module[m].entry);
             ptx = fake.module[m].ptx;
-            assert_int_equal(strncmp(ptx, clustered ? ".version 7.8\n" : ".version 6.0\n", 13), 0);
-            assert_int_equal(strncmp(ptx + 13, clustered ? ".target sm_90\n" : gpus[i].target, 14), 0);
+            assert_int_equal(strncmp(ptx,
+                                     target == 90   ? ".version 8.0\n"
+                                     : target == 80 ? ".version 7.0\n"
+                                                    : ".version 6.0\n",
+                                     13),
+                             0);
+            assert_int_equal(strncmp(ptx + 13,
+                                     target == 90   ? ".target sm_90\n"
+                                     : target == 80 ? ".target sm_80\n"
+                                                    : gpus[i].target,
+                                     14),
+                             0);
             assert_null(strstr(ptx + 27, ".target"));
-            of_clusters += clustered;
+            of_clusters += target == 90;
+            of_planes += target == 80;
         }
-        assert_int_equal(of_clusters, gpus[i].major < 9 ? 0 : 4);
+        assert_int_equal(of_planes, gpus[i].major < 8 ? 0 : 1);
+        assert_int_equal(of_clusters, gpus[i].major < 9 ? 0 : 5);
         gpuloss_destroy(context);
     }
 }

@@ -192,6 +192,11 @@ static void set_others(sparse_bounds *b, long double left_off) {
     b->others += most - rest / left + (double_u * 2 + b->a.u) * (1 + rest / left);
 }
 
+/* An error times a factor: where that is 0, nothing is left of an error that has no bound. */
+static long double scaled(long double factor, long double error) {
+    return factor > 0 ? factor * error : 0;
+}
+
 void sparse_bounds_of(gpuloss_dtype dtype, gpuloss_dtype value_dtype, const reference_sparse *r, int64_t row,
                       long double *t, long double *t_error, sparse_bounds *b) {
     long double errors = 0, magnitudes = 0, off, factor = fabsl(reference_sparse_factor(r, row));
@@ -221,7 +226,7 @@ void sparse_bounds_of(gpuloss_dtype dtype, gpuloss_dtype value_dtype, const refe
     }
     /* Sums in double, the factor and one rounding at the end. */
     errors += (long double)(r->k + 8) * double_u * magnitudes;
-    b->loss = factor * (errors + (b->a.u + 4 * double_u) * fabsl(b->of_row.f)) + b->a.smallest;
+    b->loss = scaled(factor, errors + (b->a.u + 4 * double_u) * fabsl(b->of_row.f)) + b->a.smallest;
 }
 
 /* s (q own - t / norm), or s q others: products, a difference and a quotient. s is formed in double, from at most twelve
@@ -245,5 +250,5 @@ long double sparse_gradient_bound(gpuloss_dtype dtype, const sparse_bounds *b, c
         error += p > 0 ? b->t_error[c] / norm + p * b->norm : 0;
     }
     error += u * difference + tiny;
-    return scale * error + fabsl(value) * (2 * u + 12 * double_u) + b->a.smallest + store_rounding(dtype, value);
+    return scaled(scale, error) + fabsl(value) * (2 * u + 12 * double_u) + b->a.smallest + store_rounding(dtype, value);
 }

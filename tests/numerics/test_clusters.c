@@ -1,6 +1,7 @@
 /* Long rows, which GPUs with clusters of blocks keep in the shared memory of those: plain cross-entropy, cross-entropy
  * with options and divergences of two arrays of logits. On other GPUs the same rows are streamed. A cluster has as many
- * blocks as a row needs, and more where rows are few. */
+ * blocks as a row needs, and more where rows are few. Plain rows that are shorter, or have no gradient, are for a team
+ * of warps of a block there, and come through the rings of those. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -150,10 +151,10 @@ static void rows_that_do_not_fit(void **state) {
         for (loss = 0; loss < LOSSES; loss++)
             for (k = 0; k < sizeof more / sizeof more[0]; k++, number++) {
                 int64_t classes = classes_of(dtypes[d], MOST_BLOCKS * BLOCK * SLOTS + more[k], loss);
-                if (harness_small && (k != 2 || loss == (d == 1 ? LOGITS : d == 2 ? DISTANCES : LOSSES)))
+                if (harness_small && k != 2)
                     continue;
                 check_loss(loss, dtypes[d], harness_small ? 1 : 2, classes, true, number);
-                if (loss >= LOGITS && (!harness_small || d == 0))
+                if (loss >= LOGITS)
                     check_loss(loss, dtypes[d], 1, classes, true, number + 1);
             }
     test_done();
@@ -166,12 +167,48 @@ static void more_rows_than_clusters(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
         for (loss = 0; loss < LOSSES; loss++) {
-            int64_t rows = harness_small ? (loss == PLAIN ? 29 : 14) : 1000;
-            check_loss(loss, dtypes[d], rows, classes_of(dtypes[d], HELD + 1, loss), true, d + loss);
+            int64_t rows = harness_small ? (loss == PLAIN ? 29 : 14) : 500;
+            check_loss(loss, dtypes[d], rows, classes_of(dtypes[d], (loss == PLAIN ? 2 * HELD : HELD) + 1, loss), true,
+                       d + loss);
             if (!harness_small || d == 0)
-                check_loss(loss, dtypes[d], harness_small ? 3 : 100,
+                check_loss(loss, dtypes[d], harness_small ? 3 : 50,
                            classes_of(dtypes[d], 5 * (int64_t)BLOCK * SLOTS, loss), true, d + loss + 1);
         }
+    test_done();
+}
+
+/* Rows for one warp and for two, four and eight, which come in a step, in two, and without a gradient in as many as
+ * they take; more of them than the teams of the GPU know beforehand. The offsets have their turns. */
+static void rows_of_the_ring(void **state) {
+    static const struct {
+        int64_t rows, vectors;
+        bool gradient;
+    } shapes[] = {{210, 260, true},  {70, 530, true},   {30, 1040, true},  {30, 2100, true},
+                  {70, 1030, false}, {40, 2060, false}, {30, 4200, false}, {20, 6500, false}};
+    unsigned d, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++, number += 3) {
+            int64_t rows = harness_small ? shapes[k].rows / (d ? 2 : 1) : 10 * shapes[k].rows;
+            check_plain(dtypes[d], rows, classes_of(dtypes[d], shapes[k].vectors, PLAIN), shapes[k].gradient, number);
+        }
+    test_done();
+}
+
+/* More rows than a team has lanes to keep what is left to do of them, if the GPU has one multiprocessor; of the first
+ * shape also if it has four. */
+static void many_rows_of_a_team(void **state) {
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    check_plain(GPULOSS_F32, 270, classes_of(GPULOSS_F32, 1030, PLAIN), true, 1);
+    for (d = 0; d < DTYPES; d++) {
+        int64_t width = width_of(dtypes[d]);
+        check_plain(dtypes[d], 70, (width == 4 ? 1031 : 2061) * width, true, 3 * d);
+        check_plain(dtypes[d], 70, 1027 * width + 1, false, 3 * d + 1);
+        check_plain(dtypes[d], 35, (HELD * 2 + 10) * width, true, 3 * d + 2);
+    }
     test_done();
 }
 
@@ -203,6 +240,80 @@ static void mixed_rows_of_clusters(void **state) {
     for (d = 0; d < DTYPES; d++)
         for (number = 0; number < 4; number++)
             check_mixed(number % 2 ? LOGITS : DISTANCES, dtypes[d], number / 2 + 2 * d);
+    test_done();
+}
+
+/* Targets that a byte holds, where 255 is ignored or a class. */
+static void few_targets(ce_case *c, option_inputs *in) {
+    int64_t row;
+    for (row = 0; row < c->rows; row++)
+        in->targets[row] = in->targets[row] == c->ignore_index ? 255 : in->targets[row] % 250;
+    c->index_type = GPULOSS_U8;
+    c->ignore_index = c->use_ignore_index ? 255 : 0;
+}
+
+/* Rows of options in whole vectors, which the weights of the classes are read for once: every second one has something
+ * that the short formulas are not for. */
+static void check_shared(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient, unsigned number) {
+    static const unsigned sets[] = {OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_IGNORE_INDEX,
+                                    OPTION_SMOOTHING | OPTION_ROW_WEIGHTS, OPTION_WEIGHTS,
+                                    OPTION_Z_LOSS | OPTION_IGNORE_INDEX};
+    option_shape shape = {rows, classes, 0};
+    option_inputs in;
+    ce_case c = option_case(dtype, shape, sets[number % 4], (logits_kind)(number % LOGITS_KINDS), number, &in);
+    double most = dtype_max(dtype);
+    const double odd[] = {(double)NAN, inf, -inf, -inf, most, -most, -inf};
+    int64_t row, i;
+    for (row = number % 2; row < rows; row += 2) {
+        double *x = in.x + row * classes;
+        int64_t which = row / 2 % 7;
+        x[which == 2 ? 3 : classes - 4 - which] = odd[which]; /* class 3 has no weight */
+        for (i = 0; which == 6 && row % 3 == 0 && i < classes; i++)
+            x[i] = -inf;
+    }
+    option_index_type(&c, number / 2);
+    if (number % 4 == 3)
+        few_targets(&c, &in);
+    c.reduction = all_reductions[number % REDUCTION_COUNT];
+    c.in_place = gradient && number % 3 == 1;
+    c.logits_stride = number % 2 || classes % width_of(dtype) ? STRIDE_16_BYTES : STRIDE_PACKED;
+    c.grad_stride = c.in_place || classes % width_of(dtype) ? c.logits_stride : STRIDE_PACKED;
+    c.outputs &= ~(gradient ? 0u : (unsigned)CE_OUT_GRAD);
+    ce_test(&c, "rows that share weights");
+    option_inputs_free(&in);
+}
+
+static void rows_that_share_weights(void **state) {
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++) {
+        int64_t width = width_of(dtypes[d]);
+        for (number = 0; number < 8; number++) {
+            check_shared(dtypes[d], number < 6 ? 9 : 2, (HELD + 3) * width, true, number + d);
+            check_shared(dtypes[d], number < 4 ? 40 : 70, (BLOCK * 4 + 37) * width, false, number + d);
+        }
+        /* Rows that start on 16 bytes and do not end there; the loss alone of a few. */
+        for (number = 0; number < 4; number++) {
+            check_shared(dtypes[d], number % 2 ? 5 : 26, (HELD + 3) * width + 3, true, number);
+            check_shared(dtypes[d], 35, (BLOCK * 4 + 37) * width + 3, false, number + d);
+        }
+        for (number = 0; number < 8; number++)
+            check_shared(dtypes[d], 3, (HELD + 3) * width + 3 * (number % 3 == 1), false, number + d);
+        for (number = 0; number < 4; number++)
+            check_shared(dtypes[d], 3, BLOCK * (d ? 36 : 40) * width, false, number);
+        /* More blocks of a cluster, also some that have nothing of a row; whole tiles of rows. */
+        check_shared(dtypes[d], 2, (BLOCK * 16 + 5) * width, true, d);
+        /* Slots of a cluster that are nearly all full. */
+        check_shared(dtypes[d], 7, 4000 * width, true, 4 * d);
+        check_shared(dtypes[d], 7, 4000 * width, true, 4 * d + 2);
+        check_shared(dtypes[d], 3, BLOCK * (d ? 9 : 32) * width, true, d + 4);
+        /* More than the largest cluster has room for beside the weights. */
+        if (!harness_small || d == 1)
+            check_shared(dtypes[d], 1, (MOST_BLOCKS * BLOCK * (d ? 4 : 8) + 9) * width, true, 9);
+        if (!harness_small || d == 2)
+            check_shared(dtypes[d], 300, BLOCK * 4 * width, false, d);
+    }
     test_done();
 }
 
@@ -251,8 +362,8 @@ static void check_pair_factors(unsigned loss, gpuloss_dtype dtype, unsigned numb
     kl_inputs_free(&in);
 }
 
-/* Of short rows, of held ones and of those of clusters; the last of the latter sum up weights of classes without a
- * gradient. */
+/* Of short rows, of held ones, of those of the ring and of those of clusters; the last of the latter sum up weights of
+ * classes without a gradient. */
 static void factors_of_rows(void **state) {
     unsigned d, number;
     (void)state;
@@ -262,6 +373,7 @@ static void factors_of_rows(void **state) {
         for (number = 0; number < 24; number++) {
             check_factors(all_dtypes[d], 100, true, number);
             check_factors(all_dtypes[d], 300, true, number);
+            check_factors(all_dtypes[d], 300 * width_of(all_dtypes[d]), true, number);
             if (!harness_small || number % 3 == 0)
                 check_factors(all_dtypes[d], classes, true, number);
             check_factors(all_dtypes[d], classes, false, number);
@@ -272,7 +384,7 @@ static void factors_of_rows(void **state) {
     test_done();
 }
 
-/* A vocabulary in two shards, each of which has long rows. */
+/* A vocabulary in two shards, each of which has long rows, and more of them than there are clusters. */
 static void shards_of_clustered_rows(void **state) {
     unsigned d;
     (void)state;
@@ -280,7 +392,7 @@ static void shards_of_clustered_rows(void **state) {
     for (d = 0; d < DTYPES; d++) {
         int64_t half = (HELD + 5) * width_of(dtypes[d]);
         const int64_t firsts[] = {0, half};
-        option_shape shape = {2, 2 * half + 3, 0};
+        option_shape shape = {14, 2 * half + 3, 0};
         option_inputs in;
         ce_case c = option_case(dtypes[d], shape, OPTION_SMOOTHING, LOGITS_NORMAL, d, &in);
         char text[CE_DESCRIPTION];
@@ -452,7 +564,7 @@ static void check_content(gpuloss_dtype dtype, int64_t rows, int64_t classes, un
     option_inputs_free(&in);
 }
 
-/* Rows that are short, held and streamed, and that a cluster of two blocks or more keeps. */
+/* Rows that are short, held, of the ring and streamed, and that a cluster of two blocks or more keeps. */
 static void contents_of_rows(void **state) {
     unsigned d, kind, number = 0;
     (void)state;
@@ -462,6 +574,7 @@ static void contents_of_rows(void **state) {
             int64_t width = width_of(all_dtypes[d]), classes = (HELD + 1) * width + 5;
             check_content(all_dtypes[d], 3, 100, kind, number);
             check_content(all_dtypes[d], 3, 300, kind, number);
+            check_content(all_dtypes[d], 3, 300 * width + 5, kind, number);
             check_content(all_dtypes[d], harness_small && number % 2 ? 2 : 1, classes, kind, number + d);
         }
     test_done();
@@ -498,18 +611,50 @@ static void contents_of_pairs(void **state) {
     test_done();
 }
 
+/* Rows whose sides are next to each other and far apart, in turn: those whose divergence keeps its digits only when it is
+ * summed with care, those that are known without it, and those between. */
+static void check_sizes(unsigned loss, gpuloss_dtype dtype, bool gradient, unsigned number) {
+    static const double spreads[] = {0.02, 2, 0.3, 0.45, 0.7, 1e-3, 1};
+    int64_t vectors = 2 * HELD + 1;
+    kl_case c = logits_case(loss, dtype, harness_small ? 7 : 70, vectors * width_of(dtype), gradient, number);
+    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number / 4 % 2 ? KL_WITH_TEMPERATURE : 0, number);
+    random_source random = random_from(number);
+    int64_t i, n = c.rows * c.classes;
+    for (i = 0; i < n; i++)
+        in.target[i] = dtype_round(dtype, in.input[i] + spreads[(i / c.classes + number) % 7] * random_normal(&random));
+    kl_test(&c, "divergences of every size");
+    kl_inputs_free(&in);
+}
+
+static void divergences_of_every_size(void **state) {
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++) {
+        for (number = 0; number < 2; number++)
+            check_sizes(LOGITS, dtypes[d], number == 0, 5 * number + d);
+        for (number = 0; number < 4; number++)
+            check_sizes(DISTANCES, dtypes[d], (number + d) % 4 != 3, number + d);
+    }
+    test_done();
+}
+
 int run_cluster_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_clusters),
         cmocka_unit_test(large_clusters),
         cmocka_unit_test(rows_that_do_not_fit),
         cmocka_unit_test(more_rows_than_clusters),
+        cmocka_unit_test(rows_of_the_ring),
+        cmocka_unit_test(many_rows_of_a_team),
         cmocka_unit_test(offsets_of_clustered_rows),
         cmocka_unit_test(mixed_rows_of_clusters),
+        cmocka_unit_test(rows_that_share_weights),
         cmocka_unit_test(factors_of_rows),
         cmocka_unit_test(shards_of_clustered_rows),
         cmocka_unit_test(contents_of_rows),
         cmocka_unit_test(contents_of_pairs),
+        cmocka_unit_test(divergences_of_every_size),
     };
     return cmocka_run_group_tests_name("clusters", tests, NULL, NULL);
 }

@@ -203,6 +203,11 @@ static void run_lse_in(gpuloss_dtype dtype, int64_t rows, int64_t classes, logit
     ce_run(&backward, &second, &r);
     ce_check(&backward, &second, &r);
     ce_free(&second);
+    /* The loss alone. */
+    backward.outputs = CE_OUT_LOSS | CE_OUT_LOSS_ROWS;
+    ce_run(&backward, &second, &r);
+    ce_check(&backward, &second, &r);
+    ce_free(&second);
     /* With the loss as well, and over the logits. */
     backward.outputs = CE_OUT_ALL;
     backward.in_place = true;

@@ -30,11 +30,22 @@ static void vary(kl_case *c, unsigned number) {
         c->eps = 1e-3;
 }
 
+/* Also without the terms, for which numbers of 16 bits have a shorter way. */
+static void test_both_ways(const kl_case *with_terms, const char *what) {
+    kl_case c = *with_terms;
+    kl_test(&c, what);
+    c.outputs &= ~(unsigned)KL_OUT_LOSS_ELEMENTS;
+    if (c.outputs != with_terms->outputs)
+        kl_test(&c, what);
+}
+
 static void run_shape(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
     distribution_kind kind = (distribution_kind)(number % DISTRIBUTIONS_KINDS);
     kl_case c = kl_case_of_pair(dtype, rows, classes, number + number / KL_PAIRS);
     kl_inputs in = kl_inputs_new(&c, kind, number);
     vary(&c, number);
+    if (number % 4 == 1)
+        c.outputs &= ~(unsigned)KL_OUT_LOSS_ELEMENTS;
     kl_test(&c, distribution_kind_name(kind));
     kl_inputs_free(&in);
 }
@@ -64,7 +75,7 @@ static void every_kind(void **state) {
                             continue;
                         c.eps = eps[e];
                         c.reduction = all_reductions[n++ % REDUCTION_COUNT];
-                        kl_test(&c, distribution_kind_name((distribution_kind)kind));
+                        test_both_ways(&c, distribution_kind_name((distribution_kind)kind));
                     }
                     kl_inputs_free(&in);
                 }
@@ -188,7 +199,7 @@ static void zeros(void **state) {
                         else
                             c.eps = 1e-3;
                     }
-                    kl_test(&c, "zeros");
+                    test_both_ways(&c, "zeros");
                     kl_inputs_free(&in);
                 }
     test_done();
@@ -212,10 +223,10 @@ static void not_probabilities(void **state) {
             in.target[3 * CLASSES + 7] = log_target ? -(double)INFINITY : 0.0;
             if (!log_target)
                 in.target[4 * CLASSES + 39] = -0.5;
-            kl_test(&c, "NaN and negative");
+            test_both_ways(&c, "NaN and negative");
             if (!log_target) {
                 c.eps = 0.75; /* more than the negative target lacks */
-                kl_test(&c, "NaN and negative, lifted by eps");
+                test_both_ways(&c, "NaN and negative, lifted by eps");
             }
             kl_inputs_free(&in);
         }
@@ -247,7 +258,7 @@ static void extreme_ratios(void **state) {
                 in.target[5] = dtype_round(c.dtype, normal / 3);
             }
             c.outputs = KL_OUT_ALL & ~(unsigned)KL_OUT_GRAD;
-            kl_test(&c, "extreme ratios");
+            test_both_ways(&c, "extreme ratios");
             kl_inputs_free(&in);
         }
     test_done();
@@ -300,6 +311,40 @@ static void near_agreement(void **state) {
     test_done();
 }
 
+/* Numbers of 16 bits, one a row, so that each term shows by itself: the target next to the input, or up to 2^8 away, or the
+ * input 0. */
+static void lone_terms(void **state) {
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F16, GPULOSS_BF16};
+    int64_t rows = harness_small ? 500 : 20000, i;
+    size_t d;
+    unsigned pair;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (pair = 0; pair < KL_PAIRS; pair++) {
+            kl_case c = kl_case_of_pair(dtypes[d], rows, 1, pair);
+            kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_RANDOM, 4);
+            for (i = 0; i < rows; i++) {
+                double q = exp2(-fmod((double)i * 0.6180339887498949, 8)), t = exp2(-fmod((double)i * 0.7548776662, 8));
+                q = i % 50 == 48 ? 0 : dtype_round(c.dtype, q);
+                if (i % 2)
+                    t = q + (double)(i / 2 % 7 - 3) * dtype_ulp(c.dtype, q);
+                in.input[i] = dtype_round(c.dtype, c.input_kind == GPULOSS_LOG_PROBABILITIES ? log(q) : q);
+                in.target[i] = dtype_round(c.dtype, c.target_kind == GPULOSS_LOG_PROBABILITIES ? log(t) : t);
+            }
+            c.reduction = GPULOSS_SUM;
+            c.outputs = KL_OUT_LOSS_ROWS;
+            kl_test(&c, "lone terms");
+            c.outputs = KL_OUT_LOSS_ROWS | KL_OUT_GRAD;
+            kl_test(&c, "lone terms");
+            c.outputs = KL_OUT_GRAD;
+            c.eps = pair < KL_PAIRS - 1 ? 1e-3 : 0; /* which needs a side of probabilities */
+            kl_test(&c, "lone terms");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
 static void zero_rows(void **state) {
     size_t d, k;
     (void)state;
@@ -346,6 +391,7 @@ int run_kl_div_tests(void) {
         cmocka_unit_test(extreme_ratios),
         cmocka_unit_test(not_probabilities),
         cmocka_unit_test(near_agreement),
+        cmocka_unit_test(lone_terms),
         cmocka_unit_test(zero_rows),
         cmocka_unit_test(same_bits),
     };

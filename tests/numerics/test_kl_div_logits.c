@@ -357,12 +357,12 @@ static void check_near(gpuloss_dtype dtype, double spread, unsigned number) {
 
 /* Types of 16 bits do not hold differences as small. */
 static void two_logits_that_nearly_agree(void **state) {
-    static const double spreads[] = {0.25, 4.5e-2, 1.4e-3, 2e-4};
+    static const double spreads[] = {0.5, 0.36, 0.25, 4.5e-2, 1.4e-3, 2e-4};
     unsigned d, k;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
-        for (k = 0; k < (dtype_size(all_dtypes[d]) == 2 ? 2u : 4u); k++)
+        for (k = 0; k < (dtype_size(all_dtypes[d]) == 2 ? 4u : 6u); k++)
             check_near(all_dtypes[d], spreads[k], k);
     test_done();
 }

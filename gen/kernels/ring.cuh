@@ -1,0 +1,419 @@
+/* Cross-entropy without options on GPUs that copy stretches of memory by themselves. Each warp has a ring of slots in
+ * shared memory and asks for its parts of the rows to come as soon as slots come free, so that memory is busy while rows
+ * are reduced, folded and written. A warp's slots are its own, so that no barrier of the block comes between asking and
+ * taking.
+ *
+ * A row goes through the ring in steps, of K vectors a thread. Where its gradient needs the state of the whole row, its
+ * last steps stay in the ring until they are written; those before them, if there are any, are asked for once more. */
+#ifndef GPULOSSI_RING_CUH
+#define GPULOSSI_RING_CUH
+
+#include "cluster.cuh"
+#include "plain.cuh"
+
+/* A barrier in shared memory that counts the bytes of one copy; its phases are of alternating parity. */
+struct Arrival {
+    uint64_t barrier;
+
+    __device__ __forceinline__ uint32_t address() const { return (uint32_t)__cvta_generic_to_shared(&barrier); }
+    __device__ __forceinline__ void begin() {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;\n\tfence.proxy.async.shared::cta;" ::"r"(address()) : "memory");
+    }
+    /* Copies so many bytes, which may be none; 16 divides them and both addresses. One thread calls. */
+    __device__ __forceinline__ void request(void *to, const void *from, uint32_t bytes) {
+        asm volatile(
+            "{ .reg .pred some; setp.ne.u32 some, %1, 0;\n\t"
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n\t"
+            "@some cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%2], [%3], %1, [%0]; }" ::"r"(
+                address()),
+            "r"(bytes), "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from))
+            : "memory");
+    }
+    __device__ __forceinline__ void wait(uint32_t parity) const {
+        uint32_t done;
+        do
+            asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
+                         "selp.u32 %0, 1, 0, done; }"
+                         : "=r"(done)
+                         : "r"(address()), "r"(parity)
+                         : "memory");
+        while (!done);
+    }
+};
+
+/* Shares out tiles among teams, in rising order. A team knows its tile and one or two after it; the one after those comes
+ * with the word of a fold. What is known is dealt out: where tiles take long, knowing less lets teams end together. */
+struct Ahead {
+    enum { kMost = 3 };
+    gpulossi_scratch *scratch;
+    uint32_t tiles, teams, tile[kMost];
+    int known; /* 2 or 3 */
+
+    __device__ __forceinline__ Ahead(uint64_t scratch, int64_t tiles, uint32_t team, uint32_t teams, int known)
+        : scratch((gpulossi_scratch *)scratch), tiles((uint32_t)tiles), teams(teams), known(known) {
+#pragma unroll
+        for (uint32_t i = 0; i < kMost; i++)
+            tile[i] = min(team + i * teams, this->tiles);
+    }
+    __device__ __forceinline__ bool more() const {
+        return tile[0] < tiles;
+    }
+    __device__ __forceinline__ uint32_t after(int i) const {
+        return i == 0 ? tile[0] : i == 1 ? tile[1] : tile[2];
+    }
+
+    /* The word of the team's leader. It is waited for where it is used. */
+    __device__ __forceinline__ uint32_t fetch() const {
+        return after(known - 1) < tiles ? count_up(&scratch->taken, tiles - (uint32_t)(known - 1) * teams) : tiles;
+    }
+    __device__ __forceinline__ void advance(uint32_t word) {
+        uint32_t last = min(word + (uint32_t)known * teams, tiles);
+        tile[0] = tile[1];
+        tile[1] = known == 2 ? last : tile[2];
+        tile[2] = last;
+    }
+};
+
+/* The warps of a block that share a row. */
+class TeamOfBlock {
+    Group group;
+
+  public:
+    int warps, warp, rank; /* how many, this thread's one among them, and this thread */
+
+    __device__ __forceinline__ explicit TeamOfBlock(const gpulossi_rows &p)
+        : group(p.group), warps(group.size / kLanes), warp(group.rank / kLanes), rank(group.rank) {}
+    __device__ __forceinline__ uint32_t number() const {
+        return blockIdx.x * (uint32_t)group.count + (uint32_t)group.number;
+    }
+    __device__ __forceinline__ uint32_t count() const { return gridDim.x * (uint32_t)group.count; }
+    __device__ __forceinline__ bool leads() const { return rank == 0; }
+    __device__ __forceinline__ void begin() const {}
+
+    /* Folds a state over the team and hands out the leader's word. `turn` alternates between 0 and 1. */
+    template <class State> __device__ __forceinline__ void fold(State &state, uint32_t &word, int turn) const {
+        __shared__ State of_warp[2][kWarps];
+        __shared__ uint32_t words[2][kWarps];
+        state.fold(WholeWarp());
+        if (warps == 1) {
+            word = __shfl_sync(0xffffffffu, word, 0);
+            return;
+        }
+        uint32_t this_warp = threadIdx.x / kLanes, first = this_warp - (uint32_t)warp;
+        if (threadIdx.x % kLanes == 0) {
+            of_warp[turn][this_warp] = state;
+            words[turn][this_warp] = word;
+        }
+        group.settle();
+        state = of_warp[turn][first + threadIdx.x % (uint32_t)warps];
+        word = words[turn][first];
+        UpTo<kWarps> lanes = {warps};
+        state.fold(lanes);
+    }
+};
+
+/* The threads of a cluster. */
+class TeamOfCluster {
+    Cluster cluster;
+
+  public:
+    int warps, warp, rank;
+
+    __device__ __forceinline__ explicit TeamOfCluster(const gpulossi_rows &)
+        : warps((int)cluster.size * kWarps), warp((int)(cluster.rank * kWarps + threadIdx.x / kLanes)),
+          rank((int)(cluster.rank * GPULOSSI_BLOCK + threadIdx.x)) {}
+    __device__ __forceinline__ uint32_t number() const { return cluster.number; }
+    __device__ __forceinline__ uint32_t count() const { return cluster.count; }
+    __device__ __forceinline__ bool leads() const { return rank == 0; }
+    __device__ __forceinline__ void begin() const { Cluster::wait(); } /* the others have begun too */
+    template <class State> __device__ __forceinline__ void fold(State &state, uint32_t &word, int turn) const {
+        cluster.fold(state, word, turn);
+    }
+};
+
+template <class E, class Team, int K, int kSteps> class Ring {
+    typedef Plain<E> Loss;
+    typedef typename Loss::Params Params;
+    typedef typename Loss::Number N;
+    typedef typename Loss::Row Row;
+    typedef typename Loss::State State;
+    typedef typename E::Bits Bits;
+    enum { W = Width<E>::value, kChunk = kLanes * K };
+
+    const Params &p;
+    Loss loss;
+    Team team;
+    int steps; /* of a row; none where only its target counts */
+    Ahead queue;
+    int held, visits;      /* of the steps of a row, those that stay in the ring; and all that are asked for */
+    uint32_t asked, freed; /* steps so far */
+    int next, visit;       /* what is asked for next: of the rows that are known, and of its steps */
+
+    /* What is left to do of a row when it is reduced; a thread of its first warp does it, together with others that have
+     * other rows. */
+    struct Late {
+        int64_t row;
+        N top, sum, x_y;
+    };
+
+    __device__ __forceinline__ explicit Ring(const Params &p)
+        : p(p), loss(p), team(p.rows), steps(steps_of(p, team)),
+          queue(p.rows.scratch, p.rows.rows, team.number(), team.count(), steps < kSteps ? 3 : 2), asked(0), freed(0),
+          next(0), visit(0) {
+        held = loss.reduces() && loss.writes() ? min(steps, (int)kSteps) : 0;
+        visits = held > 0 ? 2 * steps - held : steps;
+        if (threadIdx.x % kLanes == 0)
+#pragma unroll
+            for (int i = 0; i < kSteps; i++)
+                arrival(i).begin();
+        __syncwarp();
+    }
+    DEVICE int steps_of(const Params &p, const Team &team) {
+        int64_t most = p.rows.flags & GPULOSSI_EVEN ? p.rows.classes + W - 1 : p.rows.classes + 2 * (W - 1);
+        int step = kChunk * team.warps;
+        return p.lse_in && !p.rows.grad ? 0 : ((int)(most / W) + step - 1) / step;
+    }
+
+    DEVICE Arrival &arrival(uint32_t step) {
+        __shared__ Arrival arrivals[kWarps][kSteps];
+        return arrivals[threadIdx.x / kLanes][step % kSteps];
+    }
+    /* The slots of a warp for a step. */
+    DEVICE uint4 *slots(uint32_t step) {
+        extern __shared__ uint4 stash[];
+        return &stash[(threadIdx.x / kLanes * kSteps + step % kSteps) * kChunk];
+    }
+    /* The first vector of this warp in a step of a row. */
+    __device__ __forceinline__ int vector(int step) const {
+        return (step * team.warps + team.warp) * kChunk;
+    }
+    __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
+        return p.rows.flags & GPULOSSI_EVEN ? Cut<E>(0, p.rows.classes) : Cut<E>(loss.array(0, row), p.rows.classes);
+    }
+
+    /* Asks for as many steps of the rows that are known as there is room for. Nobody in the warp uses what was freed. */
+    __device__ __forceinline__ void ask() {
+        __syncwarp();
+#pragma unroll 1
+        while (asked - freed < kSteps && next < queue.known && steps > 0) {
+            uint32_t tile = queue.after(next);
+            if (tile >= queue.tiles)
+                return;
+            Cut<E> cut = cut_of(tile);
+            int v = vector(visit < steps ? visit : visits - 1 - visit);
+            int first = max(v, cut.lead), end = min(v + (int)kChunk, cut.lead + (int)cut.whole_vectors);
+            if (threadIdx.x % kLanes == 0)
+                arrival(asked).request(slots(asked) + (first - v),
+                                       (const char *)(loss.array(0, tile) - cut.head) +
+                                           (int64_t)first * GPULOSSI_VECTOR_BYTES,
+                                       (uint32_t)(max(end - first, 0) * GPULOSSI_VECTOR_BYTES));
+            asked++;
+            if (++visit == visits)
+                visit = 0, next++;
+        }
+    }
+
+    __device__ __forceinline__ void wait(uint32_t step) const {
+        arrival(step).wait(step / kSteps & 1);
+    }
+    /* Of a step that has come: vector k of this thread. */
+    DEVICE Vector<E> taken(uint32_t step, int k) {
+        uint4 w = slots(step)[k * kLanes + threadIdx.x % kLanes];
+        Vector<E> x;
+        x.word[0] = w.x, x.word[1] = w.y, x.word[2] = w.z, x.word[3] = w.w;
+        return x;
+    }
+    __device__ __forceinline__ bool all_whole(const Cut<E> &cut, int v) const {
+        return cut.whole(v) && cut.whole(v + kChunk - 1);
+    }
+
+    /* The ends of a row that are no whole vector: one thread has the first and another the last, all the way. */
+    struct Edge {
+        int vector; /* -1: none */
+        Vector<E> x;
+    };
+    __device__ __forceinline__ Edge edge_of(uint32_t tile) const {
+        Edge edge;
+        int64_t row = tile < queue.tiles ? tile : 0;
+        Cut<E> cut = cut_of(row);
+        edge.vector = team.rank == 0 ? 0 : cut.vectors - 1;
+        if (tile >= queue.tiles || team.rank > 1 || cut.whole(edge.vector) || (team.rank == 1 && edge.vector == 0))
+            edge.vector = -1;
+        if (edge.vector >= 0) {
+            int64_t first = cut.first(edge.vector);
+            N x[W];
+#pragma unroll
+            for (int n = 0; n < W; n++)
+                x[n] = cut.inside(first + n) ? E::widen(loss.array(0, row)[first + n]) : loss.absent(0);
+            edge.x.fill(x);
+        }
+        return edge;
+    }
+
+    /* The class index of a row that is written. */
+    __device__ __forceinline__ int64_t target_of(uint32_t tile) const {
+        return loss.writes() && tile < queue.tiles ? read_target(p, tile) : 0;
+    }
+
+    __device__ __forceinline__ void reduce(const Cut<E> &cut, State &state) {
+        uint32_t first = freed;
+        Row none = Row();
+#pragma unroll 1
+        for (int step = 0; step < steps; step++) {
+            int v = vector(step);
+            Vector<E> x[K][1];
+            wait(first + (uint32_t)step);
+            if (all_whole(cut, v)) {
+#pragma unroll
+                for (int k = 0; k < K; k++)
+                    x[k][0] = taken(first + (uint32_t)step, k);
+            } else {
+#pragma unroll
+                for (int k = 0; k < K; k++) {
+                    x[k][0] = filled<E>(loss.absent(0));
+                    if (cut.whole(v + k * kLanes + (int)(threadIdx.x % kLanes)))
+                        x[k][0] = taken(first + (uint32_t)step, k);
+                }
+            }
+            loss.enter(none, state, cut, 0, 0, x);
+            if (step < steps - held) {
+                freed++;
+                ask();
+            }
+        }
+    }
+
+    /* What the gradients of a row have in common. */
+    struct Slope {
+        Below<N> below;
+        N whole_weight, weight;
+        bool simple; /* whether the shorter formula will do */
+
+        __device__ __forceinline__ explicit Slope(const Row &r)
+            : below(r.top), whole_weight(r.inverse * r.scale), weight(whole_weight * below.factor) {
+            simple = Below<N>::near(r.top) && weight == weight && r.place >= 0;
+        }
+        __device__ __forceinline__ N of(N x, const Row &r) const {
+            return r.place >= 0 ? exp_below(x, r.top) * whole_weight : N(0);
+        }
+    };
+
+    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, const Edge &edge) {
+        Bits *to = loss.grad(r.row);
+        Slope slope(r);
+        bool simple = slope.simple && cut.fits(to);
+        int lane = (int)(threadIdx.x % kLanes);
+        if (edge.vector >= 0) {
+            N g[W];
+#pragma unroll
+            for (int n = 0; n < W; n++)
+                g[n] = edge.vector == r.vector && n == r.place ? loss.of_target(r, edge.x.get(n))
+                                                               : slope.of(edge.x.get(n), r);
+            store<E, E>(cut, to, edge.vector, g);
+        }
+#pragma unroll 1
+        for (int i = 0; i < steps; i++) {
+            int step = i < held ? steps - held + i : held > 0 ? steps - 1 - i : i, v = vector(step), at = v + lane;
+            bool all = all_whole(cut, v);
+            char *there = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+            wait(freed);
+            if (simple) {
+#pragma unroll
+                for (int k = 0; k < K; k++)
+                    if (all || cut.whole(at + k * kLanes)) {
+                        Vector<E> x = taken(freed, k);
+                        N g[W];
+#pragma unroll
+                        for (int n = 0; n < W; n++)
+                            g[n] = slope.below.exp(x.get(n)) * slope.weight;
+                        store_whole<E, E>((Bits *)(there + k * kLanes * GPULOSSI_VECTOR_BYTES), g, true);
+                    }
+            } else {
+#pragma unroll 1
+                for (int k = 0; k < K; k++)
+                    if (cut.whole(at + k * kLanes)) {
+                        Vector<E> x = taken(freed, k);
+                        N g[W];
+#pragma unroll
+                        for (int n = 0; n < W; n++)
+                            g[n] = slope.of(x.get(n), r);
+                        store<E, E>(cut, to, at + k * kLanes, g);
+                    }
+            }
+            if (loss.template has_target<K>(r, at, kLanes) && cut.whole(r.vector)) {
+                const uint4 *holds = &slots(freed)[r.vector - v];
+                to[cut.first(r.vector) + r.place] =
+                    E::narrow(loss.of_target(r, E::widen(((const Bits *)holds)[r.place])));
+            }
+            freed++;
+            ask();
+        }
+    }
+
+    __device__ __forceinline__ void finish(const Late &late, typename Loss::Totals &total) const {
+        Cut<E> cut = cut_of(late.row);
+        Row r = loss.begin(cut, late.row, true);
+        State state = {late.top, late.sum};
+        N x_y = loss.writes() ? late.x_y : loss.pick(cut, r);
+        r.top = late.top;
+        loss.finish(loss.unfinished(r, state, &x_y), total);
+    }
+
+    __device__ __forceinline__ void rows(typename Loss::Totals &total) {
+        Late late = {0, N(0), N(0), N(0)};
+        Edge edge_after = edge_of(queue.tile[0]);
+        int64_t y_after = target_of(queue.tile[0]);
+        int turn = 0, lates = 0;
+        team.begin();
+#pragma unroll 1
+        for (; queue.more(); turn ^= 1) {
+            int64_t row = queue.tile[0], y = y_after;
+            uint32_t word = 0;
+            State state = State::empty();
+            if (team.leads())
+                word = queue.fetch();
+            ask();
+            Cut<E> cut = cut_of(row);
+            Edge edge = edge_after;
+            N x_y = N(0);
+            /* Early, so that nobody waits for it; and before the fold, after which the gradient may be written over it. */
+            edge_after = edge_of(queue.tile[1]);
+            y_after = target_of(queue.tile[1]);
+            if (loss.writes() && team.rank == lates)
+                x_y = loss.pick(cut, loss.row_of(cut, row, true, y));
+            if (loss.reduces()) {
+                Vector<E> x[1][1] = {{edge.x}};
+                reduce(cut, state);
+                if (edge.vector >= 0)
+                    loss.enter(Row(), state, cut, 0, 0, x);
+            }
+            Row r = loss.row_of(cut, row, loss.writes(), y);
+            team.fold(state, word, turn);
+            loss.close(r, state);
+            if (team.rank == lates)
+                late = {row, r.top, state.sum, x_y};
+            if (++lates == kLanes) {
+                if (team.rank < kLanes)
+                    finish(late, total);
+                lates = 0;
+            }
+            if (loss.writes())
+                write(cut, r, edge);
+            queue.advance(word);
+            next--;
+        }
+        if (team.rank < lates)
+            finish(late, total);
+    }
+
+  public:
+    DEVICE void run(const Params &p) {
+        __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK]; /* seldom touched, so they take no registers */
+        Ring ring(p);
+        totals[threadIdx.x] = Loss::Totals::zero();
+        ring.rows(totals[threadIdx.x]);
+        end(ring.loss, ring.loss.scratch(), totals[threadIdx.x]);
+    }
+};
+
+#endif
