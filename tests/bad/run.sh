@@ -131,24 +131,30 @@ host_programs test_threads 'kill -SEGV $$' &&
     reject "a program that dies" "host: 15 passed, 1 failed" tests/host/run.sh "$out/host"
 
 # Faults in the library, each for one group of the host tests to find. Only what holds the implementation is compiled for
-# each; the rest of the tests is compiled once, and knows the header as it is.
+# each, and of that not the tests of another group; the rest is compiled once, and knows the header as it is.
 host_sources=$(make -s -f tests/host/host.mk --eval 'list: ; @echo $(HOST_SOURCES)' list)
 with_implementation=$(grep -lE '^#define GPULOSS_(STATIC|IMPLEMENTATION)$' $host_sources | tr '\n' ' ')
 host_objects=$(realpath "$out")/objects
-export with_implementation host_objects
+unpacking=tests/host/test_unpack.c
+export with_implementation host_objects unpacking
 mkdir -p "$host_objects"
-printf '%s\n' $host_sources | grep -vxF "$(printf '%s\n' $with_implementation)" |
+{ printf '%s\n' $host_sources | grep -vxF "$(printf '%s\n' $with_implementation)" && echo $unpacking; } |
     xargs -P "$(nproc)" -I{} bash -c 'gcc -std=gnu11 -w -c {} -o "$host_objects/$(basename {} .c).o"' || exit 2
 
 # mutant FOLDER GROUP SED: builds the host tests on gpuloss.h changed so, and runs that group, or all. What reads or writes
 # out of bounds takes a sanitizer to find; the others are built faster without.
 mutant() {
-    local sanitizer=
-    [ -n "$2" ] && [ "$2" != unpack ] || sanitizer='-fsanitize=address,undefined -fno-sanitize-recover=all'
-    mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && cp -r ptx "$1/" && sed "$3" gpuloss.h >"$1/gpuloss.h" ||
+    local sanitizer='' sources=$with_implementation objects=("$host_objects"/*.o)
+    if [ -n "$2" ] && [ "$2" != unpack ]; then
+        sources=${sources/$unpacking/}
+    else
+        sanitizer='-fsanitize=address,undefined -fno-sanitize-recover=all'
+        objects=("${objects[@]/*test_unpack.o/}")
+    fi
+    mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && ln -s "$PWD/ptx" "$1/ptx" && sed "$3" gpuloss.h >"$1/gpuloss.h" ||
         return 1
     cd "$1" || return 1
-    { gcc -std=gnu11 -w $sanitizer -o test_host $with_implementation "$host_objects"/*.o -lcmocka -ldl -lpthread &&
+    { gcc -std=gnu11 -w $sanitizer -o test_host $sources ${objects[*]} -lcmocka -ldl -lpthread &&
         timeout 100 ./test_host ${2:+"$2"}; } >log 2>&1
     echo $? >status
 }
