@@ -7,20 +7,11 @@ export GPULOSS_REQUIRE_GPU=1
 
 # The parts of the full-size numerics side by side: most of their time goes into the references on the CPU.
 numerics() {
-    local parts=('--only shapes_f32' '--only shapes_f64' '--only shapes_f16' '--only shapes_bf16'
-        '--only shapes_options_f32' '--only shapes_options_f64' '--only shapes_options_f16' '--only shapes_options_bf16'
-        '--only shapes_divergences_f32' '--only shapes_divergences_f64' '--only shapes_divergences_f16'
-        '--only shapes_divergences_bf16' '--only same_bits*' '--only su*' '--only sm*' '--only shar*')
-    local letter
-    for letter in a b c d e f g h i j k l m n o p q r t u v w x y z; do
-        parts+=("--only $letter*")
-    done
+    local parts=(shapes_{,options_,divergences_}{f32,f64,f16,bf16} 'same_bits*' 'su*' 'sm*' 'shar*' {a..r}\* {t..z}\*)
     local pids=() bad=0 i ran written
     rm -f "$BUILD"/log/part*.txt
     for i in "${!parts[@]}"; do
-        # Two words on purpose.
-        # shellcheck disable=SC2086
-        "$BUILD/test_numerics" ${parts[i]} >"$BUILD/log/part$i.txt" 2>&1 &
+        "$BUILD/test_numerics" --only "${parts[i]}" >"$BUILD/log/part$i.txt" 2>&1 &
         pids[i]=$!
     done
     for i in "${!parts[@]}"; do

@@ -209,7 +209,7 @@ template <class E> struct Kept {
 #pragma unroll
                 for (int i = 0; i < W; i++) {
                     y[i] = fma(x[k][0].get(i), below.slope, -below.offset);
-                    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power[i]) : "f"(y[i]));
+                    power[i] = power_of_2(y[i]);
                     if (kMasses)
                         drop = i == 0 ? w[i] * y[i] : fma(w[i], y[i], drop);
                 }

@@ -202,9 +202,7 @@ DEVICE float of_short() {
 
 /* exp(x) of a number of 16 bits: ex2.approx to 2^-22, and 1.3u of x. */
 DEVICE float short_exponential(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.442695041f));
-    return y;
+    return power_of_2(x * 1.442695041f);
 }
 
 /* log(x) for x in range; any other x without a sign gives something finite for a float. */

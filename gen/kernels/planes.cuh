@@ -79,14 +79,10 @@ template <class E> struct Planes {
             return make_uint2(E::pair(x[0], x[1], false), E::pair(x[2], x[3], false));
     }
     DEVICE uint32_t larger_each(uint32_t a, uint32_t b) {
-        uint32_t c;
         if constexpr (sizeof(Bits) == 4)
-            c = __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
-        else if constexpr ((int)E::kDtype == (int)GPULOSS_F16)
-            asm("max.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+            return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
         else
-            asm("max.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-        return c;
+            return E::larger_of_pairs(a, b);
     }
 
     /* Where class 0 of the columns is in an array, less what neighbours are apart from there to a page. */

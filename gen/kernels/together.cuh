@@ -60,7 +60,7 @@ template <class E> struct Together {
 #pragma unroll
         for (int i = 0; i < W; i++) {
             x[i] = fma(x[i], Below<float>(0).slope, -part.offset);
-            asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power[i]) : "f"(x[i]));
+            power[i] = power_of_2(x[i]);
             if (kMasses)
                 drop = i == 0 ? w[i] * x[i] : fma(w[i], x[i], drop);
         }
