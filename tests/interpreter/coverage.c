@@ -78,9 +78,11 @@ static char *trimmed(char *text) {
     return text;
 }
 
-/* Also the first and the last line of several in braces, which declare registers of their own. */
+/* Also the first and the last line of several in braces, which declare registers of their own, unless that is all they do. */
 static bool starts_instruction(const char *text) {
     size_t length = strlen(text);
+    if (strncmp(text, "{ .reg ", 7) == 0 && strchr(text, ';') == text + length - 1)
+        return false;
     if (length > 3 && strcmp(text + length - 3, "; }") == 0)
         length -= 2;
     return length > 1 && text[length - 1] == ';' &&

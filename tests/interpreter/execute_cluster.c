@@ -313,8 +313,8 @@ EXEC(cp_bulk_wait) {
     return NEXT;
 }
 
-static uint32_t bulk_size(struct warp *w, const struct insn *i, int lane) {
-    uint32_t bytes = (uint32_t)SOURCE(2)[lane];
+static uint32_t bulk_size(struct warp *w, const struct insn *i, int lane, int source) {
+    uint32_t bytes = (uint32_t)SOURCE(source)[lane];
     if (bytes == 0 || bytes % 16)
         ptxsim_fault(w, i, lane, E_MISALIGNED, "bulk copy of %u bytes, no multiple of 16", bytes);
     return bytes;
@@ -323,7 +323,7 @@ static uint32_t bulk_size(struct warp *w, const struct insn *i, int lane) {
 EXEC(cp_bulk_load) {
     need_all(w, i, mask);
     EACH_LANE({
-        uint32_t bytes = bulk_size(w, i, l);
+        uint32_t bytes = bulk_size(w, i, l, 2);
         uint64_t mbarrier = SOURCE(3)[l] + (uint64_t)i->offset_more[1];
         copy(w, i, l, SPACE0, ADDRESS(l), (enum ptxsim_space)i->space[1], SOURCE(1)[l] + (uint64_t)i->offset_more[0],
              bytes, find_mbarrier(w, i, l, SP_CLUSTER, mbarrier));
@@ -334,7 +334,20 @@ EXEC(cp_bulk_load) {
 EXEC(cp_bulk_store) {
     need_all(w, i, mask);
     EACH_LANE(copy(w, i, l, SP_GLOBAL, ADDRESS(l), SP_SHARED, SOURCE(1)[l] + (uint64_t)i->offset_more[0],
-                   bulk_size(w, i, l), NULL))
+                   bulk_size(w, i, l, 2), NULL))
+    return NEXT;
+}
+
+/* What comes to the cache must be there and be somebody's, though nothing happens to it. */
+EXEC(cp_bulk_prefetch) {
+    need_all(w, i, mask);
+    EACH_LANE({
+        uint32_t bytes = bulk_size(w, i, l, 1);
+        for (uint32_t at = 0; at < bytes; at += 16) {
+            uint8_t *init;
+            (void)ptxsim_access(w, i, l, SP_GLOBAL, ADDRESS(l) + at, 16, ACC_LOAD, &init);
+        }
+    })
     return NEXT;
 }
 
