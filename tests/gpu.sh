@@ -3,23 +3,20 @@
 set -u
 . tests/count.sh
 report=${1:-}
-export GPULOSS_REQUIRE_GPU=1
+export GPULOSS_REQUIRE_GPU=1 BUILD
 
-# The parts of the full-size numerics side by side: most of their time goes into the references on the CPU.
+# The full-size numerics, a process a test, as many at a time as there are processors: most of their time goes into the
+# references on the CPU. Those that take longest come first.
 numerics() {
-    local parts=(shapes_{,options_,divergences_}{f32,f64,f16,bf16} 'same_bits*' 'su*' 'sm*' 'shar*' {a..r}\* {t..z}\*)
-    local pids=() bad=0 i ran written
-    rm -f "$BUILD"/log/part*.txt
-    for i in "${!parts[@]}"; do
-        "$BUILD/test_numerics" --only "${parts[i]}" >"$BUILD/log/part$i.txt" 2>&1 &
-        pids[i]=$!
-    done
-    for i in "${!parts[@]}"; do
-        wait "${pids[i]}" || bad=1
-        cat "$BUILD/log/part$i.txt"
-    done
-    ran=$(cat "$BUILD"/log/part*.txt | grep -c '^\[ RUN')
-    written=$(grep -l 'include "suites.h"' tests/numerics/test_*.c | xargs cat | grep -o 'cmocka_unit_test(' | wc -l)
+    local names bad=0 ran written
+    names=$(grep -l 'include "suites.h"' tests/numerics/test_*.c | xargs cat |
+        grep -o 'cmocka_unit_test([a-z0-9_]*' | cut -d'(' -f2)
+    rm -f "$BUILD"/log/numerics_*.txt
+    { grep -E '^(many|more|mixed)_' <<<"$names" && sort -u <<<"$names" | grep -vE '^(many|more|mixed)_'; } |
+        xargs -P "$(nproc)" -I NAME sh -c '"$BUILD/test_numerics" --only NAME >"$BUILD/log/numerics_NAME.txt" 2>&1' || bad=1
+    cat "$BUILD"/log/numerics_*.txt
+    ran=$(cat "$BUILD"/log/numerics_*.txt | grep -c '^\[ RUN')
+    written=$(wc -l <<<"$names")
     [ "$ran" = "$written" ] || { echo "ERROR: $ran tests ran of the $written that are written" && bad=1; }
     return $bad
 }
@@ -56,7 +53,7 @@ fi
     bash tests/bench/run.sh || status=1
     echo
     echo 'worst errors of the numerics tests, as a fraction of the derived bound, and of gradients in units in the last place'
-    grep -h -E '^(ce|kl|sparse)\.' "$BUILD"/log/part*.txt | sort -k1,2 -k4nr | awk '!seen[$1 $2]++'
+    grep -h -E '^(ce|kl|sparse)\.' "$BUILD"/log/numerics_*.txt | sort -k1,2 -k4nr | awk '!seen[$1 $2]++'
     exit $status
 } 2>&1 | tee "$report"
 exit "${PIPESTATUS[0]}"

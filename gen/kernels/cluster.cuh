@@ -73,8 +73,7 @@ struct Cluster {
         __syncthreads();
         if (warp == 0) {
             state = of_warp[lane % kWarps];
-            SomeLanes lanes = {kWarps};
-            state.fold(lanes);
+            state.fold(Repeated<kWarps>(kWarps));
             Message message = {state, __shfl_sync(0xffffffffu, word, 0), 0};
             if (lane < size)
                 put(&of_block[turn][rank], lane, message);
@@ -83,8 +82,7 @@ struct Cluster {
         wait_for_arrivals();
         state = of_block[turn][lane & (size - 1)].state;
         word = of_block[turn][0].word;
-        SomeLanes lanes = {(int)size};
-        state.fold(lanes);
+        state.fold(Repeated<GPULOSSI_CLUSTER>((int)size));
     }
 };
 
@@ -185,43 +183,9 @@ template <class Loss> struct Stash {
     }
 };
 
-/* Sums of doubles over a cluster that the leader hears of one fold later, which is when it can be sure of them. */
-class LateSum {
-    double (*of_block)[GPULOSSI_CLUSTER];
-
-  public:
-    __device__ __forceinline__ LateSum() {
-        __shared__ double of_blocks[2][GPULOSSI_CLUSTER];
-        of_block = of_blocks;
-    }
-    /* All threads of all blocks call, with the turn of the fold before. */
-    __device__ __forceinline__ void send(const Cluster &cluster, double x, int turn) const {
-        __shared__ double of_warp[kWarps];
-        x = WholeWarp().over<Sum>(x);
-        if (threadIdx.x % kLanes == 0)
-            of_warp[threadIdx.x / kLanes] = x;
-        __syncthreads();
-        if (threadIdx.x == 0)
-            Cluster::put(&of_block[turn][cluster.rank], 0, in_halves<Sum>(of_warp));
-    }
-    /* The leader calls, after the next fold. */
-    __device__ __forceinline__ double receive(const Cluster &cluster, int turn) const {
-        double sum = 0;
-#pragma unroll 1
-        for (uint32_t block = 0; block < cluster.size; block++)
-            sum += of_block[turn][block];
-        return sum;
-    }
-};
-
-/* When a row's sums are added up, once its state is folded. */
-enum WhenSummed { kSumsLast, kSumsFirst };
-
-/* The schedule, for losses that add up sums (kSums) over a row once its state is folded: K vectors a thread at a time. What
- * of a row finds no room is read again. finish() gets the row's divergence. Where the sums come last, when the gradient is
- * written, the loss has work() for write(), a `known` of the row that says that the divergence is known without them, and a
- * writes() of the row; where they come first, add() and a close() with them, again while wants_sums() says so of the row,
- * twice at most. */
+/* The schedule for losses that add up sums over a row once its state is folded, K vectors a thread at a time: add() and a
+ * close() with them, again while wants_sums() says so of the row, twice at most. What of a row finds no room is read again.
+ * factor_of() is the divergence of a row, and finish() gets it. */
 template <class Loss, int K> struct Clustered {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
@@ -238,25 +202,13 @@ template <class Loss, int K> struct Clustered {
             stash.template ask<K>(loss, cut, arrays, slot);
     }
 
-    /* The row before, whose sum is there now. */
-    DEVICE void finish_late(const Loss &loss, const Cluster &cluster, const LateSum &late, const Row &row, int turn,
-                            typename Loss::Totals &total) {
-        if constexpr (Loss::kSums == kSumsLast) {
-            typename Loss::Divergence sum = {row.known ? 0.0 : late.receive(cluster, turn)};
-            loss.finish(row, sum, total);
-        }
-    }
-
     DEVICE void run(const typename Loss::Params &p) {
         __shared__ typename Loss::Totals total;
-        __shared__ Row before; /* of the leader */
         Loss loss(p);
         Cluster cluster;
         ClusterQueue queue(p.rows.scratch, cluster, p.rows.rows);
         Stash<Loss> stash(cluster, p.rows.slots);
-        LateSum late;
         int turn = 0;
-        bool first = true;
         if (threadIdx.x == 0)
             total = Loss::Totals::zero();
         if (queue.more())
@@ -271,7 +223,6 @@ template <class Loss, int K> struct Clustered {
             Row r = loss.begin(cut, row, true);
             typename Loss::State state = loss.empty();
             Vector<E> x[K][A];
-            double sum = 0;
             int steps = stash.template steps<K>(cut);
 #pragma unroll 1
             for (int slot = 0; slot < steps; slot += K) {
@@ -285,38 +236,25 @@ template <class Loss, int K> struct Clustered {
             }
             cluster.fold(state, word, turn);
             loss.close(r, state);
-            if constexpr (Loss::kSums == kSumsFirst) {
-                uint32_t unused = 0;
-                typename Loss::Divergence none = {0.0};
+            uint32_t unused = 0;
 #pragma unroll 1
-                for (int round = 0; loss.wants_sums(r); round++) { /* two at most, by the turns of a fold */
-                    typename Loss::Sums sums = {};
+            for (int round = 0; loss.wants_sums(r); round++) { /* two at most, by the turns of a fold */
+                typename Loss::Sums sums = {};
 #pragma unroll 1
-                    for (int slot = steps - K; slot >= 0; slot -= K) {
-                        if (slot < stash.slots)
-                            stash.template take<K>(slot, x);
-                        else
-                            OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
-                        loss.add(cut, r, stash.vector(slot), stash.step, x, sums);
-                    }
-                    cluster.fold(sums, unused, turn ^ round);
-                    loss.close(r, sums);
+                for (int slot = steps - K; slot >= 0; slot -= K) {
+                    if (slot < stash.slots)
+                        stash.template take<K>(slot, x);
+                    else
+                        OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+                    loss.add(cut, r, stash.vector(slot), stash.step, x, sums);
                 }
-                if (cluster.leads())
-                    loss.finish(r, none, total);
-            } else if (cluster.leads()) {
-                if (!first)
-                    finish_late(loss, cluster, late, before, turn ^ 1, total);
-                before = r;
+                cluster.fold(sums, unused, turn ^ round);
+                loss.close(r, sums);
             }
-            first = false;
+            if (cluster.leads())
+                loss.finish(row, loss.factor_of(r), total);
             queue.advance(word);
-            bool writes;
-            if constexpr (Loss::kSums == kSumsLast)
-                writes = loss.writes(r);
-            else
-                writes = loss.writes();
-            if (!writes) {
+            if (!loss.writes(r)) {
                 if (queue.more())
                     ask_all(loss, stash, p, queue.tile);
                 turn ^= 1;
@@ -333,22 +271,12 @@ template <class Loss, int K> struct Clustered {
                     OfRows::template load<K, kRead_once>(loss, cut, arrays, stash.vector(slot), stash.step, x);
                 else
                     stash.template take<K>(slot, x);
-                if constexpr (Loss::kSums == kSumsLast)
-                    loss.work(cut, r, stash.vector(slot), stash.step, x, sum);
-                else
-                    loss.write(cut, r, stash.vector(slot), stash.step, x, (const N *)0);
+                int v = stash.vector(slot);
+                loss.write(cut, r, v, stash.step, x, cut.whole(v) && cut.whole(v + (K - 1) * stash.step));
                 if (step >= 0 && queue.more())
                     stash.template ask<K>(loss, cut_of_next, arrays_of_next, slot);
             }
-            if constexpr (Loss::kSums == kSumsLast)
-                if (!r.known)
-                    late.send(cluster, sum, turn);
             turn ^= 1;
-        }
-        if (Loss::kSums == kSumsLast) {
-            cluster.wait();
-            if (cluster.leads() && !first)
-                finish_late(loss, cluster, late, before, turn ^ 1, total);
         }
         typename Loss::Totals mine = Loss::Totals::zero();
         if (threadIdx.x == 0)

@@ -1,8 +1,10 @@
 /* The kernels of cross-entropy, by the names that the module table gives them. */
+#include "block_rows.cuh"
 #include "cluster.cuh"
 #include "columns.cuh"
 #include "kept.cuh"
 #include "options.cuh"
+#include "packed.cuh"
 #include "plain.cuh"
 #include "planes.cuh"
 #include "ring.cuh"
@@ -27,6 +29,15 @@ template <class E> struct streamed : Blocks<E, 3, 3, 1> {
 
 template <class E> struct short_rows : Blocks<E, 4, 4, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Short<E>::run(p); }
+};
+
+template <class E> struct block_rows {
+    enum { threads = GPULOSSI_ROW_THREADS, blocks = 2 };
+    DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::run(p); }
+};
+
+template <class E> struct packed : Blocks<E, 2, 2, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { Packed<E>::run_on(p); }
 };
 
 template <class E> struct ring : Blocks<E, 2, 2, 1> {

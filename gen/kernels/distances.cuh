@@ -13,7 +13,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     typedef typename Sides::Params Params;
     typedef typename Sides::Totals Totals;
     using Sides::p;
-    enum { kSums = kSumsFirst, W = Sides::W, n = Sides::n };
+    enum { W = Sides::W, n = Sides::n };
 
     struct OfAny {
         int weighing; /* the side whose exponentials weigh differences, or -1 for neither */
@@ -38,7 +38,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
 
     __device__ __forceinline__ explicit Distances(const Params &p) : Sides(p), beta((N)p.beta) {}
 
-    __device__ __forceinline__ bool writes() const { return p.rows.grad != 0; }
+    __device__ __forceinline__ bool writes(const Row &) const { return p.rows.grad != 0; }
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;
         r.row = row;
@@ -95,15 +95,16 @@ template <class E, int K> struct Distances : Distil<E, K> {
         return log_near_1(w * (fabs(z) < 1 ? excess(-z) + z : e - 1));
     }
 
-    __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[K][2], N (&q)[n], N (&f)[n],
-                                          N (&u)[n]) const {
-        N t[n];
+    /* A vector of each side. */
+    __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[1][2], N (&q)[W], N (&f)[W],
+                                          N (&u)[W]) const {
+        N t[W];
         this->exponentials(x, 0, r.input_top, r.near, q);
         this->exponentials(x, 1, r.target_top, r.near, t);
         N inverse_of_target = r.inverse * r.ratio;
 #pragma unroll
-        for (int i = 0; i < n; i++) {
-            N d = fma(x[i / W][1].get(i % W) - x[i / W][0].get(i % W), this->inverse_temperature, -r.apart);
+        for (int i = 0; i < W; i++) {
+            N d = fma(x[0][1].get(i) - x[0][0].get(i), this->inverse_temperature, -r.apart);
             q[i] *= r.inverse;
             t[i] *= inverse_of_target;
             Parts y = p.divergence == GPULOSS_REVERSE_KL ? reverse(t[i], q[i], d) : jensen_shannon(t[i], q[i], d);
@@ -181,14 +182,30 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.u += (double)times(q, u);
             return;
         }
-        pairs(r, x, q, f, u);
-        if (!(cut.whole(at) && cut.whole(at + (K - 1) * step)))
+        exactly(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
+            N q[W], f[W], u[W];
+            pairs(r, one, q, f, u);
+            if (!cut.whole(v))
 #pragma unroll
-            for (int i = 0; i < n; i++)
-                if (!cut.inside(cut.first(at + i / W * step) + i % W))
-                    f[i] = u[i] = N(0);
-        sums.f += (double)in_halves<Sum>(f);
-        sums.u += (double)in_halves<Sum>(u);
+                for (int i = 0; i < W; i++)
+                    if (!cut.inside(cut.first(v) + i))
+                        f[i] = u[i] = N(0);
+            sums.f += (double)in_halves<Sum>(f);
+            sums.u += (double)in_halves<Sum>(u);
+        });
+    }
+    /* For each pair of vectors, with their number: in a loop, as that takes long anyway. */
+    template <class What> DEVICE void exactly(const Vector<E> (&x)[K][2], int at, int step, What what) {
+        Vector<E> y[K][2];
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            y[k][0] = x[k][0], y[k][1] = x[k][1];
+#pragma unroll 1
+        for (int k = 0; k < K; k++) {
+            Vector<E> one[1][2] = {{y[0][0], y[0][1]}};
+            what(one, at + k * step);
+            turn(y);
+        }
     }
     /* The sum of products. */
     template <int m> DEVICE N times(const N (&a)[m], const N (&b)[m]) {
@@ -215,7 +232,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     }
 
     __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
-                                          const N *) const {
+                                          bool whole) const {
         N q[n], f[n], u[n], scale = r.inverse * r.scale;
         if (r.rough) {
             N t[n];
@@ -240,16 +257,20 @@ template <class E, int K> struct Distances : Distil<E, K> {
                                  : q[i] * fma(x[i / W][0].get(i % W) - x[i / W][1].get(i % W),
                                               this->inverse_temperature, apart);
         } else {
-            pairs(r, x, q, f, u);
-            scale = r.scale;
+            exactly(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
+                N q[W], f[W], u[W];
+                pairs(r, one, q, f, u);
 #pragma unroll
-            for (int i = 0; i < n; i++)
-                u[i] = u[i] - q[i] * r.mean;
+                for (int i = 0; i < W; i++)
+                    u[i] = fma(u[i] - q[i] * r.mean, r.scale, N(0));
+                this->store_gradient(cut, r, v, step, whole, u, false);
+            });
+            return;
         }
 #pragma unroll
         for (int i = 0; i < n; i++)
             u[i] = fma(u[i], scale, N(0));
-        this->store_gradient(cut, r, at, step, u, r.rough);
+        this->store_gradient(cut, r, at, step, whole, u, r.rough);
     }
     DEVICE float log2_of(float x) {
         float y;

@@ -9,9 +9,9 @@
 #ifndef GPULOSSI_DISTIL_CUH
 #define GPULOSSI_DISTIL_CUH
 
-#include "cluster.cuh"
 #include "divergence.cuh"
 #include "masked.cuh"
+#include "pairs_ring.cuh"
 #include "rows.cuh"
 #include "softmax.cuh"
 
@@ -26,7 +26,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     typedef Schedule<Distil> OfRows;
     typedef typename Base::Divergence Divergence;
     using Base::p;
-    enum { kArrays = 2, kSums = kSumsLast, W = Width<E>::value, n = K * W };
+    enum { kArrays = 2, W = Width<E>::value, n = K * W };
 
     /* The softmaxes of both sides, and the sum of one side's exponentials times its logits less the other's. */
     template <class Weighing> struct StateOf : Weighing {
@@ -43,10 +43,15 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             s.top = higher;
         }
         template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
-            N tops[2] = {side[0].top, side[1].top};
-            lanes.template over_all<Maximum>(tops);
-            raise(0, tops[0]);
-            raise(1, tops[1]);
+            N tops[2] = {largest_over(lanes, side[0].top), largest_over(lanes, side[1].top)};
+#pragma unroll
+            for (int a = 0; a < 2; a++) {
+                N below = exp_below(scale * side[a].top, scale * tops[a]), down = tops[a] == side[a].top ? N(1) : below;
+                side[a].top = tops[a];
+                side[a].sum *= down;
+                if (this->weighing == a)
+                    apart *= down;
+            }
             N sums[3] = {side[0].sum, side[1].sum, apart};
             lanes.template over_all<Sum>(sums);
             side[0].sum = sums[0];
@@ -80,7 +85,9 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         return (const typename E::Bits *)(a == 0 ? p.input : p.target) +
                row * (a == 0 ? p.input_stride : p.target_stride);
     }
-    __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
+    __device__ __forceinline__ N absent(int) const {
+        return -Limits<N>::infinity();
+    }
 
     template <class State> __device__ __forceinline__ void clear(State &s) const {
         s.side[0] = s.side[1] = Softmax<N>::empty();
@@ -93,7 +100,9 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         return s;
     }
     /* Whether the row takes a second pass. */
-    __device__ __forceinline__ bool writes(const Row &r) const { return p.rows.grad != 0 || !r.known; }
+    __device__ __forceinline__ bool writes(const Row &r) const {
+        return p.rows.grad != 0 || !r.known;
+    }
 
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;
@@ -101,7 +110,9 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         return r;
     }
 
-    __device__ __forceinline__ bool out(const Row &r) const { return r.row >= p.rows.rows || this->left_out(r.row); }
+    __device__ __forceinline__ bool out(int64_t row) const {
+        return row >= p.rows.rows || this->left_out(row);
+    }
 
     /* Both sides, of which `a` weighs the differences. */
     template <int a, class State>
@@ -171,66 +182,70 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         N weight = s.weighing == 0 ? r.inverse : r.inverse * r.ratio;
         r.sum = fma(s.apart * weight, inverse_temperature, s.weighing == 0 ? r.apart : -r.apart);
         r.known = s.weighing >= 0 && r.near && r.sum * N(16) > N(1) + fabs(r.apart) && r.sum < Limits<N>::infinity();
-        if (r.near) {
+        if (r.near) { /* both factors are next to 1 */
             N of_input = Below<N>(x.top, inverse_temperature).factor;
             N of_target = Below<N>(t.top, inverse_temperature).factor;
             r.inverse *= of_input;
-            if (of_input != of_target)
-                r.ratio *= Format<N>::divide(of_target, of_input);
+            r.ratio *= fma(of_target - of_input, N(2) - of_input, N(1));
         }
         if (p.rows.grad) {
-            double scale = 0;
-            if (!out(r)) {
-                scale = grad_scale();
-                if (p.row_weights)
+            double scale = grad_scale();
+            if (p.row_weights | p.rows.grad_loss_rows | p.labels) {
+                bool is_out = out(r.row);
+                if (p.row_weights && !is_out)
                     scale *= (double)((const N *)p.row_weights)[r.row];
-                if (p.rows.grad_loss_rows)
+                if (p.rows.grad_loss_rows && !is_out)
                     scale *= (double)((const N *)p.rows.grad_loss_rows)[r.row];
+                scale = is_out ? 0.0 : scale;
             }
             r.scale = (N)scale;
         }
     }
 
-    __device__ __forceinline__ void exponentials(const Vector<E> (&x)[K][2], int a, N top, bool near, N (&y)[n]) const {
+    /* Of any number of pairs of vectors. */
+    template <int k, int m>
+    __device__ __forceinline__ void exponentials(const Vector<E> (&x)[k][2], int a, N top, bool near, N (&y)[m]) const {
         if (near) {
             Below<N> below(top, inverse_temperature);
 #pragma unroll
-            for (int i = 0; i < n; i++)
+            for (int i = 0; i < m; i++)
                 y[i] = below.exp(x[i / W][a].get(i % W));
         } else {
 #pragma unroll
-            for (int i = 0; i < n; i++)
+            for (int i = 0; i < m; i++)
                 y[i] = exp_below(x[i / W][a].get(i % W) * inverse_temperature, top * inverse_temperature);
         }
     }
 
-    /* Of numbers, unless it is said that there may be others. Of a row that is left out it is 0 then, whatever the row
+    /* Of whole vectors or any, however many, and of numbers, unless it is said that there may be others. Of a row that is left out it is 0 then, whatever the row
      * holds. */
-    __device__ __forceinline__ void store_gradient(const Cut<E> &cut, const Row &r, int at, int step, N (&g)[n],
-                                                   bool ordinary) const {
+    template <int m>
+    __device__ __forceinline__ void store_gradient(const Cut<E> &cut, const Row &r, int at, int step, bool whole,
+                                                   N (&g)[m], bool ordinary) const {
         typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride;
         char *first = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
         bool finite = ordinary || (E::kKeepsNan && r.scale != 0) || in_halves<Sum>(g) == in_halves<Sum>(g);
-        bool none = !finite && out(r);
+        bool none = !finite && out(r.row);
+        if (finite && whole && cut.fits(to)) {
 #pragma unroll
-        for (int k = 0; k < K; k++) {
-            if (finite && cut.fits(to) && cut.whole(at + k * step)) {
+            for (int k = 0; k < m / W; k++)
                 store_whole<E, E>((typename E::Bits *)(first + (int64_t)step * (k * GPULOSSI_VECTOR_BYTES)), g + k * W,
                                   true);
-                continue;
-            }
-            if (none)
+            return;
+        }
+        if (none)
 #pragma unroll
-                for (int i = 0; i < W; i++)
-                    g[k * W + i] = N(0);
+            for (int i = 0; i < m; i++)
+                g[i] = N(0);
+#pragma unroll
+        for (int k = 0; k < m / W; k++)
             if (at + k * step < cut.vectors)
                 store<E, E>(cut, to, at + k * step, g + k * W);
-        }
     }
 
     /* The gradients of K pairs of vectors of a row whose sum is known, and else their terms too. */
     __device__ __forceinline__ void work(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
-                                         double &sum) const {
+                                         bool whole, double &sum) const {
         N q[n], t[n];
         if (r.known) {
             exponentials(x, 0, r.input_top, true, q);
@@ -269,14 +284,16 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
 #pragma unroll
         for (int i = 0; i < n; i++) /* adding 0 turns -0 into 0 */
             q[i] = fma(q[i], scale, N(0));
-        store_gradient(cut, r, at, step, q, r.known);
+        store_gradient(cut, r, at, step, whole, q, r.known);
     }
 
-    /* With the sum of what work() has given, unless it is known. */
-    __device__ __forceinline__ void finish(const Row &r, const Divergence &sum, Totals &total) const {
-        bool is_out = out(r);
-        double f = r.known ? (double)r.sum : sum.f * (double)r.inverse;
-        Base::finish(r.row, is_out, is_out ? 0.0 : f * this->weight(r.row), total);
+    /* The divergence, or, where it is not known, what makes it of the sum of what work() has given. */
+    __device__ __forceinline__ double factor_of(const Row &r) const {
+        return (double)(r.known ? r.sum : r.inverse);
+    }
+    __device__ __forceinline__ void finish(int64_t row, double f, Totals &total) const {
+        bool is_out = out(row);
+        Base::finish(row, is_out, is_out ? 0.0 : f * this->weight(row), total);
     }
 
     DEVICE void run(const Params &p) {
@@ -309,11 +326,12 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
 #pragma unroll 1
                 for (int at = group.rank + (cut.vectors - 1 - group.rank) / stride * stride; at >= 0; at -= stride) {
                     OfRows::template load<K, kRead_once>(distil, cut, arrays, at, group.size, x);
-                    distil.work(cut, r, at, group.size, x, sum.f);
+                    bool whole = cut.whole(at) && cut.whole(at + (K - 1) * group.size);
+                    distil.work(cut, r, at, group.size, x, whole, sum.f);
                 }
             group.fold(sum, rows.queue.turn);
             if (live && group.rank == 0)
-                distil.finish(r, sum, totals[threadIdx.x]);
+                distil.finish(row, (r.known ? 1.0 : sum.f) * distil.factor_of(r), totals[threadIdx.x]);
             rows.queue.advance();
         }
         end(distil, distil.scratch(), totals[threadIdx.x]);

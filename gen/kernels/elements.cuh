@@ -14,7 +14,7 @@ DEVICE void keep(int &x) {
 DEVICE void keep(uint32_t &x) {
     asm volatile("" : "+r"(x));
 }
-template <class T> DEVICE void keep(const T *&x) {
+template <class T> DEVICE void keep(T *&x) {
     asm volatile("" : "+l"(x));
 }
 

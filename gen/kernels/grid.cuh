@@ -163,14 +163,18 @@ struct Exact {
         }
     }
 
+    /* Blocks end together, and wait for each other here: most losses are of two digits. */
+    DEVICE void add_some(int64_t *digits, int digit, int64_t units) {
+        if (units != 0)
+            add_digit(digits, digit, units);
+    }
+
     /* Into the digits; thread 0 of a block calls. */
     __device__ __forceinline__ void flush(int64_t *digits) const {
-        if (low == 0 && high == 0)
-            return;
-        add_digit(digits, unit_digit, (int64_t)(low & 0xffffffffu));
-        add_digit(digits, unit_digit + 1, (int64_t)(low >> 32));
-        add_digit(digits, unit_digit + 2, high & 0xffffffff);
-        add_digit(digits, unit_digit + 3, high >> 32);
+        add_some(digits, unit_digit, (int64_t)(low & 0xffffffffu));
+        add_some(digits, unit_digit + 1, (int64_t)(low >> 32));
+        add_some(digits, unit_digit + 2, high & 0xffffffff);
+        add_some(digits, unit_digit + 3, high >> 32);
     }
 
     /* The digits as a double, rounded once, in lane 0; they are zero afterwards. The first warp of the last block
@@ -251,6 +255,15 @@ struct Exact {
     }
 };
 
+/* What a thread has written is there for whoever sees what it writes after this, if they call it too before they read. */
+DEVICE void order() {
+#if MODULE_TARGET >= 80
+    asm volatile("fence.acq_rel.gpu;" ::: "memory"); /* sooner done than that of all orders */
+#else
+    __threadfence();
+#endif
+}
+
 /* What a launch sums and counts over all rows: the first of the scratch's sums and counts. */
 template <int n_sums, int n_counts> struct Total {
     enum { kSums = n_sums };
@@ -273,7 +286,6 @@ template <int n_sums, int n_counts> struct Total {
     __device__ __forceinline__ bool last(gpulossi_scratch *scratch) {
         __shared__ Total of_warp[kWarps];
         uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, warps = blockDim.x / kLanes;
-        bool is_last = false;
         fold_warp();
         if (lane == 0)
             of_warp[warp] = *this;
@@ -283,8 +295,14 @@ template <int n_sums, int n_counts> struct Total {
         *this = zero();
         if (lane < warps)
             *this = of_warp[lane];
+        return last_of_warp(scratch);
+    }
+    /* The same of a block whose first warp has it all, and calls. */
+    __device__ __forceinline__ bool last_of_warp(gpulossi_scratch *scratch) {
+        bool is_last = false;
+        __syncwarp();
         fold_warp();
-        if (lane == 0) {
+        if (threadIdx.x == 0) {
 #pragma unroll
             for (int i = 0; i < n_sums; i++)
                 sums[i].flush(scratch->digits[i]);
@@ -292,11 +310,11 @@ template <int n_sums, int n_counts> struct Total {
             for (int i = 0; i < n_counts; i++)
                 if (counts[i] != 0)
                     atomicAdd((unsigned long long *)&scratch->counts[i], (unsigned long long)counts[i]);
-            __threadfence();
+            order();
             is_last = count_up(&scratch->blocks_done, gridDim.x) == gridDim.x - 1;
         }
         is_last = __shfl_sync(0xffffffffu, is_last, 0);
-        __threadfence();
+        order();
         return is_last;
     }
 
@@ -335,11 +353,9 @@ template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double c
     return p.flags & GPULOSSI_PREPARED ? scale / counted : scale;
 }
 
-/* The last step of every kernel: what the grid's threads have summed becomes the loss. */
-template <class Loss> DEVICE void end(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
+/* What all blocks have summed becomes the loss; the first warp of the last block calls. */
+template <class Loss> DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch) {
     __shared__ double sums[Loss::Totals::kSums];
-    if (!loss.concludes() || !total.last(scratch))
-        return;
 #pragma unroll 1
     for (int i = 0; i < Loss::Totals::kSums; i++) {
         double sum = 0;
@@ -351,6 +367,18 @@ template <class Loss> DEVICE void end(const Loss &loss, gpulossi_scratch *scratc
     }
     if (threadIdx.x == 0)
         loss.conclude(sums);
+}
+
+/* The last step of every kernel ... */
+template <class Loss> DEVICE void end(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
+    if (loss.concludes() && total.last(scratch))
+        conclude(loss, scratch);
+}
+/* ... where the first warp of a block has it all, and calls. */
+template <class Loss>
+DEVICE void end_of_warp(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
+    if (loss.concludes() && total.last_of_warp(scratch))
+        conclude(loss, scratch);
 }
 
 #endif

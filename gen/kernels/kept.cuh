@@ -428,8 +428,8 @@ template <class E> struct Kept {
             loss.finish(shared.unfinished[number % (2 * kBatch)], totals[lane()]);
     }
 
-    /* The rows are shared out as by a ClusterQueue, but a row earlier: with the first two of a cluster fixed, the word of
-     * a fold says which is the one after the next. */
+    /* The rows are shared out in rising order: with the first two of a cluster fixed, the word of a fold says which is
+     * the one after the next. */
     __device__ __forceinline__ void rows(typename Loss::Totals *totals) {
         uint32_t tiles = (uint32_t)p.rows.rows, row = cluster.number, next = row + cluster.count, number = 0;
         if (cluster.leads() && row < tiles)

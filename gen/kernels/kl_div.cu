@@ -25,8 +25,8 @@ template <class E> struct logits : Distil<E, (Width<E>::value < 8) ? GPULOSSI_PA
 
 template <class E> struct logits_clustered {
     typedef gpulossi_kl_div Params;
-    enum { K = GPULOSSI_PAIRS_STREAMED, blocks = Width<E>::value < 8 ? 3 : 2 };
-    DEVICE void run(const Params &p) { Clustered<Distil<E, K>, K>::run(p); }
+    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K, blocks = 3 };
+    DEVICE void run(const Params &p) { PairsRing<Distil<E, K>, K, kTimes>::run(p); }
 };
 
 template <class E> struct distances_clustered {

@@ -27,6 +27,21 @@ template <class E> struct Plain {
         __device__ __forceinline__ Target target() const { return place >= 0 ? kClass : place == -1 ? kIgnored : kBad; }
     };
 
+    /* What the gradients of a row have in common. */
+    struct Slope {
+        Below<N> below;
+        N whole_weight, weight;
+        bool simple; /* whether the shorter formula will do */
+
+        __device__ __forceinline__ explicit Slope(const Row &r)
+            : below(r.top), whole_weight(r.inverse * r.scale), weight(whole_weight * below.factor) {
+            simple = Below<N>::near(r.top) && weight == weight && r.place >= 0;
+        }
+        __device__ __forceinline__ N of(N x, const Row &r) const {
+            return r.place >= 0 ? exp_below(x, r.top) * whole_weight : N(0);
+        }
+    };
+
     struct Unfinished {
         int64_t row;
         N top, sum, x_y;
@@ -48,10 +63,22 @@ template <class E> struct Plain {
     __device__ __forceinline__ typename E::Bits *grad(int64_t row) const {
         return (typename E::Bits *)p.rows.grad + row * p.rows.grad_stride;
     }
-    __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
-    __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
-    __device__ __forceinline__ bool reduces() const { return p.lse_in == 0; }
-    __device__ __forceinline__ bool sums_apart() const { return false; }
+    __device__ __forceinline__ gpulossi_scratch *scratch() const {
+        gpulossi_scratch *of_stream = (gpulossi_scratch *)p.rows.scratch;
+#if MODULE_TARGET >= 90
+        keep(of_stream); /* seldom used, so it is worked out anew each time and takes no registers */
+#endif
+        return of_stream;
+    }
+    __device__ __forceinline__ N absent(int) const {
+        return -Limits<N>::infinity();
+    }
+    __device__ __forceinline__ bool reduces() const {
+        return p.lse_in == 0;
+    }
+    __device__ __forceinline__ bool sums_apart() const {
+        return false;
+    }
 
     __device__ __forceinline__ Row begin(const Cut<E> &cut, int64_t row, bool whole) const {
         bool live = row < p.rows.rows && whole;
@@ -115,12 +142,17 @@ template <class E> struct Plain {
 
     __device__ __forceinline__ void close(Row &r, const State &s) const {
         r.top = reduces() ? s.top : ((const N *)p.lse_in)[r.row];
-        if (p.rows.grad == 0)
-            return;
-        r.inverse = reduces() ? reciprocal(s.sum) : N(1);
-        r.scale = r.place >= 0 ? (N)grad_scale() : N(0);
-        if (p.rows.grad_loss_rows && r.place >= 0)
-            r.scale = (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[r.row]);
+        if (p.rows.grad)
+            slope(r, s, reduces());
+    }
+    /* The part of close() that only gradients need. */
+    __device__ __forceinline__ void slope(Row &r, const State &s, bool reduced) const {
+        r.inverse = reduced ? reciprocal(s.sum) : N(1);
+        r.scale = r.place >= 0 ? scale_of(r.row) : N(0);
+    }
+    /* The factor of the gradients of a row that has a target. */
+    __device__ __forceinline__ N scale_of(int64_t row) const {
+        return p.rows.grad_loss_rows ? (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[row]) : (N)grad_scale();
     }
 
     /* The loss of a row, and all results of it but what goes into the sum of losses. */

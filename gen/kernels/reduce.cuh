@@ -95,13 +95,47 @@ struct SomeLanes {
 template <int most> struct UpTo {
     int width;
     template <class Op, class N> __device__ __forceinline__ N over(N x) const {
+        N all[1] = {x};
+        over_all<Op>(all);
+        return all[0];
+    }
+    template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
 #pragma unroll
         for (int distance = most / 2; distance > 0; distance /= 2)
             if (distance < width)
-                x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
-        return x;
+#pragma unroll
+                for (int i = 0; i < m; i++)
+                    x[i] = Op::of(x[i], __shfl_xor_sync(0xffffffffu, x[i], distance));
     }
 };
+
+/* The same, where all other lanes of the warp repeat what those have; in a straight line only for several numbers. */
+template <int most> struct Repeated : SomeLanes {
+    __device__ __forceinline__ explicit Repeated(int width) : SomeLanes{width} {}
+    template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
+        UpTo<most> lanes = {width};
+        lanes.template over_all<Op>(x);
+    }
+};
+
+/* The largest over lanes, of numbers that are not NaN: of floats, which have the order of integers then, over a whole warp
+ * at once where the GPU can. */
+template <class Lanes, class N> DEVICE N largest_over(const Lanes &lanes, N x) {
+    return lanes.template over<Maximum>(x);
+}
+#if MODULE_TARGET >= 80
+DEVICE float largest_over(const WholeWarp &, float x) {
+    int32_t bits = __float_as_int(x), all;
+    asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;"
+                 : "=r"(all)
+                 : "r"(bits ^ (bits >> 31 & 0x7fffffff))
+                 : "memory");
+    return __int_as_float(all ^ (all >> 31 & 0x7fffffff));
+}
+template <int most> DEVICE float largest_over(const Repeated<most> &, float x) {
+    return largest_over(WholeWarp(), x);
+}
+#endif
 
 /* The threads that share a row: neighbouring lanes of a warp, or whole neighbouring warps of a block. */
 struct Group {

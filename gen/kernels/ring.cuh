@@ -8,6 +8,7 @@
 #ifndef GPULOSSI_RING_CUH
 #define GPULOSSI_RING_CUH
 
+#include "ahead.cuh"
 #include "cluster.cuh"
 #include "plain.cuh"
 
@@ -19,7 +20,18 @@ struct Arrival {
     __device__ __forceinline__ void begin() {
         asm volatile("mbarrier.init.shared.b64 [%0], 1;\n\tfence.proxy.async.shared::cta;" ::"r"(address()) : "memory");
     }
-    /* Copies so many bytes, which may be none; 16 divides them and both addresses. One thread calls. */
+    /* Of one at an address the bytes of all copies of a phase, which may be none; and then each copy, of some, to an address
+     * too. 16 divides the bytes and where they are from and go to. One thread calls. */
+    DEVICE void expect(uint32_t at, uint32_t bytes) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+    }
+    DEVICE void copy(uint32_t at, uint32_t to, const void *from, uint32_t bytes) {
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], %3, [%0];" ::"r"(at),
+            "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes)
+            : "memory");
+    }
+    /* A phase of one copy, of so many bytes, which may be none. */
     __device__ __forceinline__ void request(void *to, const void *from, uint32_t bytes) {
         asm volatile(
             "{ .reg .pred some; setp.ne.u32 some, %1, 0;\n\t"
@@ -29,48 +41,16 @@ struct Arrival {
             "r"(bytes), "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from))
             : "memory");
     }
-    __device__ __forceinline__ void wait(uint32_t parity) const {
+    __device__ __forceinline__ void wait(uint32_t parity) const { wait(address(), parity); }
+    DEVICE void wait(uint32_t at, uint32_t parity) {
         uint32_t done;
         do
             asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
                          "selp.u32 %0, 1, 0, done; }"
                          : "=r"(done)
-                         : "r"(address()), "r"(parity)
+                         : "r"(at), "r"(parity)
                          : "memory");
         while (!done);
-    }
-};
-
-/* Shares out tiles among teams, in rising order. A team knows its tile and one or two after it; the one after those comes
- * with the word of a fold. What is known is dealt out: where tiles take long, knowing less lets teams end together. */
-struct Ahead {
-    enum { kMost = 3 };
-    gpulossi_scratch *scratch;
-    uint32_t tiles, teams, tile[kMost];
-    int known; /* 2 or 3 */
-
-    __device__ __forceinline__ Ahead(uint64_t scratch, int64_t tiles, uint32_t team, uint32_t teams, int known)
-        : scratch((gpulossi_scratch *)scratch), tiles((uint32_t)tiles), teams(teams), known(known) {
-#pragma unroll
-        for (uint32_t i = 0; i < kMost; i++)
-            tile[i] = min(team + i * teams, this->tiles);
-    }
-    __device__ __forceinline__ bool more() const {
-        return tile[0] < tiles;
-    }
-    __device__ __forceinline__ uint32_t after(int i) const {
-        return i == 0 ? tile[0] : i == 1 ? tile[1] : tile[2];
-    }
-
-    /* The word of the team's leader. It is waited for where it is used. */
-    __device__ __forceinline__ uint32_t fetch() const {
-        return after(known - 1) < tiles ? count_up(&scratch->taken, tiles - (uint32_t)(known - 1) * teams) : tiles;
-    }
-    __device__ __forceinline__ void advance(uint32_t word) {
-        uint32_t last = min(word + (uint32_t)known * teams, tiles);
-        tile[0] = tile[1];
-        tile[1] = known == 2 ? last : tile[2];
-        tile[2] = last;
     }
 };
 
@@ -97,6 +77,7 @@ class TeamOfBlock {
         state.fold(WholeWarp());
         if (warps == 1) {
             word = __shfl_sync(0xffffffffu, word, 0);
+            __syncwarp(); /* what a lane has read may be written over by another */
             return;
         }
         uint32_t this_warp = threadIdx.x / kLanes, first = this_warp - (uint32_t)warp;
@@ -158,8 +139,8 @@ template <class E, class Team, int K, int kSteps> class Ring {
 
     __device__ __forceinline__ explicit Ring(const Params &p)
         : p(p), loss(p), team(p.rows), steps(steps_of(p, team)),
-          queue(p.rows.scratch, p.rows.rows, team.number(), team.count(), steps < kSteps ? 3 : 2), asked(0), freed(0),
-          next(0), visit(0) {
+          queue(p.rows.scratch, p.rows.rows, team.number(), team.count(), steps < kSteps ? 3 : 2, false), asked(0),
+          freed(0), next(0), visit(0) {
         held = loss.reduces() && loss.writes() ? min(steps, (int)kSteps) : 0;
         visits = held > 0 ? 2 * steps - held : steps;
         if (threadIdx.x % kLanes == 0)
@@ -283,24 +264,9 @@ template <class E, class Team, int K, int kSteps> class Ring {
         }
     }
 
-    /* What the gradients of a row have in common. */
-    struct Slope {
-        Below<N> below;
-        N whole_weight, weight;
-        bool simple; /* whether the shorter formula will do */
-
-        __device__ __forceinline__ explicit Slope(const Row &r)
-            : below(r.top), whole_weight(r.inverse * r.scale), weight(whole_weight * below.factor) {
-            simple = Below<N>::near(r.top) && weight == weight && r.place >= 0;
-        }
-        __device__ __forceinline__ N of(N x, const Row &r) const {
-            return r.place >= 0 ? exp_below(x, r.top) * whole_weight : N(0);
-        }
-    };
-
     __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, const Edge &edge) {
         Bits *to = loss.grad(r.row);
-        Slope slope(r);
+        typename Loss::Slope slope(r);
         bool simple = slope.simple && cut.fits(to);
         int lane = (int)(threadIdx.x % kLanes);
         if (edge.vector >= 0) {

@@ -20,7 +20,8 @@ typedef struct candidate {
     const char *name;
     int module, clustered;
     unsigned group;
-    int shift; /* log2 of a cluster's size */
+    int shift;      /* log2 of a cluster's size */
+    int row_blocks; /* as in the plan */
     int64_t units;
     double milliseconds;
     float loss;
@@ -51,7 +52,7 @@ static int check(gpuloss_status status) {
 /* ---- which candidates a cell has ---- */
 
 static void add(const char *name, int module, unsigned group, int64_t units) {
-    candidate c = {name, module, 0, group, 0, units, 0, 0};
+    candidate c = {name, module, 0, group, 0, 0, units, 0, 0};
     candidates[count++] = c;
 }
 
@@ -90,6 +91,13 @@ static int list_cross_entropy(int cell) {
     if (gpulossi_is_short(&cross_entropy))
         add("short_rows", gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_short_rows_f32, d.dtype), GPULOSSI_BLOCK,
             (rows + stretch - 1) / stretch);
+    if (plan.row_blocks > 0)
+        add("block_rows", plan.module, plan.rows->group, plan.units);
+    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_packed_f32, d.dtype))
+        add("packed", plan.module, plan.rows->group, plan.units);
+    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_ring_f32, d.dtype))
+        add("ring", plan.module, plan.rows->group, plan.units);
+    candidates[count - 1].row_blocks = plan.row_blocks;
     return list_clusters(GPULOSSI_MODULE_cross_entropy_clustered_f32, d.dtype);
 }
 
@@ -135,13 +143,13 @@ static int call_running(void) {
     gpulossi_kernel *kernel, *prepare;
     plan.module = running->module;
     plan.clustered = running->clustered;
+    plan.row_blocks = running->row_blocks;
     plan.units = running->units;
     plan.rows->group = running->group;
     if (check(gpulossi_prepare(context, &plan, NULL, 0, NULL, &kernel, &prepare)))
         return 1;
     return check(running->clustered ? gpulossi_launch_clusters(context, &plan, kernel, running->shift, NULL)
-                                    : gpulossi_launch(context, &plan, kernel, plan.parameters,
-                                                      gpulossi_grid(context, &plan, kernel), NULL));
+                                    : gpulossi_launch_blocks(context, &plan, kernel, NULL));
 }
 
 /* One call says which candidates are hopeless: their medians are not waited for. The loss is a NaN beforehand, which no

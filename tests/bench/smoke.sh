@@ -97,8 +97,8 @@ check_schedules() {
             first = /loss \+ gradient/ ? 8 : 6
             star = $NF == "*"
             if (NF != first + 3 + star) fail("not all columns")
-            if ($first !~ /^(held|streamed|short_rows|clustered)$/) fail("no such schedule: " $first)
-            if ($(first + 1) !~ /^(1|2|4|8|16|32|64|128|256)$/) fail("no such size: " $(first + 1))
+            if ($first !~ /^(held|streamed|short_rows|packed|block_rows|ring|clustered)$/) fail("no such schedule: " $first)
+            if ($(first + 1) !~ /^(1|2|4|8|16|32|64|128|256|512)$/) fail("no such size: " $(first + 1))
             above_zero($(first + 2))
             number($(first + 3))
             this = $1 " " $2 " " $3 " " $4 " " first

@@ -33,7 +33,8 @@ typedef struct fake_module {
     char *ptx; /* as it was given */
     char entry[64];
     int live, release_failed;
-    int is_new;       /* its text is for GPUs that have clusters ... */
+    int is_new;       /* its text is for GPUs that have clusters, ... */
+    int keeps_rows;   /* it has rows in shared memory ... */
     int for_clusters; /* ... and is launched in them */
     int occupancies;  /* how often it was asked how many blocks a multiprocessor takes */
     unsigned shared_bytes_allowed;

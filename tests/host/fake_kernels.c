@@ -41,7 +41,9 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     made->is_new = strstr(ptx, "\n.target sm_90\n") != NULL;
     made->shared_bytes_allowed = 48 * 1024;
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
-    made->for_clusters = made->is_new && strstr(made->entry, "_ring_") == NULL;
+    made->keeps_rows = made->is_new && strstr(made->entry, "_block_rows_") == NULL;
+    made->for_clusters =
+        made->keeps_rows && strstr(made->entry, "_ring_") == NULL && strstr(made->entry, "_packed_") == NULL;
     *module = made;
     fake.modules++;
     return fake_end(0);
@@ -71,7 +73,7 @@ int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_b
     int code = fake_begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);
     fake_module *module = (fake_module *)function;
     module->occupancies++;
-    if (shared_bytes != (module->is_new ? module->shared_bytes_allowed : 0))
+    if (shared_bytes != (module->keeps_rows ? module->shared_bytes_allowed : 0))
         fake_violate("occupancy of %s asked for with %u bytes", module->entry, (unsigned)shared_bytes);
     if (code == 0)
         *blocks = shared_bytes > 0 ? fake.blocks_shared : threads > 256 ? fake.blocks_large : fake.blocks_small;
@@ -95,7 +97,7 @@ static int is_prepared_by(const fake_launched *l, const gpulossi_cross_entropy *
     const gpulossi_kl_div_sparse *sparse = &l->parameters.kl_div_sparse;
     const uint32_t not_counted = GPULOSSI_EVEN | GPULOSSI_KEEP_ZERO_NAN;
     gpulossi_cross_entropy counted = l->parameters.cross_entropy;
-    counted.rows.slots = 0;
+    counted.rows.slots = prepared->rows.slots; /* chosen later, for clusters */
     if (strstr(l->entry, "kl_div") == NULL)
         return memcmp(prepared, &counted, sizeof *prepared) == 0;
     if (prepared->class_weights != 0 || prepared->rows.rows != rows->rows ||

@@ -28,7 +28,9 @@ static const char *version_of(int module) {
 
 static int is_for_clusters(int module) {
     return gpulossi_target_of(module) == GPULOSSI_CLUSTER_GPU &&
-           strncmp(module_name(module), "cross_entropy_ring_", 19);
+           strncmp(module_name(module), "cross_entropy_ring_", 19) != 0 &&
+           strncmp(module_name(module), "cross_entropy_packed_", 21) != 0 &&
+           strncmp(module_name(module), "cross_entropy_block_rows_", 25) != 0;
 }
 
 static FILE *open_in_folder(const char *name, const char *suffix) {

@@ -13,7 +13,8 @@ static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, c
     snprintf(entry, sizeof entry, "gpuloss_cross_entropy_%s_%s", name, every_dtype[d->dtype - GPULOSS_F32].name);
     if (strcmp(last_launch()->entry, entry) != 0)
         fail_msg("line %d: %s is launched instead of %s", line, last_launch()->entry, entry);
-    assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
+    assert_int_equal(last_launch()->block,
+                     strcmp(name, "block_rows") == 0 ? last_launch()->parameters.rows.group : GPULOSSI_BLOCK);
     return last_launch();
 }
 #define TAKES(change, name)                                                                                            \
@@ -102,7 +103,11 @@ static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
     every_option_alone(&d, has ? "clustered" : "streamed", has ? "ring" : "streamed", has ? "options_kept" : "options");
     d.rows = 1000;
     d.classes = 1500 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    d.logits = (const char *)d.logits + every_dtype[d.dtype - GPULOSS_F32].bytes;
     every_option_alone(&d, has ? "ring" : "held", has ? "ring" : "held", "options");
+    d.logits = (const char *)d.logits - every_dtype[d.dtype - GPULOSS_F32].bytes;
+    d.classes = 1000 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    every_option_alone(&d, has ? "block_rows" : "held", has ? "block_rows" : "held", "options");
 }
 
 static void options_leave_the_plain_kernels_of_clusters(void **state) {
@@ -110,14 +115,15 @@ static void options_leave_the_plain_kernels_of_clusters(void **state) {
     on_every_dtype(new_context(), check_options_of_clusters);
 }
 
-/* Rows of so many vectors, with and without options. Those without may begin anywhere, and touch one more then; with
- * options these go to the kernel that takes all. */
-static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const char *plain, const char *options,
-                           int line) {
+/* Rows of so many vectors, with and without options. Those without may be of whole vectors, or begin anywhere and touch one
+ * more then; with options these go to the kernel that takes all. */
+static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const char *whole, const char *plain,
+                           const char *options, int line) {
     const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
     gpuloss_cross_entropy_desc anywhere = d;
     d.classes = vectors * width;
-    expect_kernel(&d, plain, line);
+    d.logits_stride = d.classes + width; /* no stretch of memory */
+    expect_kernel(&d, whole, line);
     anywhere.logits_stride = vectors * width + 1;
     anywhere.classes = (vectors - 1) * width - width + 2;
     expect_kernel(&anywhere, plain, line);
@@ -130,16 +136,21 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
     d.classes = (vectors - 1) * width + 1;
     expect_kernel(&d, options, line);
 }
-#define ROWS_OF(vectors, plain, options) expect_rows_of(vectors, d, plain, options, __LINE__)
+#define ROWS_OF(vectors, plain, options) expect_rows_of(vectors, d, plain, plain, options, __LINE__)
+/* Whole vectors are for a block to itself, if it can have that. */
+#define WHOLE_ROWS_OF(vectors, plain, options)                                                                         \
+    expect_rows_of(vectors, d, has ? "block_rows" : plain, plain, options, __LINE__)
 
 /* With a gradient: rows that a warp can't hold go to the ring, and the longest to clusters; with options, rows that a
  * block can't hold. */
 static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
-        ROWS_OF(256, "held", "options");
-        ROWS_OF(257, has ? "ring" : "held", "options");
-        ROWS_OF(2048, has ? "ring" : "held", "options");
+        ROWS_OF(96, "held", "options");
+        WHOLE_ROWS_OF(97, "held", "options");
+        WHOLE_ROWS_OF(256, "held", "options");
+        WHOLE_ROWS_OF(257, has ? "ring" : "held", "options");
+        WHOLE_ROWS_OF(2048, has ? "ring" : "held", "options");
         ROWS_OF(2049, has ? "ring" : "streamed", has ? "options_kept" : "options");
         ROWS_OF(4096, has ? "ring" : "streamed", has ? "options_kept" : "options");
         ROWS_OF(4097, has ? "clustered" : "streamed", has ? "options_kept" : "options");
@@ -192,22 +203,26 @@ static void rows_taken_together(void **state) {
 static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     d.rows = fake.multiprocessors - 1;
-    ROWS_OF(256, "held", "options");
-    ROWS_OF(257, has ? "ring" : "held", "options");
-    ROWS_OF(2047, has ? "ring" : "held", "options");
+    WHOLE_ROWS_OF(256, "held", "options");
+    WHOLE_ROWS_OF(257, has ? "ring" : "held", "options");
+    WHOLE_ROWS_OF(2047, has ? "ring" : "held", "options");
     ROWS_OF(2048, has ? "clustered" : "held", has ? "options_kept" : "options");
     d.grad_logits = NULL;
-    ROWS_OF(1023, "held", "options");
-    ROWS_OF(1024, has ? "ring" : "held", "options");
-    ROWS_OF(2047, has ? "ring" : "held", "options");
+    ROWS_OF(192, "held", "options");
+    WHOLE_ROWS_OF(193, "held", "options");
+    WHOLE_ROWS_OF(1023, "held", "options");
+    WHOLE_ROWS_OF(1024, has ? "ring" : "held", "options");
+    WHOLE_ROWS_OF(2047, has ? "ring" : "held", "options");
     ROWS_OF(2048, has ? "clustered" : "held", has ? "options_kept" : "options");
     d.rows = 1;
     ROWS_OF(2048, has ? "clustered" : "held", has ? "options_kept" : "options");
     d.rows = fake.multiprocessors;
-    ROWS_OF(1023, "held", "options");
-    ROWS_OF(1024, has ? "ring" : "held", "options");
-    ROWS_OF(2048, has ? "ring" : "held", "options");
-    ROWS_OF(2049, has ? "ring" : "streamed", "options");
+    WHOLE_ROWS_OF(1023, "held", "options");
+    WHOLE_ROWS_OF(1024, has ? "ring" : "held", "options");
+    WHOLE_ROWS_OF(2048, has ? "ring" : "held", "options");
+    WHOLE_ROWS_OF(2049, has ? "ring" : "streamed", "options");
+    WHOLE_ROWS_OF(4096, has ? "ring" : "streamed", "options");
+    ROWS_OF(4097, has ? "ring" : "streamed", "options");
     ROWS_OF(1 << 16, has ? "ring" : "streamed", "options");
 }
 
@@ -360,11 +375,75 @@ static void groups_of_the_ring(void **state) {
         if (every_dtype[i % DTYPES].bytes != cases[c].bytes)
             continue;
         d.rows = cases[c].rows;
-        d.classes = cases[c].vectors * 16 / cases[c].bytes;
+        /* They touch so many vectors and begin anywhere: others are for blocks of their own. */
+        d.classes = (cases[c].vectors - 2) * 16 / cases[c].bytes + 2;
+        d.logits_stride = cases[c].vectors * 16 / cases[c].bytes + 1;
         d.grad_logits = cases[c].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
         expect_group(&d, "ring", cases[c].group, __LINE__);
     }
     gpuloss_destroy(context);
+}
+
+/* Rows that a block has to itself: as few threads as hold one with 8 vectors each, or 4 with a gradient, and more where rows
+ * are few; and as many blocks as get the same number of rows, of those that a multiprocessor has room for, with a gradient
+ * for about 3072 vectors of rows. */
+static void blocks_of_rows(void **state) {
+    static const struct {
+        int writes;
+        int64_t rows, vectors;
+        unsigned threads, grid;
+    } cases[] = {{0, 1000000, 193, 32, 4220}, {0, 1000000, 256, 32, 4220}, {0, 1000000, 257, 64, 2110},
+                 {0, 1000000, 512, 64, 2110}, {0, 32768, 1024, 128, 1024}, {0, 32768, 1025, 256, 521},
+                 {0, 32768, 2049, 512, 263},  {0, 32768, 4096, 512, 263},  {0, 132, 193, 256, 132},
+                 {0, 527, 1024, 256, 527},    {0, 528, 1024, 128, 528},    {0, 1, 1024, 512, 1},
+                 {1, 1000000, 97, 32, 4220},  {1, 1000000, 128, 32, 3165}, {1, 1000000, 129, 64, 2110},
+                 {1, 1000000, 250, 64, 1583}, {1, 1000000, 512, 128, 792}, {1, 32768, 1024, 256, 395},
+                 {1, 32768, 1025, 512, 263},  {1, 32768, 2048, 512, 263},  {1, 133, 1024, 512, 133},
+                 {1, 264, 512, 256, 264}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        const fake_launched *l;
+        d.rows = cases[i].rows;
+        d.classes = cases[i].vectors * 4;
+        d.logits_stride = d.classes + 4;
+        d.grad_logits = cases[i].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
+        l = expect_kernel(&d, "block_rows", __LINE__);
+        if (l->parameters.rows.group != cases[i].threads || l->block != cases[i].threads || l->grid != cases[i].grid ||
+            l->shared_bytes != 0)
+            fail_msg("%lld rows of %lld vectors: %u blocks of %u threads (%u), %u bytes", (long long)cases[i].rows,
+                     (long long)cases[i].vectors, l->grid, l->block, l->parameters.rows.group, l->shared_bytes);
+    }
+    gpuloss_destroy(context);
+}
+
+/* Rows that a block has to itself are of whole vectors, begin on 16 bytes, and so do their gradients; and they are numbered
+ * by 30 bits. */
+static void check_rows_of_no_block(gpuloss_cross_entropy_desc base) {
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
+    const char *whole = has ? "block_rows" : "held", *other = has ? "ring" : "held";
+    gpuloss_cross_entropy_desc d;
+    base.rows = 1000;
+    base.classes = 300 * 16 / bytes;
+    base.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+    TAKES((void)0, whole);
+    TAKES(d.lse_in = AT(6), whole);
+    TAKES(d.logits_stride = d.classes + 16 / bytes, whole);
+    TAKES(d.logits_stride = d.classes + 1, other);
+    TAKES(d.logits = (const char *)d.logits + bytes, other);
+    TAKES(d.grad_logits_stride = d.classes + 16 / bytes, whole);
+    TAKES(d.grad_logits_stride = d.classes + 1, other);
+    TAKES(d.grad_logits = (char *)d.grad_logits + bytes, other);
+    TAKES((d.classes--, d.logits_stride = d.grad_logits_stride = d.classes + 1), other);
+    TAKES(d.rows = (1 << 30) - 1, whole);
+    TAKES(d.rows = 1 << 30, other);
+}
+
+static void rows_of_no_block(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_rows_of_no_block);
 }
 
 /* Rows that do not all begin on 16 bytes, of which many lie in one stretch of memory without a gap. */
@@ -394,7 +473,93 @@ static void check_short_rows(gpuloss_cross_entropy_desc base) {
 
 static void short_rows_in_stretches(void **state) {
     (void)state;
-    on_every_dtype(new_context(), check_short_rows);
+    on_every_dtype(new_context_without_clusters(), check_short_rows);
+}
+
+/* Rows without a gap between them, as many as a warp takes at a time in 4096 bytes; the next ones start on 16 bytes. */
+static void check_packed_rows(gpuloss_cross_entropy_desc base) {
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
+    const char *packed = has ? "packed" : "held", *shorts = bytes == 2 ? "short_rows" : "held";
+    const char *packed_loss = bytes == 2 ? "packed" : "held";
+    gpuloss_cross_entropy_desc d;
+    base.classes = 60;
+    TAKES((void)0, packed);
+    TAKES(d.grad_logits = NULL, packed_loss);
+    TAKES((d.grad_logits = NULL, d.grad_logits_stride = d.classes + 16), packed_loss);
+    TAKES(d.lse_in = AT(6), packed);
+    TAKES((d.grad_logits = NULL, d.lse_in = AT(6)), shorts);
+    TAKES(d.logits_stride = d.classes + 16, "held");
+    TAKES(d.grad_logits_stride = d.classes + 16, "held");
+    TAKES(d.logits = (const char *)d.logits + 8, has ? "short_rows" : "held");
+    TAKES(d.grad_logits = (char *)d.grad_logits + 8, shorts);
+    TAKES(d.softcap = 2.0, "options");
+    TAKES(d.inner = 8, "columns");
+    TAKES(d.classes = 1, packed);
+    TAKES(d.classes = 4096 / bytes, packed);
+    TAKES((d.classes = 4112 / bytes, d.grad_logits = NULL), has ? "block_rows" : "held");
+    TAKES((d.classes = 4096 / bytes - 1, d.grad_logits = NULL), "held");
+    TAKES((d.classes = 1 << 30, d.grad_logits = NULL), has ? "ring" : "streamed");
+    /* 8 rows of an odd number of shorts are whole vectors, and 4 rows of as many floats; half of them are not. */
+    TAKES(d.classes = 255, packed);
+    TAKES(d.classes = 257, "held");
+    TAKES(d.classes = 258, packed);
+    TAKES(d.rows = 0, packed);
+    assert_int_equal(last_launch()->grid, 1);
+}
+
+static void packed_rows(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_packed_rows);
+}
+
+/* As many rows as a warp takes at a time, as often as they fit the slot and each warp has a slot of them. */
+static void slots_of_packed_rows(void **state) {
+    static const struct {
+        int bytes;
+        int64_t rows, classes;
+        unsigned group, slots;
+    } cases[] = {{4, 1 << 20, 1, 1, 192},
+                 {4, 1 << 20, 5, 1, 192},
+                 {4, 1 << 20, 6, 1, 160},
+                 {4, 1 << 20, 10, 1, 96},
+                 {4, 1 << 20, 32, 1, 32},
+                 {4, 1 << 20, 33, 2, 16},
+                 {4, 1 << 20, 64, 2, 16},
+                 {4, 1 << 20, 256, 8, 4},
+                 {4, 1 << 20, 1000, 32, 1},
+                 {2, 1 << 20, 10, 1, 192},
+                 {2, 1 << 20, 64, 1, 32},
+                 {2, 1 << 20, 65, 2, 16},
+                 {2, 1 << 20, 256, 4, 8},
+                 {2, 1 << 20, 1000, 16, 2},
+                 /* Few rows: 16 warps for each of 132 multiprocessors are 2112. */
+                 {2, 6 * 32 * 2112, 10, 1, 192},
+                 {2, 6 * 32 * 2112 - 1, 10, 1, 160},
+                 {2, 2 * 32 * 2112, 10, 1, 64},
+                 {2, 2 * 32 * 2112 - 1, 10, 1, 32},
+                 {2, 1, 10, 1, 32}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < DTYPES * (sizeof cases / sizeof cases[0]); i++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        const size_t c = i / DTYPES;
+        const fake_launched *l;
+        int64_t blocks = (cases[c].rows + 8 * (int64_t)cases[c].slots - 1) / (8 * (int64_t)cases[c].slots);
+        d.dtype = every_dtype[i % DTYPES].dtype;
+        if (every_dtype[i % DTYPES].bytes != cases[c].bytes)
+            continue;
+        d.rows = cases[c].rows;
+        d.classes = cases[c].classes;
+        d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+        l = expect_kernel(&d, "packed", __LINE__);
+        if (l->parameters.rows.group != cases[c].group || l->parameters.rows.slots != cases[c].slots)
+            fail_msg("case %d: %u lanes a row, %u rows a slot", (int)c, l->parameters.rows.group,
+                     l->parameters.rows.slots);
+        assert_int_equal(l->grid, blocks < blocks_at_once(l) ? blocks : blocks_at_once(l));
+        assert_int_equal(l->shared_bytes, 98304);
+    }
+    gpuloss_destroy(context);
 }
 
 /* With options a thread gets about four vectors, wherever the row begins. */
@@ -526,7 +691,11 @@ int choice_tests(void) {
         TEST(shards_leave_the_plain_kernels),
         TEST(groups_of_held_rows),
         TEST(groups_of_the_ring),
+        TEST(blocks_of_rows),
+        TEST(rows_of_no_block),
         TEST(short_rows_in_stretches),
+        TEST(packed_rows),
+        TEST(slots_of_packed_rows),
         TEST(groups_of_rows_with_options),
         TEST(groups_of_columns),
         TEST(planes_of_columns),

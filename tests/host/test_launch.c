@@ -36,17 +36,39 @@ static uint64_t rows_of_a_stretch(const fake_launched *l) {
     return rows < GPULOSSI_SHORT_ROWS ? (uint64_t)rows : GPULOSSI_SHORT_ROWS;
 }
 
+/* Packed rows of a slot of 4096 bytes: some times as many as a warp takes at a time, and whole vectors. */
+static void is_sound_of_slots(const fake_launched *l) {
+    const gpulossi_rows *rows = &l->parameters.rows;
+    const uint64_t bytes = (uint64_t)rows->slots * (uint64_t)rows->classes * (strstr(l->entry, "f32") != NULL ? 4 : 2);
+    assert_in_range(rows->group, 1, 32);
+    assert_in_range(rows->slots, 1, GPULOSSI_PACKED_ROWS);
+    assert_int_equal(rows->slots % (32 / rows->group), 0);
+    assert_in_range(bytes, 1, 4096);
+    assert_int_equal(bytes % 16, 0);
+}
+
 /* scratch_bytes: what the query for a workspace says. */
 static void is_sound(gpuloss_context *context, const fake_launched *l, size_t scratch_bytes) {
     const gpulossi_rows *rows = &l->parameters.rows;
     const uint64_t at_once = blocks_at_once(l);
+    const int is_packed = strstr(l->entry, "_packed_") != NULL, has_block = strstr(l->entry, "_block_rows_") != NULL;
     gpuloss_info info;
     uint64_t together;
     expect_ok(gpuloss_get_info(context, &info));
     assert_int_equal(info.multiprocessors, fake.multiprocessors);
     assert_int_equal(l->shared_bytes, shared_bytes_of(l));
-    assert_int_equal(rows->slots, 0);
+    if (is_packed)
+        is_sound_of_slots(l);
+    else
+        assert_int_equal(rows->slots, 0);
     assert_int_equal(l->cluster, 0);
+    if (has_block) {
+        assert_in_range(l->block, 32, GPULOSSI_ROW_THREADS);
+        assert_int_equal(l->block, rows->group);
+        assert_in_range(l->grid, 1, fake.multiprocessors * 2 * GPULOSSI_ROW_THREADS / (int)l->block);
+        assert_true(rows->rows == 0 || l->grid <= rows->rows);
+        return;
+    }
     assert_int_equal(l->block, GPULOSSI_BLOCK);
     assert_in_range(l->grid, 1, at_once);
     assert_true(rows->group >= 1);
@@ -57,7 +79,9 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     assert_true(rows->scratch != 0);
     assert_int_equal(scratch_bytes, sizeof(gpulossi_scratch));
     /* No block of the grid is without a row, unless there is no row at all, and none that could run is missing. */
-    together = strstr(l->entry, "short_rows") != NULL ? rows_of_a_stretch(l) : l->block / rows->group;
+    together = strstr(l->entry, "short_rows") != NULL ? rows_of_a_stretch(l)
+               : is_packed                            ? rows->slots * l->block / 32
+                                                      : l->block / rows->group;
     if (rows->rows > 0)
         assert_true(l->grid * together < (uint64_t)rows->rows + together);
     assert_true(l->grid * together >= (uint64_t)rows->rows || l->grid == at_once);
@@ -368,6 +392,7 @@ static void occupancy_limits_the_grid(void **state) {
     context = new_context();
     ce.rows = kl.rows = 1 << 20;
     ce.classes = 6000;
+    ce.logits_stride = 6001;
     ce.grad_logits = NULL;
     kl.grad_input = NULL;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
@@ -393,6 +418,7 @@ static void occupancy_is_not_known(void **state) {
     context = new_context();
     ce.rows = 1 << 20;
     ce.classes = 6000;
+    ce.logits_stride = 6001;
     ce.grad_logits = NULL;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
     assert_int_equal(last_launch()->grid, 132);

@@ -16,7 +16,14 @@ static void what_is_left_out_says_so(void **state) {
     size_t bytes = 0;
     (void)state;
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
+                    "gpuloss_cross_entropy_packed_f32", __LINE__);
+    ce.logits_stride = 1004;
+    expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
+                    "gpuloss_cross_entropy_block_rows_f32", __LINE__);
+    ce.classes = 100;
+    expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
                     "gpuloss_cross_entropy_held_f32", __LINE__);
+    ce.logits_stride = 0;
     ce.softcap = 2.0;
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
                     "gpuloss_cross_entropy_options_f32", __LINE__);

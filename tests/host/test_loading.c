@@ -39,7 +39,7 @@ static void only_what_is_needed(void **state) {
     assert_int_equal(is_loaded("gpuloss_kl_div_lp_f16"), 1);
     assert_int_equal(fake.loads, 4);
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
-    assert_int_equal(is_loaded("gpuloss_cross_entropy_held_f32"), 1);
+    assert_int_equal(is_loaded("gpuloss_cross_entropy_packed_f32"), 1);
     assert_int_equal(is_loaded(PREPARE_KERNEL), 1);
     ce.classes = 1 << 20;
     ce.dtype = GPULOSS_BF16;
@@ -106,19 +106,20 @@ static void preload_loads_a_loss_and_dtype(void **state) {
         const char *kernels[8];
         const char *not_of_f64[4];
         const char *of_80[2];
-        const char *of_90[4];
+        const char *of_90[6];
         const char *of_every_dtype[2];
     } losses[] = {
         {GPULOSS_CROSS_ENTROPY,
          7,
          2,
          1,
-         3,
+         5,
          {"cross_entropy_held", "cross_entropy_streamed", "cross_entropy_options", "cross_entropy_probabilities",
           "cross_entropy_columns"},
          {"cross_entropy_short_rows", "cross_entropy_options_together"},
          {"cross_entropy_planes"},
-         {"cross_entropy_ring", "cross_entropy_clustered", "cross_entropy_options_kept"},
+         {"cross_entropy_block_rows", "cross_entropy_packed", "cross_entropy_ring", "cross_entropy_clustered",
+          "cross_entropy_options_kept"},
          {PREPARE_KERNEL, "gpuloss_cross_entropy_combine_shards"}},
         {GPULOSS_KL_DIV,
          8,
@@ -310,7 +311,7 @@ static void target_line(void **state) {
             of_planes += target == 80;
         }
         assert_int_equal(of_planes, gpus[i].major < 8 ? 0 : 1);
-        assert_int_equal(of_clusters, gpus[i].major < 9 ? 0 : 5);
+        assert_int_equal(of_clusters, gpus[i].major < 9 ? 0 : 7);
         gpuloss_destroy(context);
     }
 }

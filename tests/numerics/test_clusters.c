@@ -212,9 +212,28 @@ static void many_rows_of_a_team(void **state) {
     test_done();
 }
 
+/* Pairs of rows of nothing but whole vectors: more than the leader's warp has lanes to keep what is left to do of them, and
+ * longer ones. */
+static void whole_rows_of_clusters(void **state) {
+    static const struct { int64_t rows, vectors; } shapes[] = {{280, 514}, {10, 2060}};
+    unsigned d, loss, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (loss = LOGITS; loss < LOSSES; loss++)
+            for (k = harness_small && d ? 1 : 0; k < sizeof shapes / sizeof shapes[0]; k++, number++) {
+                kl_case c =
+                    logits_case(loss, dtypes[d], shapes[k].rows, shapes[k].vectors * width_of(dtypes[d]), true, number);
+                kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, number);
+                kl_test(&c, "whole rows of clusters");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
 /* Rows of a queue of which some have no divergence, or next to none, or are left out. */
 static void check_mixed(unsigned loss, gpuloss_dtype dtype, unsigned number) {
-    kl_case c = logits_case(loss, dtype, harness_small ? 29 : 1000, classes_of(dtype, HELD, LOGITS), true, number);
+    kl_case c = logits_case(loss, dtype, harness_small ? 29 : 450, classes_of(dtype, HELD, LOGITS), true, number);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number ? KL_WITH_LABELS : 0, number);
     int64_t row, i, n = c.classes;
     for (row = 0; row < c.rows; row++) {
@@ -238,7 +257,7 @@ static void mixed_rows_of_clusters(void **state) {
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
-        for (number = 0; number < 4; number++)
+        for (number = 0; number < (harness_small || d == 0 ? 4u : 2u); number++)
             check_mixed(number % 2 ? LOGITS : DISTANCES, dtypes[d], number / 2 + 2 * d);
     test_done();
 }
@@ -572,6 +591,7 @@ static void contents_of_rows(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (kind = 0; kind < CONTENTS; kind++, number++) {
             int64_t width = width_of(all_dtypes[d]), classes = (HELD + 1) * width + 5;
+            check_content(all_dtypes[d], 35, 10, kind, number);
             check_content(all_dtypes[d], 3, 100, kind, number);
             check_content(all_dtypes[d], 3, 300, kind, number);
             check_content(all_dtypes[d], 3, 300 * width + 5, kind, number);
@@ -639,6 +659,53 @@ static void divergences_of_every_size(void **state) {
     test_done();
 }
 
+/* Losses that are too large for the integers that others are summed up in: of rows of the ring, of those that a cluster
+ * keeps, and of those that share weights, with a gradient and without. */
+static void far_losses_of_rows(void **state) {
+    static const struct {
+        int64_t rows, vectors;
+        unsigned options;
+    } shapes[] = {{70, 1040, 0},
+                  {2, 4300, 0},
+                  {2, 2300, OPTION_WEIGHTS | OPTION_SMOOTHING},
+                  {70, 1040, OPTION_WEIGHTS | OPTION_SMOOTHING}};
+    unsigned k, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        for (number = 0; number < 8; number++) {
+            gpuloss_dtype dtype = number < 4 ? GPULOSS_F32 : GPULOSS_BF16;
+            bool whole = shapes[k].options != 0;
+            option_shape shape = {shapes[k].rows, shapes[k].vectors * width_of(dtype) + (whole ? 0 : 1), 0};
+            option_inputs in;
+            ce_case c = option_case(dtype, shape, shapes[k].options, LOGITS_NORMAL, number, &in);
+            int64_t row;
+            for (row = 0; row < c.rows; row++)
+                in.x[row * c.classes + row] = dtype_round(dtype, number % 4 < 2 ? 1e30 : -1e30);
+            c.outputs = CE_OUT_EVERY & ~(number % 2 ? 0u : (unsigned)CE_OUT_GRAD);
+            if (!whole)
+                c.outputs &= CE_OUT_ALL;
+            c.reduction = GPULOSS_SUM;
+            ce_test(&c, "far losses");
+            option_inputs_free(&in);
+        }
+    for (k = LOGITS; k < LOSSES; k++)
+        for (number = 0; number < 2; number++) {
+            gpuloss_dtype dtype = number ? GPULOSS_BF16 : GPULOSS_F32;
+            kl_case c = logits_case(k, dtype, 3, (HELD + 1) * width_of(dtype), true, number);
+            kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, number);
+            int64_t row;
+            for (row = 0; row < c.rows; row++) {
+                in.input[row * c.classes] = dtype_round(dtype, 1e20);
+                in.target[row * c.classes + 1] = dtype_round(dtype, 60);
+            }
+            c.reduction = GPULOSS_SUM;
+            kl_test(&c, "far divergences");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
 int run_cluster_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_clusters),
@@ -648,8 +715,10 @@ int run_cluster_tests(void) {
         cmocka_unit_test(rows_of_the_ring),
         cmocka_unit_test(many_rows_of_a_team),
         cmocka_unit_test(offsets_of_clustered_rows),
+        cmocka_unit_test(whole_rows_of_clusters),
         cmocka_unit_test(mixed_rows_of_clusters),
         cmocka_unit_test(rows_that_share_weights),
+        cmocka_unit_test(far_losses_of_rows),
         cmocka_unit_test(factors_of_rows),
         cmocka_unit_test(shards_of_clustered_rows),
         cmocka_unit_test(contents_of_rows),

@@ -73,7 +73,7 @@ static double *logit(const ce_case *c, const option_inputs *in, int64_t row, int
 }
 
 /* In neighbouring columns: one class at -inf, all of them, a NaN, +inf, a NaN in what is ignored, a bad target, and a top
- * that is far out. */
+ * that is far out, and one, of types that have it, for which the loss is too large for the integers of the sum. */
 static void contents_of_planes(void **state) {
     unsigned d;
     (void)state;
@@ -107,6 +107,9 @@ static void contents_of_planes(void **state) {
                 break;
             case 7:
                 *logit(&c, &in, row, row % CLASSES) = 8192;
+                break;
+            case 8:
+                *logit(&c, &in, row, row % CLASSES) = dtypes[d] == GPULOSS_F16 ? 60000 : dtype_round(dtypes[d], 1e30);
                 break;
             default:
                 break;

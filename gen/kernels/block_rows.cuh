@@ -1,0 +1,299 @@
+/* Cross-entropy without options over rows of a middling length, for GPUs that fetch ahead into their cache: a row a block,
+ * in the registers of its threads, read once and written once. Many small blocks on a multiprocessor keep memory busy,
+ * as some fold their row while others load. Rows that are only read are dealt out in turn beforehand: asking a counter
+ * for each slows the reading down. Rows that are written come from a queue, so that the blocks stay close together. */
+#ifndef GPULOSSI_BLOCK_ROWS_CUH
+#define GPULOSSI_BLOCK_ROWS_CUH
+
+#include "ahead.cuh"
+#include "plain.cuh"
+
+/* Asks for so many bytes to come to the cache; 16 divides them and the address. */
+DEVICE void fetch_ahead(const void *from, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
+}
+
+/* Every row has the same whole vectors, of which a thread has K at most: fewer where it also writes them. */
+template <class E> class BlockRows {
+    typedef Plain<E> Loss;
+    typedef typename Loss::Params Params;
+    typedef typename Loss::Number N;
+    typedef typename Loss::Row Row;
+    typedef typename Loss::State State;
+    typedef typename E::Bits Bits;
+    enum {
+        W = Width<E>::value,
+        kMostWarps = GPULOSSI_ROW_THREADS / kLanes,
+        kLossVectors = GPULOSSI_ROW_LOSS_VECTORS,
+        kGradientVectors = GPULOSSI_ROW_GRADIENT_VECTORS
+    };
+
+    /* What is known of a row besides its elements: `place` is its target, or as in Row; top where an lse was given. */
+    struct Known {
+        N top, scale;
+        int place;
+        uint32_t word; /* of the queue */
+    };
+    /* What is left to do of a row when it is reduced. */
+    struct Late {
+        uint32_t row;
+        N top, sum, x_y;
+        int place;
+    };
+
+    const Params &p;
+    Loss loss;
+    int vectors; /* of a row */
+    int lates;   /* rows that are reduced and not finished */
+
+    __device__ __forceinline__ explicit BlockRows(const Params &p)
+        : p(p), loss(p), vectors((int)(p.rows.classes / W)), lates(0) {}
+
+    DEVICE Late &late(int i) {
+        __shared__ Late of_block[kLanes];
+        return of_block[i];
+    }
+    DEVICE Known &known(int turn) {
+        __shared__ Known of_block[2];
+        return of_block[turn];
+    }
+    DEVICE State &of_warp(int turn, uint32_t warp) {
+        __shared__ State states[2][kMostWarps];
+        return states[turn][warp];
+    }
+
+    template <int K> __device__ __forceinline__ void load(uint32_t row, Vector<E> (&x)[K][1]) const {
+        const char *from = (const char *)loss.array(0, row) + threadIdx.x * GPULOSSI_VECTOR_BYTES;
+        uint32_t step = blockDim.x * GPULOSSI_VECTOR_BYTES;
+        if (vectors == K * (int)blockDim.x) {
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                x[k][0] = load_vector<E, kRead_once>(from + k * step);
+        } else {
+            int left = vectors - (int)threadIdx.x;
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                x[k][0] = filled<E>(loss.absent(0));
+                if (left > 0)
+                    x[k][0] = load_vector<E, kRead_once>(from);
+                from += step;
+                left -= (int)blockDim.x;
+                keep(from); /* one address at a time */
+            }
+        }
+    }
+
+    __device__ __forceinline__ int place_of(int64_t y) const {
+        Target target = kind_of(p, y);
+        return target == kClass ? (int)y : target == kIgnored ? -1 : -2;
+    }
+    __device__ __forceinline__ Known learned(uint32_t row) const {
+        Known it = {N(0), N(0), place_of(read_target(p, row)), 0};
+        if (it.place >= 0)
+            it.scale = loss.scale_of(row);
+        if (!loss.reduces())
+            it.top = ((const N *)p.lse_in)[row];
+        return it;
+    }
+
+    /* The state of a warp's part of a row, in its first lane. */
+    template <int K> __device__ __forceinline__ State reduce(Vector<E> (&x)[K][1]) const {
+        State state = {WholeWarp().template over<Maximum>(largest(x, 0)), N(0)};
+        N top = State::finite(state.top);
+        if (Below<N>::near(top)) {
+            Below<N> below(top);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                N part[W];
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    part[i] = below.exp(x[k][0].get(i));
+                state.sum += in_halves<Sum>(part);
+            }
+            state.sum *= below.factor;
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < K; k++) {
+                N part[W];
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    part[i] = exp_below(x[0][0].get(i), top);
+                state.sum += in_halves<Sum>(part);
+                turn(x);
+            }
+        }
+        state.sum = WholeWarp().template over<Sum>(state.sum);
+        return state;
+    }
+
+    template <int K> __device__ __forceinline__ void write(const Row &r, Vector<E> (&x)[K][1], const N *x_y) const {
+        Bits *to = loss.grad(r.row);
+        char *vector = (char *)to + threadIdx.x * GPULOSSI_VECTOR_BYTES;
+        typename Loss::Slope slope(r);
+        uint32_t step = blockDim.x * GPULOSSI_VECTOR_BYTES;
+        if (slope.simple) {
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                if ((int)(threadIdx.x + k * blockDim.x) < vectors) {
+                    N g[W];
+#pragma unroll
+                    for (int i = 0; i < W; i++)
+                        g[i] = slope.below.exp(x[k][0].get(i)) * slope.weight;
+                    store_whole<E, E>((Bits *)(vector + k * step), g, true);
+                }
+        } else {
+#pragma unroll 1
+            for (int v = (int)threadIdx.x; v < vectors; v += (int)blockDim.x) {
+                N g[W];
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    g[i] = slope.of(x[0][0].get(i), r);
+                store_whole<E, E>(to + (int64_t)v * W, g, false);
+                turn(x);
+            }
+        }
+        if (loss.template has_target<K>(r, (int)threadIdx.x, (int)blockDim.x))
+            to[r.vector * W + r.place] = E::narrow(loss.of_target(r, *x_y));
+    }
+
+    /* A lane of the first warp finishes a row. */
+    __device__ __forceinline__ void finish(typename Loss::Totals &total) {
+        __syncthreads();
+        if (threadIdx.x < (uint32_t)lates) {
+            Late done = late((int)threadIdx.x);
+            Row r;
+            r.row = done.row;
+            r.place = done.place;
+            r.top = done.top;
+            State state = {done.top, done.sum};
+            loss.finish(loss.unfinished(r, state, &done.x_y), total);
+        }
+        lates = 0;
+    }
+
+    /* The folded state of a row, in all threads of the warps that call; every warp has put its own into of_warp(). The
+     * lanes of a warp have each of them equally often, a power of two, so that its sum is a multiple exactly. */
+    __device__ __forceinline__ State folded(int turn) const {
+        State state = of_warp(turn, threadIdx.x & (blockDim.x / kLanes - 1));
+        state.fold(WholeWarp());
+        state.sum *= (N)blockDim.x * N(1.0 / (kLanes * kLanes));
+        return state;
+    }
+
+    /* Without a gradient the next row is asked for as soon as this one is summed. */
+    __device__ __forceinline__ void losses(typename Loss::Totals &total) {
+        uint32_t row = blockIdx.x, rows = (uint32_t)p.rows.rows;
+#pragma unroll 1
+        while (row < rows) {
+            Vector<E> x[kLossVectors][1];
+            int64_t y = read_target(p, row);
+            bool more;
+            load(row, x);
+#pragma unroll 1
+            do {
+                int turn = lates & 1;
+                N x_y = N(0);
+                State state = {N(0), N(1)};
+                if (threadIdx.x == 0) {
+                    int place = place_of(y);
+                    late(lates).row = row;
+                    late(lates).place = place;
+                    if (place >= 0)
+                        x_y = E::widen(loss.array(0, row)[place]);
+                    if (!loss.reduces())
+                        state.top = ((const N *)p.lse_in)[row];
+                }
+                if (loss.reduces())
+                    state = reduce(x);
+                row += gridDim.x;
+                more = row < rows && lates + 1 < kLanes;
+                if (more) {
+                    y = read_target(p, row);
+                    load(row, x);
+                }
+                if (threadIdx.x % kLanes == 0)
+                    of_warp(turn, threadIdx.x / kLanes) = state;
+                __syncthreads();
+                if (threadIdx.x < kLanes) {
+                    if (loss.reduces())
+                        state = folded(turn);
+                    if (threadIdx.x == 0) {
+                        late(lates).top = state.top;
+                        late(lates).sum = state.sum;
+                        late(lates).x_y = x_y;
+                    }
+                }
+                lates++;
+            } while (more);
+            finish(total);
+        }
+    }
+
+    __device__ __forceinline__ void gradients(typename Loss::Totals &total) {
+        Ahead queue(p.rows.scratch, p.rows.rows, blockIdx.x, gridDim.x, 3, true);
+        uint32_t word = threadIdx.x == 0 ? queue.fetch() : 0;
+#pragma unroll 1
+        while (queue.more()) {
+            Vector<E> x[kGradientVectors][1];
+            uint32_t row = queue.tile[0];
+            int turn = lates & 1;
+            load(row, x);
+            if (threadIdx.x == 0) {
+                Known it = learned(row);
+                it.word = word;
+                known(turn) = it;
+            }
+            if (threadIdx.x == blockDim.x - 1 && queue.tile[1] < queue.tiles)
+                fetch_ahead(loss.array(0, queue.tile[1]), (uint32_t)vectors * GPULOSSI_VECTOR_BYTES);
+            if (loss.reduces()) {
+                State state = reduce(x);
+                if (threadIdx.x % kLanes == 0)
+                    of_warp(turn, threadIdx.x / kLanes) = state;
+            }
+            __syncthreads();
+            Known it = known(turn);
+            State state = {it.top, N(1)};
+            if (loss.reduces())
+                state = folded(turn);
+            queue.advance(it.word);
+            if (threadIdx.x == 0)
+                word = queue.fetch();
+            Row r;
+            r.row = row;
+            r.vector = it.place < 0 ? -1 : it.place / W;
+            r.place = it.place < 0 ? it.place : it.place % W;
+            r.top = state.top;
+            r.scale = it.scale;
+            r.inverse = reciprocal(state.sum);
+            loss.pick(r, (int)threadIdx.x, (int)blockDim.x, x, &late(lates).x_y);
+            if (threadIdx.x == 0) {
+                late(lates).row = row;
+                late(lates).top = state.top;
+                late(lates).sum = state.sum;
+                late(lates).place = it.place;
+                if (it.place < 0)
+                    late(lates).x_y = N(0);
+            }
+            write(r, x, &late(lates).x_y);
+            if (++lates == kLanes || !queue.more())
+                finish(total);
+        }
+    }
+
+  public:
+    DEVICE void run(const Params &p) {
+        __shared__ typename Loss::Totals totals[kLanes]; /* seldom touched, so they take no registers */
+        BlockRows of_block(p);
+        typename Loss::Totals &total = totals[threadIdx.x % kLanes];
+        if (threadIdx.x < kLanes)
+            total = Loss::Totals::zero();
+        if (of_block.loss.writes())
+            of_block.gradients(total);
+        else
+            of_block.losses(total);
+        if (threadIdx.x < kLanes)
+            end_of_warp(of_block.loss, of_block.loss.scratch(), total);
+    }
+};
+
+#endif

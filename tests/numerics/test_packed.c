@@ -1,0 +1,141 @@
+/* Cross-entropy without options of short rows that lie in memory without a gap: GPUs that copy stretches of memory by
+ * themselves have a kernel that takes many of them at a time, by vectors or words of one lane or of several. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "option_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+/* The logarithms that a forward pass leaves to a backward pass. */
+static double *lse_of(const ce_case *c) {
+    double *lse = require_doubles(c->rows);
+    int64_t row, i;
+    for (row = 0; row < c->rows; row++) {
+        const double *x = c->x + row * c->classes;
+        double top = x[0], sum = 0;
+        for (i = 1; i < c->classes; i++)
+            top = fmax(top, x[i]);
+        for (i = 0; i < c->classes; i++)
+            sum += exp(x[i] - top);
+        lse[row] = (double)(float)(top + log(sum));
+    }
+    return lse;
+}
+
+/* The passes in turn: all results, those of a forward pass, the loss alone, and the gradient from a given lse; of floats,
+ * which are not for this kernel without it, always with the gradient. far: a logit of each row, or -inf of
+ * two all; 0: none. */
+static void check_far(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits_kind kind, unsigned number,
+                      double far) {
+    option_shape shape = {rows, classes, 0};
+    option_inputs in;
+    ce_case c = option_case(dtype, shape, number % 3 == 2 ? OPTION_IGNORE_INDEX : 0, kind, number, &in);
+    double *lse = NULL;
+    const unsigned gradient = dtype == GPULOSS_F32 ? CE_OUT_GRAD : 0;
+    int64_t row, i;
+    c.grad_dtype = GPULOSS_DTYPE_UNSET;
+    c.reduction = all_reductions[number % REDUCTION_COUNT];
+    option_index_type(&c, number / 2);
+    if (number % 5 == 1 && classes < 250)
+        in.targets[rows / 2] = classes + 2; /* none */
+    for (row = 0; far != 0 && row < rows; row++)
+        in.x[row * classes + row % classes] = dtype_round(dtype, far);
+    for (i = 0; isinf(far) && i < classes; i++)
+        in.x[i] = in.x[5 * classes + i] = far;
+    switch (number % 4) {
+    case 0:
+        c.outputs = CE_OUT_ALL;
+        c.in_place = number % 8 == 0;
+        break;
+    case 1:
+        c.outputs = (CE_OUT_ALL & ~(unsigned)CE_OUT_GRAD) | gradient;
+        break;
+    case 2:
+        c.outputs = CE_OUT_LOSS | gradient;
+        c.reduction = GPULOSS_SUM;
+        break;
+    default:
+        c.outputs = CE_OUT_GRAD | (number % 8 == 3 ? CE_OUT_LOSS : 0u);
+        c.lse_in = lse = number % 16 < 8 ? lse_of(&c) : NULL;
+    }
+    ce_test(&c, "packed rows");
+    option_inputs_free(&in);
+    free(lse);
+}
+
+static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits_kind kind, unsigned number) {
+    check_far(dtype, rows, classes, kind, number, 0);
+}
+
+/* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32, that all have as much of a row or not; of shorts
+ * also with a class whose word is not its own. The last stretch is not whole. */
+static void classes_of_packed_rows(void **state) {
+    static const int64_t classes[] = {1,  2,  3,  4,  5,  6,   7,   8,   9,   10,  11,  12,  13,  16,
+                                      20, 24, 33, 64, 72, 100, 130, 161, 200, 255, 256, 300, 516, 1000};
+    unsigned d, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++, number++) {
+            int64_t rows = classes[k] > 200 ? 35 : classes[k] > 20 ? 133 : 401;
+            unsigned pass;
+            for (pass = 0; pass < 4; pass++)
+                check_packed(dtypes[d], rows + pass, classes[k], (logits_kind)((number + pass) % LOGITS_KINDS),
+                             4 * number + pass);
+        }
+    test_done();
+}
+
+/* So many rows that a slot has several for each lane, and that warps take several slots at a time. */
+static void many_packed_rows(void **state) {
+    unsigned d, number;
+    int64_t rows = harness_small ? 6200 : 210000;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (number = d; number < 8 + d; number += 2) { /* every index type */
+            check_packed(dtypes[d], 3 * rows + 7, number < 2 ? 10 : 3, LOGITS_NORMAL, number);
+            check_packed(dtypes[d], rows + 3, 7, (logits_kind)(number % LOGITS_KINDS), number + 1);
+        }
+    /* Rows of two lanes, of words and of vectors, each of which keeps one before they are finished. */
+    for (number = 0; number < 4; number++)
+        for (d = 0; d < DTYPES; d++) {
+            check_packed(dtypes[d], rows / 2, d == 0 ? 33 : 65, LOGITS_NORMAL, number);
+            check_packed(dtypes[d], rows / 2, d == 0 ? 36 : 72, LOGITS_NORMAL, number);
+        }
+    if (harness_small)
+        check_packed(GPULOSS_F32, 4200, 516, LOGITS_NORMAL, 0);
+    test_done();
+}
+
+/* Losses that are too large for the integers that others are summed up in, and rows without any class. */
+static void far_losses_of_packed_rows(void **state) {
+    static const int64_t classes[] = {4, 10, 64, 66, 300};
+    unsigned k, pass;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+        for (pass = 0; pass < 24; pass++) {
+            const double far[] = {1e30, -1e30, -(double)INFINITY};
+            check_far(pass < 12 ? GPULOSS_F32 : GPULOSS_BF16, 40, classes[k], LOGITS_NORMAL, 3 * pass, far[pass % 3]);
+        }
+    test_done();
+}
+
+int run_packed_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classes_of_packed_rows),
+        cmocka_unit_test(many_packed_rows),
+        cmocka_unit_test(far_losses_of_packed_rows),
+    };
+    return cmocka_run_group_tests_name("packed rows", tests, NULL, NULL);
+}
