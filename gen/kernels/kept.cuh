@@ -70,15 +70,6 @@ template <class E> struct Kept {
     /* What stands where a row has no class: so low that it adds nothing, also to a product with no mass. */
     DEVICE float lowest() { return E::kDtype == GPULOSS_F16 ? -65504.0f : -0x1p100f; }
 
-    /* The largest over a warp, of numbers that are not NaN: they have the order of integers. */
-    DEVICE float over_warp(float x) {
-        int32_t bits = __float_as_int(x), all;
-        asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;"
-                     : "=r"(all)
-                     : "r"(bits ^ (bits >> 31 & 0x7fffffff))
-                     : "memory");
-        return __int_as_float(all ^ (all >> 31 & 0x7fffffff));
-    }
     DEVICE int least_of_warp(int x) {
         int all;
         asm volatile("redux.sync.min.s32 %0, %1, 0xffffffff;" : "=r"(all) : "r"(x) : "memory");
@@ -196,7 +187,7 @@ template <class E> struct Kept {
         }
         if (stash.rank - (int)lane() >= cut.vectors)
             return part;
-        part.top = over_warp(highest);
+        part.top = largest_over(WholeWarp(), highest);
         Below<float> below(Below<float>::near(part.top) ? part.top : Limits<float>::nan());
 #pragma unroll 1
         for (int slot = 0; slot < stash.slots; slot += K) {
@@ -264,7 +255,7 @@ template <class E> struct Kept {
         if (warp() == 0) {
             Message message;
             message.part = shared.of_warp[lane() % kWarps];
-            float all = over_warp(message.part.top);
+            float all = largest_over(WholeWarp(), message.part.top);
             message.part.raise(all, shared.mass_of_warp[lane() % kWarps]);
             message.part.top = all;
 #pragma unroll
@@ -290,7 +281,7 @@ template <class E> struct Kept {
             part = shared.of_block[turn][block].part;
         head = shared.of_block[turn][0].head;
         bool good = __all_sync(0xffffffffu, finite(part.sum) && finite(part.drop));
-        float all = over_warp(part.top);
+        float all = largest_over(WholeWarp(), part.top);
         part.raise(all, block < cluster.size ? shared.mass_of_block[block] : 0.0f);
         part.top = all;
 #pragma unroll
