@@ -5,9 +5,9 @@
 #include "grid.cuh"
 
 /* Shares out tiles among teams, in rising order. A team knows its tile and one or two after it; the one after those comes
- * with the word of a fold. What is known at first is dealt out in turn, or, where that is asked for, all but the last eighth:
- * teams drift apart then, but nobody asks the counter meanwhile. Where tiles take long, dealing out less lets teams end
- * together. */
+ * with the word of a fold. What is known at first is dealt out in turn, or, where that is asked for, so many sixteenths of
+ * all: teams drift apart then, but nobody asks the counter meanwhile. Where tiles take long, dealing out less lets teams
+ * end together. */
 struct Ahead {
     enum { kMost = 3 };
     gpulossi_scratch *scratch;
@@ -15,9 +15,9 @@ struct Ahead {
     int known; /* 2 or 3 */
 
     __device__ __forceinline__ Ahead(uint64_t scratch, int64_t tiles, uint32_t team, uint32_t teams, int known,
-                                     bool deals)
+                                     uint32_t sixteenths)
         : scratch((gpulossi_scratch *)scratch), tiles((uint32_t)tiles), teams(teams),
-          dealt(max((uint32_t)known, deals ? (uint32_t)tiles / teams * 7 / 8 : 0) * teams), known(known) {
+          dealt(max((uint32_t)known, (uint32_t)tiles / teams * sixteenths / 16) * teams), known(known) {
 #pragma unroll
         for (uint32_t i = 0; i < kMost; i++)
             tile[i] = min(team + i * teams, this->tiles);

@@ -1,7 +1,8 @@
 /* Cross-entropy without options over rows of a middling length, for GPUs that fetch ahead into their cache: a row a block,
  * in the registers of its threads, read once and written once. Many small blocks on a multiprocessor keep memory busy,
- * as some fold their row while others load. Rows that are only read are dealt out in turn beforehand: asking a counter
- * for each slows the reading down. Rows that are written come from a queue, so that the blocks stay close together. */
+ * as some fold their row while others load. Most rows are dealt out in turn beforehand, as asking a counter for each slows
+ * the others' reading down; the last ones come from a counter, so that the blocks end together. Where rows are short, and
+ * only read, asking costs more than that gives. */
 #ifndef GPULOSSI_BLOCK_ROWS_CUH
 #define GPULOSSI_BLOCK_ROWS_CUH
 
@@ -182,22 +183,28 @@ template <class E> class BlockRows {
 
     /* Without a gradient the next row is asked for as soon as this one is summed. */
     __device__ __forceinline__ void losses(typename Loss::Totals &total) {
-        uint32_t row = blockIdx.x, rows = (uint32_t)p.rows.rows;
+        Ahead queue(p.rows.scratch, p.rows.rows, blockIdx.x, gridDim.x, 3,
+                    blockDim.x >= 256  ? 14
+                    : blockDim.x >= 64 ? 15
+                                       : 16);
+        uint32_t word = threadIdx.x == 0 ? queue.fetch() : 0;
 #pragma unroll 1
-        while (row < rows) {
+        while (queue.more()) {
             Vector<E> x[kLossVectors][1];
-            int64_t y = read_target(p, row);
+            int64_t y = read_target(p, queue.tile[0]);
             bool more;
-            load(row, x);
+            load(queue.tile[0], x);
 #pragma unroll 1
             do {
                 int turn = lates & 1;
                 N x_y = N(0);
                 State state = {N(0), N(1)};
                 if (threadIdx.x == 0) {
+                    uint32_t row = queue.tile[0];
                     int place = place_of(y);
                     late(lates).row = row;
                     late(lates).place = place;
+                    known(turn).word = word;
                     if (place >= 0)
                         x_y = E::widen(loss.array(0, row)[place]);
                     if (!loss.reduces())
@@ -205,15 +212,17 @@ template <class E> class BlockRows {
                 }
                 if (loss.reduces())
                     state = reduce(x);
-                row += gridDim.x;
-                more = row < rows && lates + 1 < kLanes;
+                more = queue.tile[1] < queue.tiles && lates + 1 < kLanes;
                 if (more) {
-                    y = read_target(p, row);
-                    load(row, x);
+                    y = read_target(p, queue.tile[1]);
+                    load(queue.tile[1], x);
                 }
                 if (threadIdx.x % kLanes == 0)
                     of_warp(turn, threadIdx.x / kLanes) = state;
                 __syncthreads();
+                queue.advance(known(turn).word);
+                if (threadIdx.x == 0)
+                    word = queue.fetch();
                 if (threadIdx.x < kLanes) {
                     if (loss.reduces())
                         state = folded(turn);
@@ -230,7 +239,7 @@ template <class E> class BlockRows {
     }
 
     __device__ __forceinline__ void gradients(typename Loss::Totals &total) {
-        Ahead queue(p.rows.scratch, p.rows.rows, blockIdx.x, gridDim.x, 3, true);
+        Ahead queue(p.rows.scratch, p.rows.rows, blockIdx.x, gridDim.x, 3, 14);
         uint32_t word = threadIdx.x == 0 ? queue.fetch() : 0;
 #pragma unroll 1
         while (queue.more()) {

@@ -172,27 +172,41 @@ template <class Loss> struct Stash {
             settled<3>();
         }
     }
+    DEVICE Vector<E> vector_of(int slot, int a) {
+        uint4 w = *at(slot, a);
+        Vector<E> x;
+        x.word[0] = w.x, x.word[1] = w.y, x.word[2] = w.z, x.word[3] = w.w;
+        return x;
+    }
     template <int K> DEVICE void take(int slot, Vector<E> (&x)[K][A]) {
 #pragma unroll
         for (int k = 0; k < K; k++)
 #pragma unroll
-            for (int a = 0; a < A; a++) {
-                uint4 w = *at(slot + k, a);
-                x[k][a].word[0] = w.x, x[k][a].word[1] = w.y, x[k][a].word[2] = w.z, x[k][a].word[3] = w.w;
-            }
+            for (int a = 0; a < A; a++)
+                x[k][a] = vector_of(slot + k, a);
     }
 };
 
 /* The schedule for losses that add up sums over a row once its state is folded, K vectors a thread at a time: add() and a
  * close() with them, again while wants_sums() says so of the row, twice at most. What of a row finds no room is read again.
- * factor_of() is the divergence of a row, and finish() gets it. */
+ * factor_of() is the divergence of a row, and finish() gets it. Some slots together that hold whole vectors go to
+ * enter_held(), add_held() and write_held() first, which take them in a straight line, or say that they are not for them. */
 template <class Loss, int K> struct Clustered {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
     typedef Schedule<Loss> OfRows;
     typedef typename OfRows::Arrays Arrays;
-    enum { A = Loss::kArrays };
+    enum { A = Loss::kArrays, kHeld = GPULOSSI_VECTORS_STREAMED };
+
+    struct Held {
+        enum { vectors = kHeld };
+        int slot;
+        __device__ __forceinline__ Vector<E> vector(int i, int a) const { return Stash<Loss>::vector_of(slot + i, a); }
+    };
+    DEVICE bool whole(const Cut<E> &cut, const Stash<Loss> &stash, int slot) {
+        return slot < stash.slots && cut.whole(stash.vector(slot)) && cut.whole(stash.vector(slot + kHeld - 1));
+    }
 
     DEVICE void ask_all(const Loss &loss, const Stash<Loss> &stash, const typename Loss::Params &p, uint32_t tile) {
         Cut<E> cut(loss.array(0, tile), p.rows.classes);
@@ -225,14 +239,19 @@ template <class Loss, int K> struct Clustered {
             Vector<E> x[K][A];
             int steps = stash.template steps<K>(cut);
 #pragma unroll 1
-            for (int slot = 0; slot < steps; slot += K) {
-                if (slot < stash.slots) {
-                    stash.wait((stash.slots - slot) / K - 1);
-                    stash.template take<K>(slot, x);
-                } else {
-                    OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+            for (int first = 0; first < steps; first += kHeld) {
+                if (first < stash.slots)
+                    stash.wait((stash.slots - first - kHeld) / K);
+                if (whole(cut, stash, first) && loss.enter_held(state, Held{first}))
+                    continue;
+#pragma unroll 1
+                for (int slot = first; slot < min(first + kHeld, steps); slot += K) {
+                    if (slot < stash.slots)
+                        stash.template take<K>(slot, x);
+                    else
+                        OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+                    loss.enter(r, state, cut, stash.vector(slot), stash.step, x);
                 }
-                loss.enter(r, state, cut, stash.vector(slot), stash.step, x);
             }
             cluster.fold(state, word, turn);
             loss.close(r, state);
@@ -241,12 +260,17 @@ template <class Loss, int K> struct Clustered {
             for (int round = 0; loss.wants_sums(r); round++) { /* two at most, by the turns of a fold */
                 typename Loss::Sums sums = {};
 #pragma unroll 1
-                for (int slot = steps - K; slot >= 0; slot -= K) {
-                    if (slot < stash.slots)
-                        stash.template take<K>(slot, x);
-                    else
-                        OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
-                    loss.add(cut, r, stash.vector(slot), stash.step, x, sums);
+                for (int first = (steps - 1) / kHeld * kHeld; first >= 0; first -= kHeld) {
+                    if (whole(cut, stash, first) && loss.add_held(r, Held{first}, sums))
+                        continue;
+#pragma unroll 1
+                    for (int slot = min(first + kHeld, steps) - K; slot >= first; slot -= K) {
+                        if (slot < stash.slots)
+                            stash.template take<K>(slot, x);
+                        else
+                            OfRows::template load<K, kRead_again>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+                        loss.add(cut, r, stash.vector(slot), stash.step, x, sums);
+                    }
                 }
                 cluster.fold(sums, unused, turn ^ round);
                 loss.close(r, sums);
@@ -265,15 +289,23 @@ template <class Loss, int K> struct Clustered {
             Arrays arrays_of_next(loss, cut_of_next, next);
             /* First what found no room, from its end: what was read last is still in the cache. */
 #pragma unroll 1
-            for (int step = stash.slots - steps; step < stash.slots; step += K) {
-                int slot = step < 0 ? stash.slots - K - step : step;
-                if (step < 0)
-                    OfRows::template load<K, kRead_once>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+            for (int step = stash.slots - steps; step < stash.slots;) {
+                int first = step, v = stash.vector(first);
+                if (first >= 0 && whole(cut, stash, first) && loss.write_held(cut, r, v, stash.step, Held{first}))
+                    step += kHeld;
                 else
-                    stash.template take<K>(slot, x);
-                int v = stash.vector(slot);
-                loss.write(cut, r, v, stash.step, x, cut.whole(v) && cut.whole(v + (K - 1) * stash.step));
-                if (step >= 0 && queue.more())
+                    do {
+                        int slot = step < 0 ? stash.slots - K - step : step;
+                        if (step < 0)
+                            OfRows::template load<K, kRead_once>(loss, cut, arrays, stash.vector(slot), stash.step, x);
+                        else
+                            stash.template take<K>(slot, x);
+                        v = stash.vector(slot);
+                        loss.write(cut, r, v, stash.step, x, cut.whole(v) && cut.whole(v + (K - 1) * stash.step));
+                        step += K;
+                    } while (step % kHeld != 0 && step < stash.slots);
+#pragma unroll 1
+                for (int slot = max(first, 0); slot < step && queue.more(); slot += K)
                     stash.template ask<K>(loss, cut_of_next, arrays_of_next, slot);
             }
             turn ^= 1;

@@ -27,7 +27,7 @@ template <class> struct prepare {
         }
         __device__ __forceinline__ bool wants(int) const { return true; }
         __device__ __forceinline__ bool concludes() const { return true; }
-        __device__ __forceinline__ void conclude(const double *sums) const {
+        __device__ __forceinline__ void conclude(const double *sums, const int64_t *) const {
             scratch->target_weights = sums[0];
             scratch->class_weights = sums[1];
         }

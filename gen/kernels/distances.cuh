@@ -12,6 +12,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     typedef typename Sides::Number N;
     typedef typename Sides::Params Params;
     typedef typename Sides::Totals Totals;
+    typedef typename E::Bits Bits;
     using Sides::p;
     enum { W = Sides::W, n = Sides::n };
 
@@ -59,6 +60,11 @@ template <class E, int K> struct Distances : Distil<E, K> {
             Sides::template enter_side<0>(s, x);
             Sides::template enter_side<1>(s, x);
         }
+    }
+
+    template <class Held> __device__ __forceinline__ bool enter_held(State &s, const Held &held) const {
+        return p.divergence == GPULOSS_REVERSE_KL ? Sides::template enter_all<0>(s, held)
+                                                  : Sides::template enter_all<-1>(s, held);
     }
 
     /* Of a pair of probabilities, where d = log t - log q. */
@@ -128,12 +134,13 @@ template <class E, int K> struct Distances : Distil<E, K> {
 
     /* Jensen-Shannon where it is not next to 0: with e the exponentials below the tops, z their log2, and M of the
      * pairs e_input, e_target * ratio, the log2 of both over M, but for that of the ratio. */
-    __device__ __forceinline__ void roughly(const Row &r, const Vector<E> (&x)[K][2], N (&q)[n], N (&t)[n],
-                                            N (&q_to_m)[n], N (&t_to_m)[n]) const {
+    template <int k, int m>
+    __device__ __forceinline__ void roughly(const Row &r, const Vector<E> (&x)[k][2], N (&q)[m], N (&t)[m],
+                                            N (&q_to_m)[m], N (&t_to_m)[m]) const {
         Below<N> input(r.input_top, this->inverse_temperature), target(r.target_top, this->inverse_temperature);
         N b = beta * r.ratio, c = N(1) - beta;
 #pragma unroll
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < m; i++) {
             N z_input = input.power(x[i / W][0].get(i % W)), z_target = target.power(x[i / W][1].get(i % W));
             q[i] = power_of_2(z_input);
             t[i] = power_of_2(z_target);
@@ -193,6 +200,29 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.f += (double)in_halves<Sum>(f);
             sums.u += (double)in_halves<Sum>(u);
         });
+    }
+    /* The same of all that a thread holds at a time. False where it takes more care. */
+    template <class Held> __device__ __forceinline__ bool add_held(const Row &r, const Held &held, Sums &sums) const {
+        if (!r.rough)
+            return false;
+        N of_t[4] = {N(0), N(0), N(0), N(0)}, of_q[4] = {N(0), N(0), N(0), N(0)};
+#pragma unroll 1
+        for (int i = 0; i < Held::vectors; i++) {
+            Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
+            N q[W], t[W], q_to_m[W], t_to_m[W];
+            roughly(r, x, q, t, q_to_m, t_to_m);
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                of_t[j % 4] = fma(t[j], t_to_m[j], of_t[j % 4]);
+                of_q[j % 4] = fma(q[j], q_to_m[j], of_q[j % 4]);
+            }
+        }
+        N all_t = in_halves<Sum>(of_t), all_q = in_halves<Sum>(of_q);
+        if (!(fabs(all_t + all_q) < Limits<N>::infinity()))
+            return false;
+        sums.f += (double)fma(beta * r.ratio, all_t, (N(1) - beta) * all_q);
+        sums.u += (double)all_q;
+        return true;
     }
     /* For each pair of vectors, with their number: in a loop, as that takes long anyway. */
     template <class What> DEVICE void exactly(const Vector<E> (&x)[K][2], int at, int step, What what) {
@@ -271,6 +301,28 @@ template <class E, int K> struct Distances : Distil<E, K> {
         for (int i = 0; i < n; i++)
             u[i] = fma(u[i], scale, N(0));
         this->store_gradient(cut, r, at, step, whole, u, r.rough);
+    }
+    /* The same of all that a thread holds at a time, which are whole vectors. False where it takes more care. */
+    template <class Held>
+    __device__ __forceinline__ bool write_held(const Cut<E> &cut, const Row &r, int at, int step,
+                                               const Held &held) const {
+        Bits *to = (Bits *)p.rows.grad + r.row * p.rows.grad_stride;
+        if (!r.rough || r.zeros || !cut.fits(to))
+            return false;
+        char *first = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+        N scale = r.inverse * r.scale * (N(0.693147181) * (N(1) - beta));
+#pragma unroll 1
+        for (int i = 0; i < Held::vectors; i++) {
+            Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
+            N q[W], t[W], q_to_m[W], t_to_m[W];
+            roughly(r, x, q, t, q_to_m, t_to_m);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                q[j] = fma(q[j] * (q_to_m[j] - r.mean), scale, N(0));
+            store_whole<E, E>((Bits *)first, q, true);
+            first += step * GPULOSSI_VECTOR_BYTES;
+        }
+        return true;
     }
     DEVICE float log2_of(float x) {
         float y;

@@ -26,7 +26,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     typedef Schedule<Distil> OfRows;
     typedef typename Base::Divergence Divergence;
     using Base::p;
-    enum { kArrays = 2, W = Width<E>::value, n = K * W };
+    enum { kArrays = 2, W = Width<E>::value, n = K * W, kSummedAtOnce = W < 8 ? 1 : 2 };
 
     /* The softmaxes of both sides, and the sum of one side's exponentials times its logits less the other's. */
     template <class Weighing> struct StateOf : Weighing {
@@ -167,6 +167,54 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         enter_both<1>(s, x);
     }
 
+    /* All that a thread holds at a time, of both arrays; side `weighing` weighs the differences, or -1 for neither. False
+     * where it takes more care; nothing but the tops has changed then. */
+    template <int weighing, class State, class Held>
+    __device__ __forceinline__ bool enter_all(State &s, const Held &held) const {
+        N tops[2];
+#pragma unroll
+        for (int a = 0; a < 2; a++) {
+            Vector<E> x[Held::vectors][1];
+#pragma unroll
+            for (int i = 0; i < Held::vectors; i++)
+                x[i][0] = held.vector(i, a);
+            tops[a] = largest(x, 0);
+        }
+#pragma unroll
+        for (int a = 0; a < 2; a++)
+            s.raise(a, larger(s.side[a].top, tops[a]));
+        N from_input = Softmax<N>::finite(s.side[0].top), from_target = Softmax<N>::finite(s.side[1].top);
+        if (!(Below<N>::near(inverse_temperature * from_input) && Below<N>::near(inverse_temperature * from_target)))
+            return false;
+        Below<N> input(from_input, inverse_temperature), target(from_target, inverse_temperature);
+        N sums[2] = {N(0), N(0)}, apart[4] = {N(0), N(0), N(0), N(0)};
+#pragma unroll kSummedAtOnce
+        for (int i = 0; i < Held::vectors; i++) {
+            Vector<E> x = held.vector(i, 0), t = held.vector(i, 1);
+            N e[2][W];
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                e[0][j] = input.exp(x.get(j));
+                e[1][j] = target.exp(t.get(j));
+                if (weighing >= 0)
+                    apart[j % 4] = fma(e[weighing == 1][j], weighing == 1 ? t.get(j) - x.get(j) : x.get(j) - t.get(j),
+                                       apart[j % 4]);
+            }
+            sums[0] += in_halves<Sum>(e[0]);
+            sums[1] += in_halves<Sum>(e[1]);
+        }
+        N all = in_halves<Sum>(apart);
+        if (!(fabs(all) < Limits<N>::infinity()))
+            return false;
+        s.side[0].sum = fma(sums[0], input.factor, s.side[0].sum);
+        s.side[1].sum = fma(sums[1], target.factor, s.side[1].sum);
+        s.apart = fma(all, weighing == 1 ? target.factor : input.factor, s.apart);
+        return true;
+    }
+    template <class State, class Held> __device__ __forceinline__ bool enter_held(State &s, const Held &held) const {
+        return enter_all<1>(s, held);
+    }
+
     /* The mean of the differences has an error of some u times 1 + |apart|, and what is taken from it too: a sum of a
      * sixteenth of that keeps its digits but for a few. A row that has such a sum holds nothing but numbers, and -inf
      * where neither side has mass. */
@@ -285,6 +333,27 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         for (int i = 0; i < n; i++) /* adding 0 turns -0 into 0 */
             q[i] = fma(q[i], scale, N(0));
         store_gradient(cut, r, at, step, whole, q, r.known);
+    }
+
+    /* The same of all that a thread holds at a time, which are whole vectors. False where it takes more than that. */
+    template <class Held>
+    __device__ __forceinline__ bool work_held(const Cut<E> &cut, const Row &r, int at, const Held &held) const {
+        typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride;
+        if (!r.known || !cut.fits(to))
+            return false;
+        char *first = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+        Below<N> input(r.input_top, inverse_temperature), target(r.target_top, inverse_temperature);
+        N scale = r.inverse * r.scale;
+#pragma unroll 2
+        for (int i = 0; i < Held::vectors; i++) {
+            Vector<E> x = held.vector(i, 0), t = held.vector(i, 1);
+            N g[W];
+#pragma unroll
+            for (int j = 0; j < W; j++) /* adding 0 turns -0 into 0 */
+                g[j] = fma(fma(-r.ratio, target.exp(t.get(j)), input.exp(x.get(j))), scale, N(0));
+            store_whole<E, E>((typename E::Bits *)(first + Held::step * (i * GPULOSSI_VECTOR_BYTES)), g, true);
+        }
+        return true;
     }
 
     /* The divergence, or, where it is not known, what makes it of the sum of what work() has given. */

@@ -88,6 +88,28 @@ class Queue {
     }
 };
 
+/* A number that blocks have added to, and zero in its place. */
+DEVICE int64_t take_number(uint64_t *number) {
+    int64_t x = (int64_t)__ldcg((unsigned long long *)number);
+    *number = 0;
+    return x;
+}
+
+#if MODULE_TARGET >= 80
+/* Sums over the lanes of a warp in pieces, which leave room for 32 of their like in a word. */
+enum { kPieceBits = 27, kPieces = 3 };
+DEVICE void sum_pieces(uint64_t x, uint32_t (&pieces)[kPieces]) {
+#pragma unroll
+    for (int i = 0; i < kPieces; i++) {
+        uint32_t piece = (uint32_t)(x >> (i * kPieceBits)) & ((1u << kPieceBits) - 1);
+        asm volatile("redux.sync.add.u32 %0, %1, 0xffffffff;" : "=r"(pieces[i]) : "r"(piece) : "memory");
+    }
+}
+DEVICE uint64_t together(const uint32_t (&pieces)[kPieces]) {
+    return pieces[0] + ((uint64_t)pieces[1] << kPieceBits) + ((uint64_t)pieces[2] << (2 * kPieceBits));
+}
+#endif
+
 /* An exact sum. A thread holds a 128-bit integer in units of 2^-82, which takes every float from 2^-58 and every double
  * from 2^-29 to 2^40; what does not fit goes to the digits in memory at once. Digit i counts units of 2^(32 i - 1074),
  * so the digits take every double; each is a 64-bit integer that many additions of 32 bits do not overflow. */
@@ -95,7 +117,7 @@ struct Exact {
     uint64_t low;
     int64_t high;
 
-    enum { unit_digit = 31 }; /* 2^-82 */
+    enum { unit_digit = 31 /* 2^-82 */, kOwnDigits = 4 };
 
     DEVICE Exact zero() {
         Exact e = {0, 0};
@@ -153,33 +175,48 @@ struct Exact {
         add_digit(digits, digit + 2, sign * (int64_t)high);
     }
 
-    /* Over the lanes of a warp. Once a launch, so it stays a loop. */
+    /* Over the lanes of a warp. */
     __device__ __forceinline__ void fold_warp() {
+#if MODULE_TARGET >= 80
+        uint32_t of_low[kPieces], of_high[kPieces];
+        sum_pieces(low, of_low);
+        sum_pieces((uint64_t)high, of_high);
+        low = of_low[0];
+        high = (int64_t)together(of_high);
+        add_integer((uint64_t)of_low[1] << kPieceBits, 0);
+        add_integer((uint64_t)of_low[2] << (2 * kPieceBits), of_low[2] >> (64 - 2 * kPieceBits));
+#else
+        /* Once a launch, so it stays a loop. */
 #pragma unroll 1
         for (int distance = kLanes / 2; distance > 0; distance /= 2) {
             uint64_t other_low = __shfl_xor_sync(0xffffffffu, (unsigned long long)low, distance);
             int64_t other_high = __shfl_xor_sync(0xffffffffu, (long long)high, distance);
             add_integer(other_low, other_high);
         }
+#endif
     }
 
-    /* Blocks end together, and wait for each other here: most losses are of two digits. */
-    DEVICE void add_some(int64_t *digits, int digit, int64_t units) {
-        if (units != 0)
-            add_digit(digits, digit, units);
+    /* How many units of a digit it has, from that of its own unit on. */
+    __device__ __forceinline__ int64_t digit(int i) const {
+        return i == 0   ? (int64_t)(low & 0xffffffffu)
+               : i == 1 ? (int64_t)(low >> 32)
+               : i == 2 ? high & 0xffffffff
+               : i == 3 ? high >> 32
+                        : 0;
     }
 
-    /* Into the digits; thread 0 of a block calls. */
+    /* Into the digits; thread 0 of a block calls. Blocks end together, and wait for each other here: most losses are of two
+     * digits. */
     __device__ __forceinline__ void flush(int64_t *digits) const {
-        add_some(digits, unit_digit, (int64_t)(low & 0xffffffffu));
-        add_some(digits, unit_digit + 1, (int64_t)(low >> 32));
-        add_some(digits, unit_digit + 2, high & 0xffffffff);
-        add_some(digits, unit_digit + 3, high >> 32);
+#pragma unroll
+        for (int i = 0; i < kOwnDigits; i++)
+            if (digit(i) != 0)
+                add_digit(digits, unit_digit + i, digit(i));
     }
 
-    /* The digits as a double, rounded once, in lane 0; they are zero afterwards. The first warp of the last block
-     * calls. */
-    DEVICE double take(int64_t *from) {
+    /* The digits and what has not gone there as a double, rounded once, in lane 0; they are zero afterwards. The first warp
+     * of the last block calls. */
+    DEVICE double take(int64_t *from, const Exact &own) {
         __shared__ int64_t digits[GPULOSSI_DIGITS];
         uint32_t lane = threadIdx.x % kLanes;
         int lowest = GPULOSSI_DIGIT_NAN, highest = -1;
@@ -187,9 +224,8 @@ struct Exact {
         for (int at = 0; at < GPULOSSI_DIGITS; at += kLanes) {
             int64_t digit = 0;
             if (at + lane < GPULOSSI_DIGITS) {
-                digit = (int64_t)__ldcg((unsigned long long *)&from[at + lane]);
+                digit = take_number((uint64_t *)&from[at + lane]) + own.digit(at + (int)lane - unit_digit);
                 digits[at + lane] = digit;
-                from[at + lane] = 0;
             }
             uint32_t used = __ballot_sync(0xffffffffu, digit != 0 && at + lane < GPULOSSI_DIGIT_NAN);
             if (used != 0) {
@@ -266,7 +302,7 @@ DEVICE void order() {
 
 /* What a launch sums and counts over all rows: the first of the scratch's sums and counts. */
 template <int n_sums, int n_counts> struct Total {
-    enum { kSums = n_sums };
+    enum { kSums = n_sums, kCounts = n_counts };
     Exact sums[n_sums];
     int64_t counts[n_counts];
 
@@ -281,14 +317,15 @@ template <int n_sums, int n_counts> struct Total {
         return t;
     }
 
-    /* Adds up all blocks. True in the first warp of the block that finishes last, which is to take the results. All
-     * threads of the block call. */
+    /* Adds up all blocks. True in the first warp of the block that finishes last, which is to take the results; it has what
+     * has not gone through memory, as nothing of a lone block does. All threads of the block call. */
     __device__ __forceinline__ bool last(gpulossi_scratch *scratch) {
         __shared__ Total of_warp[kWarps];
         uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, warps = blockDim.x / kLanes;
         fold_warp();
         if (lane == 0)
             of_warp[warp] = *this;
+        __syncwarp(); /* before the barrier of all, which a warp should come to whole */
         __syncthreads();
         if (warp != 0)
             return false;
@@ -302,6 +339,8 @@ template <int n_sums, int n_counts> struct Total {
         bool is_last = false;
         __syncwarp();
         fold_warp();
+        if (gridDim.x == 1)
+            return true;
         if (threadIdx.x == 0) {
 #pragma unroll
             for (int i = 0; i < n_sums; i++)
@@ -315,6 +354,7 @@ template <int n_sums, int n_counts> struct Total {
         }
         is_last = __shfl_sync(0xffffffffu, is_last, 0);
         order();
+        *this = zero();
         return is_last;
     }
 
@@ -324,19 +364,19 @@ template <int n_sums, int n_counts> struct Total {
         for (int i = 0; i < n_sums; i++)
             sums[i].fold_warp();
 #pragma unroll
-        for (int i = 0; i < n_counts; i++)
+        for (int i = 0; i < n_counts; i++) {
+#if MODULE_TARGET >= 80
+            uint32_t pieces[kPieces];
+            sum_pieces((uint64_t)counts[i], pieces);
+            counts[i] = (int64_t)together(pieces);
+#else
 #pragma unroll 1
             for (int distance = kLanes / 2; distance > 0; distance /= 2)
                 counts[i] += __shfl_xor_sync(0xffffffffu, (long long)counts[i], distance);
+#endif
+        }
     }
 };
-
-/* A number that blocks have added to, and zero in its place. */
-DEVICE int64_t take(uint64_t *number) {
-    int64_t x = (int64_t)__ldcg((unsigned long long *)number);
-    *number = 0;
-    return x;
-}
 
 /* What the sum over rows is divided by, where no row decides it. */
 template <class R> DEVICE double divisor_of(const gpulossi_rows &p) {
@@ -353,32 +393,44 @@ template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double c
     return p.flags & GPULOSSI_PREPARED ? scale / counted : scale;
 }
 
-/* What all blocks have summed becomes the loss; the first warp of the last block calls. */
-template <class Loss> DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch) {
-    __shared__ double sums[Loss::Totals::kSums];
+/* What all blocks have summed becomes the loss; the first warp of the last block calls, with what has not gone through
+ * memory. */
+template <class Loss>
+DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch, const typename Loss::Totals &rest) {
+    typedef typename Loss::Totals Totals;
+    __shared__ double sums[Totals::kSums];
 #pragma unroll 1
-    for (int i = 0; i < Loss::Totals::kSums; i++) {
+    for (int i = 0; i < Totals::kSums; i++) {
+        Exact own = rest.sums[0];
         double sum = 0;
+#pragma unroll
+        for (int k = 1; k < Totals::kSums; k++)
+            own = i == k ? rest.sums[k] : own;
         __syncwarp();
         if (loss.wants(i))
-            sum = Exact::take(scratch->digits[i]);
+            sum = Exact::take(scratch->digits[i], own);
         if (threadIdx.x == 0)
             sums[i] = sum;
     }
-    if (threadIdx.x == 0)
-        loss.conclude(sums);
+    if (threadIdx.x == 0) {
+        int64_t counts[Totals::kCounts];
+#pragma unroll
+        for (int i = 0; i < Totals::kCounts; i++)
+            counts[i] = take_number(&scratch->counts[i]) + rest.counts[i];
+        loss.conclude(sums, counts);
+    }
 }
 
 /* The last step of every kernel ... */
 template <class Loss> DEVICE void end(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
     if (loss.concludes() && total.last(scratch))
-        conclude(loss, scratch);
+        conclude(loss, scratch, total);
 }
 /* ... where the first warp of a block has it all, and calls. */
 template <class Loss>
 DEVICE void end_of_warp(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
     if (loss.concludes() && total.last_of_warp(scratch))
-        conclude(loss, scratch);
+        conclude(loss, scratch, total);
 }
 
 #endif

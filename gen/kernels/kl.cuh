@@ -351,7 +351,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     __device__ __forceinline__ bool concludes() const {
         return p.rows.loss != 0;
     }
-    __device__ __forceinline__ void conclude(const double *sums) const {
+    __device__ __forceinline__ void conclude(const double *sums, const int64_t *) const {
         *(N *)p.rows.loss = (N)(sums[0] / divisor_of<N>(p.rows));
     }
 

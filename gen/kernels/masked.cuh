@@ -44,8 +44,8 @@ template <class N, class Params> struct Masked {
     }
     __device__ __forceinline__ bool wants(int) const { return p.rows.loss != 0; }
     __device__ __forceinline__ bool concludes() const { return p.rows.loss || (p.rows.flags & GPULOSSI_PREPARED); }
-    __device__ __forceinline__ void conclude(const double *sums) const {
-        double rows = (double)take(&scratch()->counts[GPULOSSI_COUNT_ROWS]);
+    __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
+        double rows = (double)counts[GPULOSSI_COUNT_ROWS];
         if (p.rows.loss)
             *(N *)p.rows.loss =
                 (N)(sums[GPULOSSI_SUM_LOSS] /

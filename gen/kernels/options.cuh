@@ -253,8 +253,8 @@ template <class E, bool kSoft> struct Options {
     __device__ __forceinline__ bool concludes() const {
         return terms.concludes();
     }
-    __device__ __forceinline__ void conclude(const double *sums) const {
-        terms.conclude(sums);
+    __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
+        terms.conclude(sums, counts);
     }
 
   private:

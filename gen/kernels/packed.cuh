@@ -92,7 +92,7 @@ template <class E> class Packed {
           alone(0), rows((int)p.rows.slots), stretches((uint32_t)((p.rows.rows + rows - 1) / rows)),
           run(run_of(stretches)),
           queue(p.rows.scratch, (stretches + run - 1) / run, blockIdx.x * kWarps + threadIdx.x / kLanes,
-                gridDim.x * kWarps, run < kSteps ? 3 : 2, true),
+                gridDim.x * kWarps, run < kSteps ? 3 : 2, 14),
           asked(0), freed(0), next(0), visit(0), lates(0), sum(0) {
         last_rows = (int)(p.rows.rows - (int64_t)(stretches - 1) * rows);
         results = further || p.rows.loss || p.bad_targets;

@@ -39,7 +39,8 @@ class LateSum {
 /* For losses that add up a sum over a row once its state is folded, when they write the gradient: K vectors a thread at a
  * time, kTimes times a step of the ring. What of a row finds no room is read again. The loss has work(), and a `known` of the
  * row that says that the divergence is known without the sum; factor_of() is the divergence of a row then, and else what
- * makes it of the sum; finish() gets it. writes() is asked of each row. */
+ * makes it of the sum; finish() gets it. writes() is asked of each row. A whole step in the ring goes to enter_held() and
+ * work_held(), which take it in a straight line, or say that it is not for them. */
 template <class Loss, int K, int kTimes> class PairsRing {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
@@ -72,8 +73,8 @@ template <class Loss, int K, int kTimes> class PairsRing {
     __device__ __forceinline__ explicit PairsRing(const Params &p)
         : p(p), loss(p), warps((int)cluster.size * kWarps), warp((int)(cluster.rank * kWarps + threadIdx.x / kLanes)),
           steps(max(held(), steps_of(p, warps))), plain(is_plain(p)),
-          queue(p.rows.scratch, p.rows.rows, cluster.number, cluster.count, 2 * held() <= kPlaces ? 3 : 2, false),
-          begin(0), used(0), parities(0), next(0), visit(0) {
+          queue(p.rows.scratch, p.rows.rows, cluster.number, cluster.count, 2 * held() <= kPlaces ? 3 : 2, 0), begin(0),
+          used(0), parities(0), next(0), visit(0) {
         __shared__ Arrival of_block[kWarps][kPlaces];
         extern __shared__ uint4 stash[];
         arrivals = of_block[threadIdx.x / kLanes][0].address();
@@ -253,13 +254,23 @@ template <class Loss, int K, int kTimes> class PairsRing {
         return x;
     }
 
+    /* All vectors of a thread in a whole step that is in the ring. */
+    struct Held {
+        enum { vectors = K * kTimes, step = kLanes };
+        uint32_t slot;
+        __device__ __forceinline__ Vector<E> vector(int i, int a) const { return taken(slot, a * kChunk + i * kLanes); }
+    };
+
     __device__ __forceinline__ void reduce(const Cut<E> &cut, const Row &r, typename Loss::State &state) const {
         Vector<E> x[K][A];
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
             Part part = part_of(step, 0);
-            if (part.held)
+            if (part.held) {
                 wait(step);
+                if (part.first + kChunk <= cut.vectors && loss.enter_held(state, Held{part.slot}))
+                    continue;
+            }
 #pragma unroll 1
             for (int i = 0; i < kTimes && part.first < cut.vectors; i++, part.advance()) {
                 take<kRead_again>(cut, r.row, part, x);
@@ -275,11 +286,13 @@ template <class Loss, int K, int kTimes> class PairsRing {
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
             Part part = part_of(i < read ? steps - 1 - i : i - read, max(i - read, 0));
+            bool all = part.held && part.first >= cut.lead && part.first + kChunk <= cut.lead + (int)cut.whole_vectors;
+            if (!(all && loss.work_held(cut, r, part.at, Held{part.slot})))
 #pragma unroll 1
-            for (int j = 0; j < kTimes && part.first < cut.vectors; j++, part.advance()) {
-                take<kRead_once>(cut, r.row, part, x);
-                loss.work(cut, r, part.at, kLanes, x, whole(cut, part), sum);
-            }
+                for (int j = 0; j < kTimes && part.first < cut.vectors; j++, part.advance()) {
+                    take<kRead_once>(cut, r.row, part, x);
+                    loss.work(cut, r, part.at, kLanes, x, whole(cut, part), sum);
+                }
             if (part.held) {
                 free();
                 ask();

@@ -233,13 +233,13 @@ template <class E> struct Plain {
     __device__ __forceinline__ bool concludes() const {
         return p.rows.loss || p.bad_targets || (p.rows.flags & GPULOSSI_PREPARED);
     }
-    __device__ __forceinline__ void conclude(const double *sums) const {
-        double rows = (double)take(&scratch()->counts[GPULOSSI_COUNT_ROWS]);
+    __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
+        double rows = (double)counts[GPULOSSI_COUNT_ROWS];
         if (p.rows.loss)
             *(N *)p.rows.loss =
                 (N)(sums[GPULOSSI_SUM_LOSS] / (p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows : divisor_of<N>(p.rows)));
         if (p.bad_targets)
-            *(int64_t *)p.bad_targets = take(&scratch()->bad_targets);
+            *(int64_t *)p.bad_targets = take_number(&scratch()->bad_targets);
     }
 
   private:

@@ -139,7 +139,7 @@ template <class E, class Team, int K, int kSteps> class Ring {
 
     __device__ __forceinline__ explicit Ring(const Params &p)
         : p(p), loss(p), team(p.rows), steps(steps_of(p, team)),
-          queue(p.rows.scratch, p.rows.rows, team.number(), team.count(), steps < kSteps ? 3 : 2, false), asked(0),
+          queue(p.rows.scratch, p.rows.rows, team.number(), team.count(), steps < kSteps ? 3 : 2, 0), asked(0),
           freed(0), next(0), visit(0) {
         held = loss.reduces() && loss.writes() ? min(steps, (int)kSteps) : 0;
         visits = held > 0 ? 2 * steps - held : steps;

@@ -22,7 +22,7 @@
  *   Totals                    what is summed over the rows: a Total
  *   wants(i)                  whether the i-th sum is wanted
  *   concludes()               whether there is anything to do when all rows are done
- *   conclude(sums)            does it; one thread calls
+ *   conclude(sums, counts)    does it; one thread calls
  */
 #ifndef GPULOSSI_ROWS_CUH
 #define GPULOSSI_ROWS_CUH

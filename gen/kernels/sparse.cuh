@@ -257,10 +257,10 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
     __device__ __forceinline__ bool concludes() const {
         return Base::concludes() || p.bad_indices;
     }
-    __device__ __forceinline__ void conclude(const double *sums) const {
-        Base::conclude(sums);
+    __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
+        Base::conclude(sums, counts);
         if (p.bad_indices)
-            *(int64_t *)p.bad_indices = take(&this->scratch()->bad_targets);
+            *(int64_t *)p.bad_indices = take_number(&this->scratch()->bad_targets);
     }
 
     DEVICE void run(const Params &p) {

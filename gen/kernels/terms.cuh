@@ -316,19 +316,20 @@ template <class N, class R, Caller kCaller> struct Terms {
     __device__ __forceinline__ bool concludes() const {
         return p.rows.loss || p.z_loss || counts_correct() || counts_bad() || (prepared() && p.class_weights == 0);
     }
-    __device__ __forceinline__ void conclude(const double *sums) const {
-        double rows = has_indices() ? (double)take(&scratch()->counts[GPULOSSI_COUNT_ROWS]) : 0,
-               divisor = divisor_of<R>(p.rows);
+    __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
+        double divisor = divisor_of<R>(p.rows);
         if (data_divides())
-            divisor = p.class_weights == 0 ? rows : prepared() ? scratch()->target_weights : sums[GPULOSSI_SUM_WEIGHTS];
+            divisor = p.class_weights == 0 ? (double)counts[GPULOSSI_COUNT_ROWS]
+                      : prepared()         ? scratch()->target_weights
+                                           : sums[GPULOSSI_SUM_WEIGHTS];
         if (p.rows.loss)
             *(R *)p.rows.loss = (R)(sums[GPULOSSI_SUM_LOSS] / divisor);
         if (p.z_loss)
             *(R *)p.z_loss = (R)(sums[GPULOSSI_SUM_Z_LOSS] / divisor);
         if (counts_correct())
-            *(int64_t *)p.correct = take(&scratch()->counts[GPULOSSI_COUNT_CORRECT]);
+            *(int64_t *)p.correct = counts[GPULOSSI_COUNT_CORRECT];
         if (counts_bad())
-            *(int64_t *)p.bad_targets = take(&scratch()->bad_targets);
+            *(int64_t *)p.bad_targets = take_number(&scratch()->bad_targets);
     }
 
   private:

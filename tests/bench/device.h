@@ -3,7 +3,7 @@
 #ifndef GPULOSSI_BENCH_DEVICE_H
 #define GPULOSSI_BENCH_DEVICE_H
 
-enum { BENCH_WARM_UP = 3, BENCH_MOST_RUNS = 30 };
+enum { BENCH_WARM_UP = 30 /* ms */, BENCH_MOST_RUNS = 30 };
 
 /* The driver's context is current after bench_open. */
 gpuloss_context *bench_context(void);
@@ -12,7 +12,8 @@ gpuloss_context *bench_context(void);
 gpuloss_cross_entropy_desc bench_cross_entropy_desc(int cell);
 gpuloss_kl_div_desc bench_kl_div_desc(int cell);
 
-/* The median time of so many calls, each between events on the stream, after some that are not timed. */
+/* The median time of so many calls in a row, each between events on the stream, after one that is not timed, and
+ * more for so many milliseconds. */
 int bench_median(int (*call)(void), int warm_up, int runs, double *milliseconds);
 
 #endif

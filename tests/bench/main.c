@@ -48,11 +48,11 @@ static int table_line(int cell, const double *ceilings) {
 }
 
 static int print_table(const options *o) {
-    static const char *const names[] = {"read", "copy", "read two, write one"};
+    static const char *const names[] = {"read", "copy", "read two, write one", "read a quarter"};
     char first[600] = "";
-    double ceilings[3];
+    double ceilings[BENCH_CEILINGS];
     int i, failures = 0;
-    for (i = 0; i < 3; i++) {
+    for (i = 0; i < BENCH_CEILINGS; i++) {
         if (bench_ceiling(i, &ceilings[i]))
             return fail();
         printf("ceiling %-20s %7.0f GB/s\n", names[i], ceilings[i]);

@@ -26,7 +26,7 @@ READ, COPY, BLEND = range(3)
 LOSS, BOTH, BACKWARD = 1, 2, 3
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 STORED_AS = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "<i2"}
-WARM_UP, RUNS = 3, 30
+WARM_UP, WARM_UP_SECONDS, RUNS = 3, 0.03, 30
 BATCHES, GRAPH_CALLS = 10, 20
 LOG_2 = 0.6931471805599453
 
@@ -93,16 +93,21 @@ def tensors(bench, cell):
 
 
 def measure(call):
-    times = []
-    for run in range(WARM_UP + RUNS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    """The median of calls that are queued before the first is waited for, as bench.c does it."""
+    for _ in range(WARM_UP):
+        call()
+    torch.cuda.synchronize()
+    end = time.perf_counter() + WARM_UP_SECONDS
+    while time.perf_counter() < end:
+        call()
+        torch.cuda.synchronize()
+    runs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(RUNS)]
+    for start, end in runs:
         start.record()
         call()
         end.record()
-        end.synchronize()
-        if run >= WARM_UP:
-            times.append(start.elapsed_time(end))
-    return statistics.median(times)
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in runs)
 
 
 def with_options(weight):
@@ -304,7 +309,7 @@ def open_bench(arguments):
 
 def print_ceilings(bench):
     ceilings = []
-    for which, name in enumerate(("read", "copy", "read two, write one")):
+    for which, name in enumerate(("read", "copy", "read two, write one", "read a quarter")):
         rate = ctypes.c_double()
         if bench.bench_ceiling(which, ctypes.byref(rate)):
             fail(bench)
