@@ -5,23 +5,28 @@ set -u
 report=${1:-}
 export GPULOSS_REQUIRE_GPU=1 BUILD
 
-# The full-size numerics, a process a test, as many at a time as there are processors: most of their time goes into the
-# references on the CPU. Those that take longest come first.
-numerics() {
-    local names bad=0 ran written
+# each NAME LEFT_OUT COMMAND...: the command with --only for every test but those whose names match LEFT_OUT, as many at a
+# time as there are processors, as most of their time goes into the references on the CPU. Those that take longest come
+# first.
+each() {
+    local name=$1 names bad=0 ran written
     names=$(grep -l 'include "suites.h"' tests/numerics/test_*.c | xargs cat |
-        grep -o 'cmocka_unit_test([a-z0-9_]*' | cut -d'(' -f2)
-    rm -f "$BUILD"/log/numerics_*.txt
+        grep -o 'cmocka_unit_test([a-z0-9_]*' | cut -d'(' -f2 | grep -vE "$2")
+    shift 2
+    rm -f "$BUILD"/log/"$name"_*.txt
     { grep -E '^(many|more|mixed)_' <<<"$names" && sort -u <<<"$names" | grep -vE '^(many|more|mixed)_'; } |
-        xargs -P "$(nproc)" -I NAME sh -c '"$BUILD/test_numerics" --only NAME >"$BUILD/log/numerics_NAME.txt" 2>&1' || bad=1
-    cat "$BUILD"/log/numerics_*.txt
-    ran=$(cat "$BUILD"/log/numerics_*.txt | grep -c '^\[ RUN')
+        xargs -P "$(nproc)" -I TEST sh -c '"$@" --only TEST >"$0"_TEST.txt 2>&1' "$BUILD/log/$name" "$@" || bad=1
+    cat "$BUILD"/log/"$name"_*.txt
+    ran=$(cat "$BUILD"/log/"$name"_*.txt | grep -c '^\[ RUN')
     written=$(wc -l <<<"$names")
     [ "$ran" = "$written" ] || { echo "ERROR: $ran tests ran of the $written that are written" && bad=1; }
     return $bad
 }
 
-sanitized() { compute-sanitizer --tool "$1" --error-exitcode 3 "$BUILD/test_numerics" --small --skip 'same_bits*'; }
+numerics() { each numerics '^$' "$BUILD/test_numerics"; }
+sanitized() {
+    each "$1" '^same_bits' compute-sanitizer --tool "$1" --error-exitcode 3 "$BUILD/test_numerics" --small
+}
 
 tests() {
     suite 'numerics' numerics

@@ -208,7 +208,10 @@ static void many_rows_of_a_team(void **state) {
         check_plain(dtypes[d], 70, (width == 4 ? 1031 : 2061) * width, true, 3 * d);
         check_plain(dtypes[d], 70, 1027 * width + 1, false, 3 * d + 1);
         check_plain(dtypes[d], 35, (HELD * 2 + 10) * width, true, 3 * d + 2);
+        if (d > 0)
+            check_logits(LOGITS, dtypes[d], 110, 514 * width, true, 4 * d);
     }
+    check_plain(GPULOSS_BF16, 35, (HELD * 2 + 10) * width_of(GPULOSS_BF16), true, LOGITS_CONFIDENT);
     test_done();
 }
 
@@ -228,6 +231,34 @@ static void whole_rows_of_clusters(void **state) {
                 kl_test(&c, "whole rows of clusters");
                 kl_inputs_free(&in);
             }
+    test_done();
+}
+
+/* Rows of which a thread has several whole vectors, by every divergence, far from 0: one with classes that neither side
+ * has, one with classes that the teacher has not, and others of ordinary numbers. */
+static void whole_vectors_of_clusters(void **state) {
+    static const unsigned choices[] = {CHOICE_FORWARD, CHOICE_REVERSE, CHOICE_JS_HALF, CHOICE_TV, CHOICE_JS};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof choices / sizeof choices[0]; k++) {
+            divergence_shape shape = {10, 4 * BLOCK * width_of(dtypes[d])};
+            kl_case c = divergence_case(dtypes[d], GPULOSS_DTYPE_UNSET, shape, KL_KIND_PAIRS - 1, choices[k]);
+            kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
+            int64_t i;
+            for (i = 0; i < c.rows * c.classes; i++)
+                in.input[i] *= 4;
+            for (i = 3; i < c.classes; i += 97) {
+                in.target[c.classes + i] = in.target[2 * c.classes + i] = -inf;
+                in.input[c.classes + i] = -inf;
+            }
+            c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD;
+            c.input_stride = c.target_stride = c.grad_stride = STRIDE_PACKED;
+            c.input_offset = c.target_offset = c.grad_offset = 0;
+            kl_test(&c, "whole vectors of clusters");
+            kl_inputs_free(&in);
+        }
     test_done();
 }
 
@@ -715,6 +746,7 @@ int run_cluster_tests(void) {
         cmocka_unit_test(rows_of_the_ring),
         cmocka_unit_test(many_rows_of_a_team),
         cmocka_unit_test(offsets_of_clustered_rows),
+        cmocka_unit_test(whole_vectors_of_clusters),
         cmocka_unit_test(whole_rows_of_clusters),
         cmocka_unit_test(mixed_rows_of_clusters),
         cmocka_unit_test(rows_that_share_weights),

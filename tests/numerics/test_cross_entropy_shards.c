@@ -74,6 +74,23 @@ static void whole_equals_shards(void **state) {
     test_done();
 }
 
+/* More rows than a block of the combination takes. */
+static void many_rows_of_shards(void **state) {
+    static const cut cut_once = {10, {0, 3, 0}, 2};
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        option_shape shape = {600, cut_once.classes, 0};
+        option_inputs in;
+        ce_case c = option_case(all_dtypes[d], shape, OPTION_SETS - 1, LOGITS_NORMAL, d, &in);
+        c.reduction = GPULOSS_MEAN;
+        run_cut(&c, &cut_once, "many rows of shards");
+        option_inputs_free(&in);
+    }
+    test_done();
+}
+
 /* Ignored and bad targets, targets on both sides of each cut, equal maxima in several shards, and a masked shard. */
 static void corners_of_shards(void **state) {
     enum { ROWS = 9, CLASSES = 30 };
@@ -177,6 +194,7 @@ static void numbers_of_a_shard(void **state) {
 int run_cross_entropy_shard_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_equals_shards),
+        cmocka_unit_test(many_rows_of_shards),
         cmocka_unit_test(corners_of_shards),
         cmocka_unit_test(numbers_of_a_shard),
     };
