@@ -176,7 +176,7 @@ else
     skip "Windows: no mingw-w64 (x86_64-w64-mingw32-gcc)"
 fi
 
-# Far above what is measured: these are to notice a change of kind, on any machine.
+# What it costs. The limit is to notice a change of kind.
 milliseconds() {
     local start
     start=$(date +%s%N)
@@ -185,9 +185,7 @@ milliseconds() {
 bytes=$(gcc -O2 -c -o impl.o $src/implementation.c && size impl.o | awk 'NR == 2 { print $1 + $2 + $3 }')
 with=$(milliseconds gcc -O2 -c -o impl.o $src/implementation.c)
 without=$(milliseconds gcc -O2 -c -o decls.o $src/program.c)
-accept "the implementation takes at most 2688 KiB" [ "$bytes" -le 2752512 ]
-accept "it compiles in at most 5 s" [ "$with" -le 5000 ]
-accept "the declarations compile in at most 2 s" [ "$without" -le 2000 ]
+accept "the implementation takes at most 3 MiB" [ "$bytes" -le 3145728 ]
 echo "cost: $bytes bytes, implementation $with ms, declarations $without ms"
 
 report compile
