@@ -3,7 +3,7 @@
  *   sm_70   PTX ISA 6.0, which every driver from CUDA 9.0 on and every GPU from compute capability 5.0 on take; the
  *           loader writes sm_50 for GPUs before Volta
  *   sm_80   PTX ISA 7.0, for drivers from CUDA 11.0 on
- *   sm_90   PTX ISA 8.0, for drivers from CUDA 12.0 on
+ *   sm_90   PTX ISA 8.0, for drivers from CUDA 12.0 on; or 8.1 and 12.1 where the kernel has st.async
  *
  * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0 but
  * what a kernel for a newer target spells out, and `.version` and `.target` do not change what an assembler makes of the
@@ -83,7 +83,11 @@ text lower(const char *ptx, const char *entry, int target) {
         while (length > 0 && isspace((unsigned char)line[length - 1]))
             length--;
         if (strncmp(line, ".version", 8) == 0)
-            text_add(&out, ".version %s\n", target >= 90 ? "8.0" : target >= 80 ? "7.0" : "6.0");
+            text_add(&out, ".version %s\n",
+                     strstr(ptx, "st.async") ? "8.1"
+                     : target >= 90          ? "8.0"
+                     : target >= 80          ? "7.0"
+                                             : "6.0");
         else if (strncmp(line, ".target", 7) == 0)
             text_add(&out, ".target sm_%d\n", target);
         else if (strncmp(line, ".pragma \"used_bytes_mask", 24) == 0)

@@ -6,16 +6,19 @@ report=${1:-}
 export GPULOSS_REQUIRE_GPU=1 BUILD
 
 # each NAME LEFT_OUT COMMAND...: the command with --only for every test but those whose names match LEFT_OUT, as many at a
-# time as there are processors, as most of their time goes into the references on the CPU. Those that take longest come
-# first.
+# time as there are processors, as most of their time goes into the references on the CPU, and on all GPUs. Those that take
+# longest come first.
 each() {
-    local name=$1 names bad=0 ran written
+    local name=$1 names bad=0 ran written gpus
+    gpus=$(nvidia-smi -L | wc -l)
+    [ "$gpus" -gt 0 ] || gpus=1
     names=$(grep -l 'include "suites.h"' tests/numerics/test_*.c | xargs cat |
         grep -o 'cmocka_unit_test([a-z0-9_]*' | cut -d'(' -f2 | grep -vE "$2")
     shift 2
     rm -f "$BUILD"/log/"$name"_*.txt
     { grep -E '^(many|more|mixed)_' <<<"$names" && sort -u <<<"$names" | grep -vE '^(many|more|mixed)_'; } |
-        xargs -P "$(nproc)" -I TEST sh -c '"$@" --only TEST >"$0"_TEST.txt 2>&1' "$BUILD/log/$name" "$@" || bad=1
+        GPUS=$gpus xargs -P "$(nproc)" -I TEST sh -c \
+            'CUDA_VISIBLE_DEVICES=$(($$ % GPUS)) "$@" --only TEST >"$0"_TEST.txt 2>&1' "$BUILD/log/$name" "$@" || bad=1
     cat "$BUILD"/log/"$name"_*.txt
     ran=$(cat "$BUILD"/log/"$name"_*.txt | grep -c '^\[ RUN')
     written=$(wc -l <<<"$names")

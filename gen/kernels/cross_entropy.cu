@@ -57,7 +57,8 @@ template <class E> struct options : Blocks<E, 3, 2, 2> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Options<E, false>>::template streamed<vectors>(p); }
 };
 
-template <class E> struct options_kept : Blocks<E, 3, 3, 1> {
+template <class E> struct options_kept {
+    enum { threads = GPULOSSI_KEPT_THREADS, blocks = 1 };
     DEVICE void run(const gpulossi_cross_entropy &p) { Kept<E>::run(p); }
 };
 

@@ -201,22 +201,29 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.u += (double)in_halves<Sum>(u);
         });
     }
-    /* The same of all that a thread holds at a time. False where it takes more care. */
-    template <class Held> __device__ __forceinline__ bool add_held(const Row &r, const Held &held, Sums &sums) const {
-        if (!r.rough)
-            return false;
-        N of_t[4] = {N(0), N(0), N(0), N(0)}, of_q[4] = {N(0), N(0), N(0), N(0)};
+    /* What roughly() gives of all that a thread holds at a time, vector by vector. */
+    template <class Held, class What>
+    __device__ __forceinline__ void roughly_held(const Row &r, const Held &held, What what) const {
 #pragma unroll 1
         for (int i = 0; i < Held::vectors; i++) {
             Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
             N q[W], t[W], q_to_m[W], t_to_m[W];
             roughly(r, x, q, t, q_to_m, t_to_m);
+            what(q, t, q_to_m, t_to_m);
+        }
+    }
+    /* What add() does, of all that a thread holds at a time. False where it takes more care. */
+    template <class Held> __device__ __forceinline__ bool add_held(const Row &r, const Held &held, Sums &sums) const {
+        if (!r.rough)
+            return false;
+        N of_t[4] = {N(0), N(0), N(0), N(0)}, of_q[4] = {N(0), N(0), N(0), N(0)};
+        roughly_held(r, held, [&](const N(&q)[W], const N(&t)[W], const N(&q_to_m)[W], const N(&t_to_m)[W]) {
 #pragma unroll
             for (int j = 0; j < W; j++) {
                 of_t[j % 4] = fma(t[j], t_to_m[j], of_t[j % 4]);
                 of_q[j % 4] = fma(q[j], q_to_m[j], of_q[j % 4]);
             }
-        }
+        });
         N all_t = in_halves<Sum>(of_t), all_q = in_halves<Sum>(of_q);
         if (!(fabs(all_t + all_q) < Limits<N>::infinity()))
             return false;
@@ -311,17 +318,14 @@ template <class E, int K> struct Distances : Distil<E, K> {
             return false;
         char *first = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
         N scale = r.inverse * r.scale * (N(0.693147181) * (N(1) - beta));
-#pragma unroll 1
-        for (int i = 0; i < Held::vectors; i++) {
-            Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
-            N q[W], t[W], q_to_m[W], t_to_m[W];
-            roughly(r, x, q, t, q_to_m, t_to_m);
+        roughly_held(r, held, [&](const N(&q)[W], const N(&)[W], const N(&q_to_m)[W], const N(&)[W]) {
+            N g[W];
 #pragma unroll
             for (int j = 0; j < W; j++)
-                q[j] = fma(q[j] * (q_to_m[j] - r.mean), scale, N(0));
-            store_whole<E, E>((Bits *)first, q, true);
+                g[j] = fma(q[j] * (q_to_m[j] - r.mean), scale, N(0));
+            store_whole<E, E>((Bits *)first, g, true);
             first += step * GPULOSSI_VECTOR_BYTES;
-        }
+        });
         return true;
     }
     DEVICE float log2_of(float x) {

@@ -1,29 +1,45 @@
-/* Rows of cross-entropy with options in the shared memory of a cluster, where the weights of the classes are kept too: a
- * thread has the same classes of every row, so that it reads their weights once a launch.
+/* Rows of cross-entropy with options in the shared memory of a cluster. A thread has the same classes of every row, whose
+ * weights it keeps in registers, so that it reads them once a launch.
+ *
+ * No barrier comes between rows. Each warp asks for its part of the rows to come by itself, reduces it, and writes it when
+ * it hears what the whole row is, some rows later. Meanwhile one warp of each block adds up what these know of a row and
+ * sends it to the other blocks of the cluster, and another, the manager, adds up what has come from all blocks, tells the
+ * others, and finishes the row.
  *
  * All rows start on 16 bytes and fit, and logits are taken as they are. What is not finite, or too large for the short
  * formulas, is found in what they give, and the row is then gone through again in the long way. */
 #ifndef GPULOSSI_KEPT_CUH
 #define GPULOSSI_KEPT_CUH
 
+#include "arrival.cuh"
 #include "cluster.cuh"
 #include "options.cuh"
 
-template <class E> struct Kept {
+template <class E> class Kept {
     typedef Options<E, false> Loss;
     typedef typename E::Bits Bits;
     typedef typename Loss::State State;
+    typedef typename Loss::Totals Totals;
     typedef typename Loss::OfRows Terms;
-    enum { K = GPULOSSI_VECTORS_STREAMED, W = Width<E>::value, kNoBest = INT32_MAX };
-    typedef Vector<E> Vectors[K][1];
+    enum {
+        W = Width<E>::value,
+        K = GPULOSSI_KEPT_CLASSES / W, /* vectors of a thread */
+        kChunk = kLanes * K,           /* of a warp, side by side */
+        kOthers = 2,                   /* warps besides: the manager, and the one that sends */
+        kWorkers = GPULOSSI_KEPT_WARPS,
+        kRows = GPULOSSI_KEPT_VECTORS / K, /* that there is room for */
+        kLead = kRows / 3,                 /* rows that are reduced before the first of them is written */
+        kTurns = 8, /* rows that may be between reduced and written somewhere in the cluster; 2 + 2 kLead at least */
+        kNobody = INT32_MAX
+    };
 
     /* Of a row, or a part of it: with a the masses before smoothing, drop = sum a (top - x). */
-    struct Part {
+    struct alignas(16) Part {
         float top, sum, drop;
-        int best; /* class */
+        int best; /* of a warp the lanes that have the top, else the first class that has it */
 
         DEVICE Part empty() {
-            Part part = {-Limits<float>::infinity(), 0, 0, kNoBest};
+            Part part = {-Limits<float>::infinity(), 0, 0, kNobody};
             return part;
         }
         /* To a top of several parts; mass = sum a. */
@@ -33,449 +49,557 @@ template <class E> struct Kept {
             sum *= exp_below(top, all);
             if (mass != 0)
                 drop = fma(mass, difference(all, top), drop);
-            best = kNoBest;
+            top = all;
+            best = kNobody;
         }
     };
-    /* What the leader knows of a row. */
-    struct Head {
-        uint32_t word; /* of the queue */
-        int y;         /* the target, or Terms::kZero */
-        float weight, x_y, scale, unused[3];
+    /* What a worker needs of a row to write it: gradients are 2^(slope x - offset) of_exp - w of_weight. */
+    struct alignas(16) Known {
+        float offset, of_exp, of_weight, of_target;
+        int y, vector; /* the target, where it has a gradient of its own, and its vector of the row; or -1 */
+        int long_way;  /* whether the row is to be gone through again ... */
+        int anew;      /* ... after so many others */
     };
-    struct Message {
-        Part part;
-        Head head;
+    /* The state of a row that is gone through again, or of a block's part. */
+    struct alignas(16) Whole {
+        State state;
+        int unused[2]; /* sent too */
     };
-    enum { kBatch = 16 }; /* rows that the leader's warp finishes at once, a lane each */
     struct Shared {
-        Head head; /* the leader's, of the row to come */
-        typename Loss::Unfinished
-            unfinished[2 * kBatch]; /* also the leader's, by the number of the row in its cluster */
-        Part of_warp[kWarps];
-        Message of_block[2][GPULOSSI_CLUSTER];
-        float mass_of_warp[kWarps], mass_of_block[GPULOSSI_CLUSTER], mass_of_row;
+        Known known[kTurns];
+        Part of_warp[kTurns][kWorkers], of_block[kTurns][GPULOSSI_CLUSTER];
+        Whole long_of_block[2][GPULOSSI_CLUSTER];
+        State long_of_warp[kWorkers], long_state;
+        float mass_of_warp[kWorkers], mass_of_block[GPULOSSI_CLUSTER];
+        Arrival copied[kWorkers][kRows];
+        /* Of a row: the warps have reduced it, the blocks have, and it is known; and the same in the long way. */
+        Arrival reduced[kTurns], folded[kTurns], told[kTurns], long_reduced, long_folded, long_told;
     };
+    /* The rows of a cluster are numbered; each lives in the ring of its warp, and in the buffers of its turn. */
+    DEVICE uint32_t place(uint32_t number) { return number % kRows; }
+    DEVICE uint32_t turn(uint32_t number) { return number % kTurns; }
+    DEVICE uint32_t parity_of_turn(uint32_t number) { return number / kTurns & 1; }
 
     const gpulossi_cross_entropy &p;
     const Loss &loss;
     const Cluster &cluster;
-    const Stash<Loss> &stash;
     Shared &shared;
-    Cut<E> cut; /* of every row */
+    Cut<E> cut;     /* of every row */
+    uint32_t count; /* rows of this cluster */
+    int first;      /* vector of this block in a row */
+    int workers;    /* warps of the block that have a part of the rows */
 
-    __device__ __forceinline__ static uint32_t warp() { return threadIdx.x / kLanes; }
-    __device__ __forceinline__ static uint32_t lane() { return threadIdx.x % kLanes; }
+    DEVICE uint32_t lane() { return threadIdx.x % kLanes; }
     DEVICE bool finite(float x) { return fabs(x) < Limits<float>::infinity(); }
-
     /* What stands where a row has no class: so low that it adds nothing, also to a product with no mass. */
     DEVICE float lowest() { return E::kDtype == GPULOSS_F16 ? -65504.0f : -0x1p100f; }
-
     DEVICE int least_of_warp(int x) {
         int all;
         asm volatile("redux.sync.min.s32 %0, %1, 0xffffffff;" : "=r"(all) : "r"(x) : "memory");
         return all;
     }
-    DEVICE float highest_of(const Vector<E> &x) {
-        if constexpr (sizeof(Bits) == 2) {
-            uint32_t best[4] = {x.word[0], x.word[1], x.word[2], x.word[3]};
-#pragma unroll
-            for (int n = 2; n > 0; n /= 2)
-#pragma unroll
-                for (int i = 0; i < n; i++)
-                    if (E::kDtype == GPULOSS_BF16)
-                        asm("max.bf16x2 %0, %0, %1;" : "+r"(best[i]) : "r"(best[i + n]));
-                    else
-                        asm("max.f16x2 %0, %0, %1;" : "+r"(best[i]) : "r"(best[i + n]));
-            return larger(E::widen((Bits)best[0]), E::widen((Bits)(best[0] >> 16)));
-        } else {
-            float y[W];
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                y[i] = x.get(i);
-            return in_halves<Maximum>(y);
-        }
+    __device__ __forceinline__ int64_t row_of(uint32_t number) const {
+        return cluster.number + (int64_t)number * cluster.count;
+    }
+    /* Where a block has vector v of its own. */
+    DEVICE uint4 *slot(uint32_t number, int v) {
+        extern __shared__ uint4 stash[];
+        return &stash[place(number) * (kWorkers * kChunk) + (uint32_t)v];
+    }
+    /* The mass of a class before smoothing. */
+    __device__ __forceinline__ float weight(int64_t c) const {
+        return cut.inside(c) && loss.terms.has_masses() ? loss.terms.class_weight(p.class_offset + c) : 0.0f;
     }
 
-    /* Asks for K slots of a row. */
-    __device__ __forceinline__ void ask(int64_t row, int slot) const {
-        const char *vectors = (const char *)loss.array(0, row);
-        int v = stash.vector(slot);
-        if (cut.whole(v + (K - 1) * stash.step)) {
+    struct Worker {
+        const Kept &of;
+        Shared &shared;
+        int at, in_row;    /* this thread's first vector within the block, and in the row */
+        bool speaks;       /* whether this is the one lane that tells of the row: it has written what others read */
+        uint32_t slots;    /* the addresses of this thread's first vector in the ring, ... */
+        uint32_t arrivals; /* ... and of its warp's copies */
+        float w[K][W];
+
+        __device__ __forceinline__ explicit Worker(const Kept &of)
+            : of(of), shared(of.shared), at((int)(threadIdx.x / kLanes - kOthers) * kChunk + (int)lane()),
+              in_row(of.first + at), speaks(lane() == speaker()),
+              slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
+              arrivals(shared.copied[at / kChunk][0].address()) {
+            float sums[K];
+            keep(slots);
+            keep(arrivals);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                int v = in_row + k * kLanes;
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    w[k][i] = works() ? of.weight(of.cut.first(v) + i) : 0.0f;
+                sums[k] = in_halves<Sum>(w[k]);
+                if (!of.cut.whole(v)) {
+#pragma unroll 1
+                    for (uint32_t place = 0; place < kRows; place++)
+                        put(place, k, filled<E>(lowest()));
+                }
+            }
+            float mass = WholeWarp().template over<Sum>(in_halves<Sum>(sums));
+            if (lane() == 0)
+                shared.mass_of_warp[at / kChunk] = mass;
+        }
+
+        __device__ __forceinline__ uint32_t vector(uint32_t place, int k) const {
+            return slots + (place * (kWorkers * kChunk) + (uint32_t)k * kLanes) * GPULOSSI_VECTOR_BYTES;
+        }
+        __device__ __forceinline__ void put(uint32_t place, int k, const Vector<E> &x) const {
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(vector(place, k)), "r"(x.word[0]),
+                         "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3])
+                         : "memory");
+        }
+        __device__ __forceinline__ Vector<E> taken(uint32_t place, int k) const {
+            Vector<E> x;
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(x.word[0]), "=r"(x.word[1]), "=r"(x.word[2]), "=r"(x.word[3])
+                         : "r"(vector(place, k))
+                         : "memory");
+            return x;
+        }
+        __device__ __forceinline__ void take(uint32_t place, Vector<E> (&x)[K][1]) const {
 #pragma unroll
             for (int k = 0; k < K; k++)
-                request(stash.at(slot + k, 0), vectors + (int64_t)(v + k * stash.step) * GPULOSSI_VECTOR_BYTES);
-        } else {
-#pragma unroll 1
-            for (int k = 0; k < K; k++, v += stash.step) {
-                if (cut.whole(v)) {
-                    request(stash.at(slot + k, 0), vectors + (int64_t)v * GPULOSSI_VECTOR_BYTES);
-                } else {
-                    Vector<E> x = filled<E>(lowest());
-                    if (v < cut.vectors)
-                        x = load_elements<E>(cut, (const Bits *)vectors, v, lowest());
-                    *stash.at(slot + k, 0) = make_uint4(x.word[0], x.word[1], x.word[2], x.word[3]);
-                }
+                x[k][0] = taken(place, k);
+        }
+        /* Whether this warp has a part of the rows. */
+        __device__ __forceinline__ bool works() const {
+            return at / kChunk < of.workers;
+        }
+        __device__ __forceinline__ uint32_t speaker() const {
+            uint32_t of_warp = (uint32_t)(of.cut.vectors - 1 - (in_row - (int)lane()));
+            return of.p.rows.classes % W != 0 && of_warp < kChunk ? of_warp % kLanes : 0;
+        }
+        /* Whether this thread has the last vector of a row and it is not whole; and which of its own that is. */
+        __device__ __forceinline__ bool partial() const {
+            return of.p.rows.classes % W != 0 && (uint32_t)(of.cut.vectors - 1 - in_row) < kChunk &&
+                   (of.cut.vectors - 1 - in_row) % kLanes == 0;
+        }
+        __device__ __forceinline__ int last() const {
+            return (of.cut.vectors - 1 - in_row) / kLanes;
+        }
+        __device__ __forceinline__ void ask(uint32_t number, uint32_t place) const {
+            if (lane() == 0 && number < of.count) {
+                int left = (int)of.cut.whole_vectors - in_row;
+                uint32_t bytes = (uint32_t)(max(0, min(left, (int)kChunk)) * GPULOSSI_VECTOR_BYTES);
+                uint32_t arrival = arrivals + place * (uint32_t)sizeof(Arrival);
+                Arrival::expect(arrival, bytes);
+                if (bytes != 0)
+                    Arrival::copy(arrival, vector(place, 0), of.loss.array(0, of.row_of(number)) + (int64_t)in_row * W,
+                                  bytes);
             }
         }
-        request_group();
-    }
-    __device__ __forceinline__ void ask_all(int64_t row) const {
-#pragma unroll 1
-        for (int slot = 0; slot < stash.slots; slot += K)
-            ask(row, slot);
-    }
 
-    /* The weights of a slot come after all slots of the row. */
-    __device__ __forceinline__ float4 *weights_at(int slot, int part) const {
-        return (float4 *)stash.at(stash.slots + slot * (W / 4) + part, 0);
-    }
-    __device__ __forceinline__ void keep_weights() {
-        float own = 0;
-        if (loss.terms.has_masses())
-#pragma unroll 1
-            for (int slot = 0; slot < stash.slots; slot++)
-#pragma unroll
-                for (int part = 0; part < W / 4; part++) {
-                    int64_t c = cut.first(stash.vector(slot)) + 4 * part;
-                    float w[4];
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        w[i] = cut.inside(c + i) ? loss.terms.class_weight(p.class_offset + c + i) : 0.0f;
-                    *weights_at(slot, part) = make_float4(w[0], w[1], w[2], w[3]);
-                    own += in_halves<Sum>(w);
-                }
-        own = WholeWarp().template over<Sum>(own);
-        if (lane() == 0)
-            shared.mass_of_warp[warp()] = own;
-        __syncthreads();
-        own = in_halves<Sum>(shared.mass_of_warp);
-        cluster.wait(); /* the others have begun */
-        if (threadIdx.x < cluster.size)
-            Cluster::put(&shared.mass_of_block[cluster.rank], threadIdx.x, own);
-        cluster.wait();
-        own = 0;
-#pragma unroll 1
-        for (uint32_t block = 0; block < cluster.size; block++)
-            own += shared.mass_of_block[block];
-        if (threadIdx.x == 0)
-            shared.mass_of_row = own; /* read after a fold */
-    }
-    __device__ __forceinline__ void take_weights(int slot, float (&w)[W]) const {
-#pragma unroll
-        for (int part = 0; part < W / 4; part++) {
-            float4 four = *weights_at(slot, part);
-            w[4 * part] = four.x, w[4 * part + 1] = four.y, w[4 * part + 2] = four.z, w[4 * part + 3] = four.w;
-        }
-    }
-
-    /* What a warp knows of the row that lies in the slots. */
-    template <bool kMasses> __device__ __forceinline__ Part reduce() const {
-        Part part = Part::empty();
-        float highest = part.top;
-        int at = 0;
-        Vectors x;
-#pragma unroll 1
-        for (int slot = 0; slot < stash.slots; slot += K) {
-            stash.wait((stash.slots - slot) / K - 1);
-            stash.template take<K>(slot, x);
+        /* The row of this number; its part of what is not whole is there afterwards as well. */
+        template <bool kMasses> __device__ __forceinline__ void reduce(uint32_t number, uint32_t place) const {
+            Vector<E> x[K][1];
+            Part &part = shared.of_warp[turn(number)][at / kChunk];
+            if (partial())
+                put(place, last(),
+                    load_elements<E>(of.cut, of.loss.array(0, of.row_of(number)), of.cut.vectors - 1, lowest()));
+            take(place, x);
+            float highest = largest(x, 0), top = largest_over(WholeWarp(), highest);
+            uint32_t lanes = __ballot_sync(0xffffffffu, highest == top);
+            if (speaks)
+                part.top = top, part.best = (int)lanes;
+            /* No number comes of a top that is not near. */
+            if (top == -Limits<float>::infinity())
+                top = 0;
+            Below<float> below(Below<float>::near(top) ? top : Limits<float>::nan());
+            float sums[K], drops[K];
 #pragma unroll
             for (int k = 0; k < K; k++) {
-                float of_vector = highest_of(x[k][0]);
-                if (of_vector > highest)
-                    highest = of_vector, at = slot + k;
-            }
-        }
-        if (stash.rank - (int)lane() >= cut.vectors)
-            return part;
-        part.top = largest_over(WholeWarp(), highest);
-        Below<float> below(Below<float>::near(part.top) ? part.top : Limits<float>::nan());
-#pragma unroll 1
-        for (int slot = 0; slot < stash.slots; slot += K) {
-            stash.template take<K>(slot, x);
-#pragma unroll
-            for (int k = 0; k < K; k++) {
-                float y[W], power[W], w[W], drop = 0;
-                if (kMasses)
-                    take_weights(slot + k, w);
+                float power[W];
 #pragma unroll
                 for (int i = 0; i < W; i++) {
-                    y[i] = fma(x[k][0].get(i), below.slope, -below.offset);
-                    power[i] = power_of_2(y[i]);
+                    float y = below.power(x[k][0].get(i));
+                    power[i] = power_of_2(y);
                     if (kMasses)
-                        drop = i == 0 ? w[i] * y[i] : fma(w[i], y[i], drop);
+                        drops[k] = i == 0 ? w[k][i] * y : fma(w[k][i], y, drops[k]);
                 }
-                part.sum += in_halves<Sum>(power);
-                if (kMasses)
-                    part.drop += drop;
+                sums[k] = in_halves<Sum>(power);
             }
-        }
-        part.sum = WholeWarp().template over<Sum>(part.sum) * below.factor;
-        if (kMasses) {
-            float rest = fmaf(part.top, below.slope, -below.offset);
-            part.drop =
-                0.693147181f * fmaf(rest, shared.mass_of_warp[warp()], -WholeWarp().template over<Sum>(part.drop));
-        }
-        if (loss.terms.finds_best()) {
-            if (highest == part.top) {
-                Vector<E> best[1][1];
-                stash.template take<1>(at, best);
+            float sum = in_halves<Sum>(sums), drop = kMasses ? in_halves<Sum>(drops) : 0.0f;
+            if (kMasses) { /* the sum in the first half of the warp, the drop in the other */
+                bool in_other = lane() >= kLanes / 2;
+                float of_lane = in_other ? drop : sum;
+                of_lane += __shfl_xor_sync(0xffffffffu, in_other ? sum : drop, kLanes / 2);
 #pragma unroll
-                for (int i = W - 1; i >= 0; i--)
-                    if (best[0][0].get(i) == highest)
-                        part.best = stash.vector(at) * W + i;
-            }
-            part.best = least_of_warp(part.best);
-        }
-        return part;
-    }
-
-    /* What the leader says of a row, and keeps of it. */
-    __device__ __forceinline__ void look_at(int64_t row, uint32_t number) const {
-        typename Loss::Row r = loss.begin(cut, row, true);
-        Head head = {0, Terms::kZero, 0, loss.pick(cut, r), (float)loss.terms.factor_of(row), {}};
-        if (p.rows.rows > cluster.count)
-            head.word = count_up(&((gpulossi_scratch *)p.rows.scratch)->taken, (uint32_t)p.rows.rows);
-        if (r.of.y >= 0) {
-            head.y = (int)r.of.y;
-            head.weight = loss.terms.class_weight(r.of.y + p.class_offset);
-        }
-        shared.unfinished[number % (2 * kBatch)].of = r.of;
-        shared.head = head;
-    }
-
-    /* Folds what the warps know over the cluster: the row's top and sum in all threads, the rest in the leader's warp.
-     * False, in all of them, where something is not finite. While the leader waits for the others, it looks at the next
-     * row, and now and then its warp finishes those before. */
-    __device__ __forceinline__ bool fold(Part &part, Head &head, uint32_t number, uint32_t next,
-                                         typename Loss::Totals *totals) const {
-        uint32_t turn = number % 2;
-        if (lane() == 0)
-            shared.of_warp[warp()] = part;
-        __syncthreads();
-        if (warp() == 0) {
-            Message message;
-            message.part = shared.of_warp[lane() % kWarps];
-            float all = largest_over(WholeWarp(), message.part.top);
-            message.part.raise(all, shared.mass_of_warp[lane() % kWarps]);
-            message.part.top = all;
-#pragma unroll
-            for (int distance = kWarps / 2; distance > 0; distance /= 2) {
-                message.part.sum += __shfl_xor_sync(0xffffffffu, message.part.sum, distance);
-                message.part.drop += __shfl_xor_sync(0xffffffffu, message.part.drop, distance);
-            }
-            message.part.best = least_of_warp(message.part.best);
-            message.head = shared.head;
-            if (lane() < cluster.size)
-                Cluster::put(&shared.of_block[turn][cluster.rank], lane(), message);
-            __syncwarp();
-        }
-        cluster.arrive();
-        if (number > 0 && number % kBatch == 0)
-            finish(number - kBatch, number, totals);
-        if (cluster.leads() && next < (uint32_t)p.rows.rows)
-            look_at(next, number + 1);
-        cluster.wait_for_arrivals();
-        uint32_t block = lane() % GPULOSSI_CLUSTER;
-        part = Part::empty();
-        if (block < cluster.size)
-            part = shared.of_block[turn][block].part;
-        head = shared.of_block[turn][0].head;
-        bool good = __all_sync(0xffffffffu, finite(part.sum) && finite(part.drop));
-        float all = largest_over(WholeWarp(), part.top);
-        part.raise(all, block < cluster.size ? shared.mass_of_block[block] : 0.0f);
-        part.top = all;
-#pragma unroll
-        for (int distance = GPULOSSI_CLUSTER / 2; distance > 0; distance /= 2)
-            part.sum += __shfl_xor_sync(0xffffffffu, part.sum, distance);
-        if (cluster.rank == 0 && warp() == 0) {
-#pragma unroll
-            for (int distance = GPULOSSI_CLUSTER / 2; distance > 0; distance /= 2)
-                part.drop += __shfl_xor_sync(0xffffffffu, part.drop, distance);
-            part.best = least_of_warp(part.best);
-        }
-        return good;
-    }
-
-    __device__ __forceinline__ State state_of(const Part &part) const {
-        State s = {{part.top, part.sum}, 0, 0, part.best == kNoBest ? State::kNone : (int64_t)part.best};
-        if (loss.terms.has_masses()) {
-            s.mass = loss.terms.of_block.smooth * shared.mass_of_row;
-            s.drop = loss.terms.of_block.smooth * part.drop;
-        }
-        return s;
-    }
-
-    /* The row that lies in the slots, the long way. */
-    __device__ __forceinline__ State reduce_long(const typename Loss::Row &r, int turn) const {
-        State s = State::empty();
-        uint32_t unused = 0;
-#pragma unroll 1
-        for (int slot = 0; slot < stash.slots && stash.vector(slot) < cut.vectors; slot++) {
-            Vector<E> x[1][1];
-            stash.template take<1>(slot, x);
-            loss.enter_one(r, s, cut, stash.vector(slot), x[0][0]);
-        }
-        cluster.fold(s, unused, turn);
-        return s;
-    }
-    __device__ __forceinline__ void write_long(const typename Loss::Row &r, const State &s) const {
-        typename Terms::Gradient of_row = loss.terms.gradient(r.of, s);
-#pragma unroll 1
-        for (int slot = 0; slot < stash.slots && stash.vector(slot) < cut.vectors; slot++) {
-            int v = stash.vector(slot);
-            int64_t target = r.of.y - cut.first(v);
-            Vector<E> x[1][1];
-            float g[W], w[W];
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                w[i] = 0;
-            stash.template take<1>(slot, x);
-            if (loss.terms.has_masses())
-                take_weights(slot, w);
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                g[i] = loss.terms.element(of_row, x[0][0].get(i), loss.terms.of_block.smooth * w[i],
-                                          r.of.y >= 0 && i == target);
-            store<E, E>(cut, (Bits *)p.rows.grad + r.of.row * p.rows.grad_stride, v, g);
-        }
-    }
-
-    /* The gradients of a vector: p of_exp - w of_weight; without a target all are 0. */
-    template <bool kMasses>
-    __device__ __forceinline__ void gradients(const Vector<E> &x, int slot, const Below<float> &below, float of_exp,
-                                              float of_weight, float (&g)[W]) const {
-        float w[W];
-        if (kMasses)
-            take_weights(slot, w);
-#pragma unroll
-        for (int i = 0; i < W; i++) /* adding 0 turns -0 into 0 */
-            g[i] = fma(below.exp(x.get(i)), of_exp, kMasses ? fma(w[i], -of_weight, 0.0f) : 0.0f);
-    }
-    /* Those of the row that lies in the slots, and on the way the next row is asked for, where there is one. */
-    template <bool kMasses>
-    __device__ __forceinline__ void write(Bits *to, const Below<float> &below, float of_exp, float of_weight, bool zero,
-                                          uint32_t next) const {
-#pragma unroll 1
-        for (int slot = 0; slot < stash.slots; slot += K) {
-            int v = stash.vector(slot);
-            if (cut.whole(v + (K - 1) * stash.step) && !zero) {
-                char *at = (char *)to + (int64_t)v * GPULOSSI_VECTOR_BYTES;
-                Vectors x;
-                stash.template take<K>(slot, x);
-#pragma unroll
-                for (int k = 0; k < K; k++) {
-                    float g[W];
-                    gradients<kMasses>(x[k][0], slot + k, below, of_exp, of_weight, g);
-                    store_whole<E, E>((Bits *)at, g, true);
-                    at += stash.step * GPULOSSI_VECTOR_BYTES;
-                }
+                for (int distance = kLanes / 4; distance > 0; distance /= 2)
+                    of_lane += __shfl_xor_sync(0xffffffffu, of_lane, distance);
+                float of_other = __shfl_xor_sync(0xffffffffu, of_lane, kLanes / 2);
+                sum = in_other ? of_other : of_lane;
+                drop = 0.693147181f * fmaf(fmaf(top, below.slope, -below.offset), shared.mass_of_warp[at / kChunk],
+                                           -(in_other ? of_lane : of_other));
             } else {
-#pragma unroll 1
-                for (int k = 0; k < K; k++, v += stash.step) {
-                    Vector<E> x[1][1];
-                    float g[W];
-                    stash.template take<1>(slot + k, x);
-                    gradients<kMasses>(x[0][0], slot + k, below, of_exp, of_weight, g);
+                sum = WholeWarp().template over<Sum>(sum);
+            }
+            if (speaks) {
+                part.sum = sum * below.factor, part.drop = drop;
+                shared.reduced[turn(number)].arrive();
+            }
+        }
+
+        template <bool kMasses>
+        __device__ __forceinline__ void write(uint32_t number, uint32_t place, const Known &it) const {
+            Bits *to = (Bits *)of.p.rows.grad + of.row_of(number) * of.p.rows.grad_stride;
+            char *first = (char *)to + (int64_t)in_row * GPULOSSI_VECTOR_BYTES;
+            Below<float> below(0);
+            below.offset = it.offset;
+            Vector<E> x[K][1];
+            take(place, x);
 #pragma unroll
-                    for (int i = 0; i < W; i++)
-                        g[i] = zero ? 0.0f : g[i];
-                    if (v < cut.vectors)
-                        store<E, E>(cut, to, v, g);
-                }
+            for (int k = 0; k < K; k++) {
+                float g[W];
+#pragma unroll
+                for (int i = 0; i < W; i++) /* adding 0 turns -0 into 0 */
+                    g[i] =
+                        fma(below.exp(x[k][0].get(i)), it.of_exp, kMasses ? fma(w[k][i], -it.of_weight, 0.0f) : 0.0f);
+                if (of.cut.whole(in_row + k * kLanes))
+                    store_whole<E, E>((Bits *)(first + k * kLanes * GPULOSSI_VECTOR_BYTES), g, true);
             }
-            if (next < (uint32_t)p.rows.rows)
-                ask(next, slot);
+            if (partial()) {
+                int v = of.cut.vectors - 1;
+                Vector<E> one = taken(place, last());
+                float g[W];
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    g[i] =
+                        fma(below.exp(one.get(i)), it.of_exp, fma(of.weight(of.cut.first(v) + i), -it.of_weight, 0.0f));
+                store<E, E>(of.cut, to, v, g);
+            }
+            uint32_t from_here = (uint32_t)(it.vector - in_row);
+            if (from_here < kChunk && from_here % kLanes == 0)
+                to[it.y] = E::narrow(it.of_target);
         }
-    }
-    /* The factors of all that, and the target's own element. False where they are out of the ordinary: nothing has been
-     * written then. */
-    __device__ __forceinline__ bool write(const Part &part, const Head &head, int64_t row, uint32_t next) const {
-        Below<float> below(part.top);
-        bool zero = head.y == Terms::kZero;
-        float smooth = loss.terms.has_masses() ? loss.terms.of_block.smooth : 0.0f, inverse = reciprocal(part.sum);
-        float hard = loss.terms.of_block.keep * head.weight, rest = smooth * shared.mass_of_row;
-        if (p.lse_square_scale != 0)
-            rest += 2.0f * (float)p.lse_square_scale * (part.top + natural_log(part.sum));
-        float of_exp = (hard + rest) * inverse * below.factor * head.scale, of_weight = smooth * head.scale;
-        Bits *to = (Bits *)p.rows.grad + row * p.rows.grad_stride;
-        if (!zero && !(finite(of_exp) && finite(of_weight)))
-            return false;
-        if (loss.terms.has_masses())
-            write<true>(to, below, of_exp, of_weight, zero, next);
-        else
-            write<false>(to, below, of_exp, of_weight, zero, next);
-        if (!zero && (cut.vector_of(head.y) - stash.rank) % stash.step == 0) {
-            float exact = exp_below(head.x_y, part.top) * inverse; /* exact - 1 is formed first */
-            to[head.y] = E::narrow((hard * (exact - 1.0f) + (exact * rest - smooth * head.weight)) * head.scale);
-        }
-        return true;
-    }
 
-    /* Some rows of the cluster, by their numbers. */
-    __device__ __forceinline__ void finish(uint32_t number, uint32_t end, typename Loss::Totals *totals) const {
-        number += lane();
-        __syncwarp();
-        if (cluster.rank == 0 && warp() == 0 && number < end)
-            loss.finish(shared.unfinished[number % (2 * kBatch)], totals[lane()]);
-    }
-
-    /* The rows are shared out in rising order: with the first two of a cluster fixed, the word of a fold says which is
-     * the one after the next. */
-    __device__ __forceinline__ void rows(typename Loss::Totals *totals) {
-        uint32_t tiles = (uint32_t)p.rows.rows, row = cluster.number, next = row + cluster.count, number = 0;
-        if (cluster.leads() && row < tiles)
-            look_at(row, number);
+        /* Once more, the long way. */
+        __device__ __forceinline__ void write_anew(uint32_t number, uint32_t place) const {
+            typename Loss::Row r;
+            State s = State::empty();
+            r.of = of.loss.terms.row(of.row_of(number));
 #pragma unroll 1
-        for (; row < tiles; number++) {
-            Head head;
-            Part part = loss.terms.has_masses() ? reduce<true>() : reduce<false>();
-            bool good = fold(part, head, number, next, totals);
-            typename Loss::Unfinished &unfinished = shared.unfinished[number % (2 * kBatch)];
-            if (cluster.leads()) {
-                unfinished.state = state_of(part);
-                unfinished.x_y = head.x_y;
+            for (int k = 0; k < K && in_row + k * kLanes < of.cut.vectors; k++)
+                of.loss.enter_one(r, s, of.cut, in_row + k * kLanes, taken(place, k));
+            s.fold(WholeWarp());
+            if (lane() == 0) {
+                shared.long_of_warp[at / kChunk] = s;
+                shared.long_reduced.arrive();
             }
-            if (!good || !loss.writes() || !write(part, head, row, next)) {
-                if (!good || loss.writes()) {
-                    typename Loss::Row r;
-                    r.of = loss.terms.row(row);
-                    State s = state_of(part);
-                    if (!good)
-                        s = reduce_long(r, (int)(number % 2));
-                    if (cluster.leads())
-                        unfinished.state = s;
-                    if (loss.writes())
-                        write_long(r, s);
-                }
-                if (next < tiles)
-                    ask_all(next);
+            shared.long_told.wait(shared.known[turn(number)].anew & 1);
+            if (!of.loss.writes())
+                return;
+            typename Terms::Gradient of_row = of.loss.terms.gradient(r.of, shared.long_state);
+#pragma unroll 1
+            for (int k = 0; k < K && in_row + k * kLanes < of.cut.vectors; k++) {
+                int v = in_row + k * kLanes;
+                int64_t target = r.of.y - of.cut.first(v);
+                Vector<E> x = taken(place, k);
+                float g[W];
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    g[i] = of.loss.terms.element(of_row, x.get(i),
+                                                 of.loss.terms.of_block.smooth * of.weight(of.cut.first(v) + i),
+                                                 r.of.y >= 0 && i == target);
+                store<E, E>(of.cut, (Bits *)of.p.rows.grad + r.of.row * of.p.rows.grad_stride, v, g);
             }
-            row = next;
-            next = 2 * cluster.count + head.word;
         }
-        finish((max(number, 1u) - 1) / kBatch * kBatch, number, totals);
+
+        __device__ __forceinline__ void rows() const {
+            uint32_t place = 0, parity = 0, before = kRows - kLead; /* the place of the row that is written */
+#pragma unroll 1
+            for (uint32_t number = 0; number < of.count + kLead; number++) {
+                if (number < of.count) {
+                    Arrival::wait(arrivals + place * (uint32_t)sizeof(Arrival), parity);
+                    if (of.loss.terms.has_masses())
+                        reduce<true>(number, place);
+                    else
+                        reduce<false>(number, place);
+                }
+                if (number >= kLead) {
+                    uint32_t known = number - kLead;
+                    shared.told[turn(known)].wait(parity_of_turn(known));
+                    Known it = shared.known[turn(known)];
+                    if (it.long_way)
+                        write_anew(known, before);
+                    else if (of.loss.writes() && of.loss.terms.has_masses())
+                        write<true>(known, before, it);
+                    else if (of.loss.writes())
+                        write<false>(known, before, it);
+                    __syncwarp();
+                    ask(known + kRows, before);
+                }
+                if (++place == kRows)
+                    place = 0, parity ^= 1;
+                before = before + 1 == kRows ? 0 : before + 1;
+            }
+        }
+    };
+
+    /* To all blocks of the cluster. A warp calls. */
+    template <class T> __device__ __forceinline__ void send(Arrival &arrival, T *of_block, const T &part) const {
+        if (lane() == 0)
+            Arrival::expect(arrival.address(), cluster.size * (uint32_t)sizeof(T));
+        if (lane() < cluster.size)
+            arrival.put(lane(), &of_block[cluster.rank], part);
     }
 
+    /* The first class that has the top, from which lanes of each warp do. */
+    __device__ __forceinline__ int best_of(uint32_t number, int of_warp, float top) const {
+        static_assert(K * W == kLanes, "a lane for each element of a thread");
+        int warp = __ffs((int)__ballot_sync(0xffffffffu, of_warp != 0)) - 1, best = kNobody;
+        uint32_t lanes = __shfl_sync(0xffffffffu, (uint32_t)of_warp, warp);
+#pragma unroll 1
+        for (; lanes != 0; lanes &= lanes - 1) {
+            int at = warp * kChunk + __ffs((int)lanes) - 1, v = at + (int)(lane() / W) * kLanes;
+            float x = E::widen(((const Bits *)slot(number, v))[lane() % W]);
+            int element = __ffs((int)__ballot_sync(0xffffffffu, x == top)) - 1;
+            best = min(best, (first + at + element / W * kLanes) * W + element % W);
+        }
+        return best;
+    }
+
+    /* Adds up what the warps know of a row, and sends it. */
+    __device__ __forceinline__ void send_all() const {
+        float mass = shared.mass_of_warp[lane() % kWorkers];
+#pragma unroll 1
+        for (uint32_t number = 0; number < count; number++) {
+            Part part = Part::empty();
+            if (workers > 0) {
+                shared.reduced[turn(number)].wait(parity_of_turn(number));
+                part = shared.of_warp[turn(number)][lane() % kWorkers];
+                float top = largest_over(WholeWarp(), part.top);
+                int best =
+                    loss.terms.finds_best() ? best_of(number, part.top == top ? part.best : 0, top) : (int)kNobody;
+                part.raise(top, mass);
+                part.best = best;
+#pragma unroll
+                for (int distance = kWorkers / 2; distance > 0; distance /= 2) {
+                    part.sum += __shfl_xor_sync(0xffffffffu, part.sum, distance);
+                    part.drop += __shfl_xor_sync(0xffffffffu, part.drop, distance);
+                }
+            }
+            if (workers == 0 && number > kLead) /* as the workers of other blocks do */
+                shared.told[turn(number - kLead - 1)].wait(parity_of_turn(number - kLead - 1));
+            __syncwarp(); /* what is read of this row may be written over when all know it */
+            send(shared.folded[turn(number)], shared.of_block[turn(number)], part);
+        }
+    }
+
+    struct Manager {
+        const Kept &of;
+        Shared &shared;
+        /* Of 32 rows, a lane each. */
+        typename Terms::Row row;
+        State state;
+        float x_y, weight, scale;
+        float mass;    /* of a row */
+        uint32_t anew; /* rows gone through again so far */
+
+        __device__ __forceinline__ explicit Manager(const Kept &of) : of(of), shared(of.shared), mass(0), anew(0) {
+            look_at(lane());
+        }
+
+        __device__ __forceinline__ void look_at(uint32_t number) {
+            typename Loss::Row r = of.loss.begin(of.cut, 0, false);
+            x_y = weight = scale = 0;
+            if (number < of.count) {
+                r = of.loss.begin(of.cut, of.row_of(number), true);
+                x_y = of.loss.pick(of.cut, r);
+                scale = (float)of.loss.terms.factor_of(r.of.row);
+                if (r.of.y >= 0)
+                    weight = of.loss.terms.class_weight(r.of.y + of.p.class_offset);
+            }
+            row = r.of;
+        }
+
+        /* What all blocks know of a row. */
+        __device__ __forceinline__ Part receive(uint32_t number, bool &good) const {
+            uint32_t block = lane() % GPULOSSI_CLUSTER;
+            Part part = Part::empty();
+            float of_block = 0;
+            shared.folded[turn(number)].wait(parity_of_turn(number));
+            if (block < of.cluster.size) {
+                part = shared.of_block[turn(number)][block];
+                of_block = shared.mass_of_block[block];
+            }
+            good = __all_sync(0xffffffffu, finite(part.sum) && finite(part.drop));
+            part.raise(largest_over(WholeWarp(), part.top), of_block);
+#pragma unroll
+            for (int distance = GPULOSSI_CLUSTER / 2; distance > 0; distance /= 2) {
+                part.sum += __shfl_xor_sync(0xffffffffu, part.sum, distance);
+                part.drop += __shfl_xor_sync(0xffffffffu, part.drop, distance);
+            }
+            part.best = least_of_warp(part.best);
+            good = good && part.top != -Limits<float>::infinity();
+            return part;
+        }
+
+        __device__ __forceinline__ State state_of(const Part &part) const {
+            State s = {{part.top, part.sum}, 0, 0, part.best == kNobody ? State::kNone : (int64_t)part.best};
+            if (of.loss.terms.has_masses()) {
+                s.mass = of.loss.terms.of_block.smooth * mass;
+                s.drop = of.loss.terms.of_block.smooth * part.drop;
+            }
+            return s;
+        }
+
+        /* Tells the workers. False where the row is to be gone through again. */
+        __device__ __forceinline__ bool tell(uint32_t number, const Part &part, bool good) const {
+            const Terms &terms = of.loss.terms;
+            int of_row = (int)(number % kLanes);
+            float exact_x = __shfl_sync(0xffffffffu, x_y, of_row),
+                  class_weight = __shfl_sync(0xffffffffu, weight, of_row),
+                  factor = __shfl_sync(0xffffffffu, scale, of_row);
+            int y = __shfl_sync(0xffffffffu, (int)row.y, of_row);
+            bool counts = __shfl_sync(0xffffffffu, (int)row.target, of_row) == kClass;
+            Known it = {0, 0, 0, 0, -1, -1, 0, 0};
+            if (of.loss.writes()) {
+                Below<float> below(part.top);
+                float smooth = terms.has_masses() ? terms.of_block.smooth : 0.0f, inverse = reciprocal(part.sum);
+                float hard = terms.of_block.keep * class_weight, rest = smooth * mass;
+                if (of.p.lse_square_scale != 0)
+                    rest += 2.0f * (float)of.p.lse_square_scale * (part.top + natural_log(part.sum));
+                it.offset = below.offset;
+                if (counts) {
+                    float exact = exp_below(exact_x, part.top) * inverse; /* exact - 1 is formed first */
+                    it.of_exp = (hard + rest) * inverse * below.factor * factor;
+                    it.of_weight = smooth * factor;
+                    it.of_target = (hard * (exact - 1.0f) + (exact * rest - smooth * class_weight)) * factor;
+                    it.y = y;
+                    it.vector = y < 0 ? -1 : y / W;
+                }
+                good = good && finite(it.of_exp) && finite(it.of_weight);
+            }
+            it.long_way = !good;
+            it.anew = (int)anew;
+            __syncwarp(); /* what is read of this row may be written over when all know it */
+            if (lane() == 0) {
+                shared.known[turn(number)] = it;
+                shared.told[turn(number)].arrive();
+            }
+            return good;
+        }
+
+        /* The state of a row that is gone through again. */
+        __device__ __forceinline__ State fold_anew() {
+            Whole all = {State::empty(), {}};
+            State &s = all.state;
+            uint32_t buffer = anew % 2, parity = anew & 1;
+            if (of.workers > 0) {
+                shared.long_reduced.wait(parity);
+                if ((int)(lane() % kWorkers) < of.workers)
+                    s = shared.long_of_warp[lane() % kWorkers];
+                s.fold(Repeated<kWorkers>(kWorkers));
+            }
+            __syncwarp();
+            of.send(shared.long_folded, shared.long_of_block[buffer], all);
+            shared.long_folded.wait(parity);
+            s = State::empty();
+            if (lane() % GPULOSSI_CLUSTER < of.cluster.size)
+                s = shared.long_of_block[buffer][lane() % GPULOSSI_CLUSTER].state;
+            s.fold(Repeated<GPULOSSI_CLUSTER>(GPULOSSI_CLUSTER));
+            __syncwarp();
+            if (lane() == 0) {
+                shared.long_state = s;
+                shared.long_told.arrive();
+            }
+            anew++;
+            return s;
+        }
+
+        __device__ __forceinline__ void rows(Totals &total) {
+#pragma unroll 1
+            for (uint32_t block = 0; block < of.cluster.size; block++)
+                mass += shared.mass_of_block[block];
+#pragma unroll 1
+            for (uint32_t number = 0; number < of.count; number++) {
+                uint32_t in_batch = number % kLanes;
+                bool good;
+                if (in_batch == 0 && number > 0)
+                    look_at(number + lane());
+                Part part = receive(number, good);
+                State s = state_of(part);
+                if (!tell(number, part, good))
+                    s = fold_anew();
+                if (lane() == in_batch)
+                    state = s;
+                if (of.cluster.rank == 0 && (in_batch == kLanes - 1 || number + 1 == of.count) && lane() <= in_batch)
+                    of.loss.finish({row, state, x_y}, total);
+            }
+        }
+    };
+
+    /* All threads call. Nobody arrives at a barrier before it is there, and the weights are known afterwards. */
+    __device__ __forceinline__ void begin() const {
+        if (threadIdx.x < kWorkers * kRows)
+            shared.copied[threadIdx.x / kRows][threadIdx.x % kRows].begin();
+        if (threadIdx.x < kTurns) {
+            shared.reduced[threadIdx.x].begin((uint32_t)max(workers, 1));
+            shared.folded[threadIdx.x].begin();
+            shared.told[threadIdx.x].begin();
+        }
+        if (threadIdx.x == 0) {
+            shared.long_reduced.begin((uint32_t)max(workers, 1));
+            shared.long_folded.begin();
+            shared.long_told.begin();
+        }
+        if (threadIdx.x < kTurns * kWorkers) /* of those that have no part of a row */
+            shared.of_warp[threadIdx.x / kWorkers][threadIdx.x % kWorkers] = Part::empty();
+        __syncthreads();
+    }
+    __device__ __forceinline__ void exchange_masses(bool sends) const {
+        Cluster::wait(); /* the others have begun, and this block's are there */
+        if (sends && threadIdx.x < cluster.size)
+            Cluster::put(&shared.mass_of_block[cluster.rank], threadIdx.x, in_halves<Sum>(shared.mass_of_warp));
+        Cluster::wait();
+    }
+
+    __device__ __forceinline__ Kept(const gpulossi_cross_entropy &p, const Loss &loss, const Cluster &cluster,
+                                    Shared &shared)
+        : p(p), loss(loss), cluster(cluster), shared(shared), cut(0, p.rows.classes),
+          count(cluster.number < p.rows.rows
+                    ? (uint32_t)((p.rows.rows - cluster.number + cluster.count - 1) / cluster.count)
+                    : 0),
+          first((int)(cluster.rank * p.rows.slots) * kChunk),
+          workers(max(0, min((int)p.rows.slots, (cut.vectors - first + kChunk - 1) / kChunk))) {}
+
+  public:
     DEVICE void run(const gpulossi_cross_entropy &p) {
-        __shared__ typename Loss::Totals totals[kBatch];
+        __shared__ Totals totals[kLanes];
         __shared__ Shared shared;
         Loss loss(p);
         Cluster cluster;
-        Stash<Loss> stash(cluster, p.rows.slots);
-        Kept kept = {p, loss, cluster, stash, shared, Cut<E>(0, p.rows.classes)};
-        if (threadIdx.x < kBatch)
-            totals[threadIdx.x] = Loss::Totals::zero();
-        if (threadIdx.x == 0) {
-            shared.head = {}; /* only the leader's is looked at, but all are sent */
+        Kept kept(p, loss, cluster, shared);
+        kept.begin();
+        if (threadIdx.x < kLanes) {
+            Totals &total = totals[threadIdx.x];
+            total = Totals::zero();
+            Manager manager(kept);
+            kept.exchange_masses(true);
+            manager.rows(total);
+            Cluster::wait(); /* nobody leaves while others write here */
+            end_of_warp(loss, (gpulossi_scratch *)p.rows.scratch, total);
+        } else if (threadIdx.x < kOthers * kLanes) {
+            kept.exchange_masses(false);
+            kept.send_all();
+            Cluster::wait();
+        } else {
+            Worker worker(kept);
+            if (worker.works())
+#pragma unroll 1
+                for (uint32_t i = 0; i < kRows; i++)
+                    worker.ask(i, i);
+            kept.exchange_masses(false);
+            if (worker.works())
+                worker.rows();
+            Cluster::wait();
         }
-        if (cluster.number < p.rows.rows)
-            kept.ask_all(cluster.number);
-        kept.keep_weights();
-        kept.rows(totals);
-        typename Loss::Totals mine = Loss::Totals::zero();
-        if (threadIdx.x < kBatch)
-            mine = totals[threadIdx.x];
-        end(loss, (gpulossi_scratch *)p.rows.scratch, mine);
     }
 };
 

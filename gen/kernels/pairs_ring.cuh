@@ -219,8 +219,12 @@ template <class Loss, int K, int kTimes> class PairsRing {
         part.slot = slot(place(step - freed), lane());
         return part;
     }
-    __device__ __forceinline__ bool whole(const Cut<E> &cut, const Part &part) const {
+    DEVICE bool whole(const Cut<E> &cut, const Part &part) {
         return part.first >= cut.lead && part.first + kPart <= cut.lead + (int)cut.whole_vectors;
+    }
+    /* The same of all of a step. */
+    DEVICE bool all_whole(const Cut<E> &cut, const Part &part) {
+        return part.first >= cut.lead && part.first + kChunk <= cut.lead + (int)cut.whole_vectors;
     }
     /* From the ring, or once more from memory. */
     template <Stay stay>
@@ -268,7 +272,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
             Part part = part_of(step, 0);
             if (part.held) {
                 wait(step);
-                if (part.first + kChunk <= cut.vectors && loss.enter_held(state, Held{part.slot}))
+                if (all_whole(cut, part) && loss.enter_held(state, Held{part.slot}))
                     continue;
             }
 #pragma unroll 1
@@ -286,8 +290,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
             Part part = part_of(i < read ? steps - 1 - i : i - read, max(i - read, 0));
-            bool all = part.held && part.first >= cut.lead && part.first + kChunk <= cut.lead + (int)cut.whole_vectors;
-            if (!(all && loss.work_held(cut, r, part.at, Held{part.slot})))
+            if (!(part.held && all_whole(cut, part) && loss.work_held(cut, r, part.at, Held{part.slot})))
 #pragma unroll 1
                 for (int j = 0; j < kTimes && part.first < cut.vectors; j++, part.advance()) {
                     take<kRead_once>(cut, r.row, part, x);

@@ -9,50 +9,9 @@
 #define GPULOSSI_RING_CUH
 
 #include "ahead.cuh"
+#include "arrival.cuh"
 #include "cluster.cuh"
 #include "plain.cuh"
-
-/* A barrier in shared memory that counts the bytes of one copy; its phases are of alternating parity. */
-struct Arrival {
-    uint64_t barrier;
-
-    __device__ __forceinline__ uint32_t address() const { return (uint32_t)__cvta_generic_to_shared(&barrier); }
-    __device__ __forceinline__ void begin() {
-        asm volatile("mbarrier.init.shared.b64 [%0], 1;\n\tfence.proxy.async.shared::cta;" ::"r"(address()) : "memory");
-    }
-    /* Of one at an address the bytes of all copies of a phase, which may be none; and then each copy, of some, to an address
-     * too. 16 divides the bytes and where they are from and go to. One thread calls. */
-    DEVICE void expect(uint32_t at, uint32_t bytes) {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-    }
-    DEVICE void copy(uint32_t at, uint32_t to, const void *from, uint32_t bytes) {
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], %3, [%0];" ::"r"(at),
-            "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes)
-            : "memory");
-    }
-    /* A phase of one copy, of so many bytes, which may be none. */
-    __device__ __forceinline__ void request(void *to, const void *from, uint32_t bytes) {
-        asm volatile(
-            "{ .reg .pred some; setp.ne.u32 some, %1, 0;\n\t"
-            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n\t"
-            "@some cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%2], [%3], %1, [%0]; }" ::"r"(
-                address()),
-            "r"(bytes), "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from))
-            : "memory");
-    }
-    __device__ __forceinline__ void wait(uint32_t parity) const { wait(address(), parity); }
-    DEVICE void wait(uint32_t at, uint32_t parity) {
-        uint32_t done;
-        do
-            asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
-                         "selp.u32 %0, 1, 0, done; }"
-                         : "=r"(done)
-                         : "r"(at), "r"(parity)
-                         : "memory");
-        while (!done);
-    }
-};
 
 /* The warps of a block that share a row. */
 class TeamOfBlock {

@@ -20,7 +20,7 @@ typedef struct candidate {
     const char *name;
     int module, clustered;
     unsigned group;
-    int shift;      /* log2 of a cluster's size */
+    unsigned size;  /* of a cluster; 0: of none */
     int row_blocks; /* as in the plan */
     int64_t units;
     double milliseconds;
@@ -42,7 +42,7 @@ static const candidate *running;
 
 /* Threads of a group, or blocks of a cluster. */
 static unsigned spread(const candidate *c) {
-    return c->clustered ? 1u << c->shift : c->group;
+    return c->clustered ? c->size : c->group;
 }
 
 static int check(gpuloss_status status) {
@@ -59,17 +59,18 @@ static void add(const char *name, int module, unsigned group, int64_t units) {
 /* The sizes that the GPU takes are known of a kernel that is loaded. */
 static int list_clusters(int module_f32, gpuloss_dtype dtype) {
     gpuloss_context *context = bench_context();
-    int module = gpulossi_fast_module(module_f32, dtype), shift;
+    int module = gpulossi_fast_module(module_f32, dtype);
+    unsigned size;
     gpulossi_kernel *kernel;
     if (!context->clusters)
         return 0;
     if (check(gpulossi_kernel_of(context, plan.function, module, NULL, &kernel)))
         return 1;
-    for (shift = 0; shift < GPULOSSI_CLUSTER_SIZES; shift++)
-        if (kernel->clusters[shift] > 0) {
+    for (size = 1; size <= GPULOSSI_CLUSTER; size *= 2)
+        if (kernel->clusters[size] > 0) {
             add("clustered", module, GPULOSSI_BLOCK, plan.rows->rows);
             candidates[count - 1].clustered = 1;
-            candidates[count - 1].shift = shift;
+            candidates[count - 1].size = size;
         }
     return 0;
 }
@@ -117,14 +118,14 @@ static int list_kl_div(int cell) {
 static int find_chosen(void) {
     gpuloss_context *context = bench_context();
     gpulossi_kernel *kernel;
-    int shift = 0;
+    unsigned size = 0;
     if (check(gpulossi_kernel_of(context, plan.function, plan.module, NULL, &kernel)))
         return 1;
     if (plan.clustered)
-        shift = gpulossi_cluster_of(context, &plan, kernel);
+        size = gpulossi_cluster_of(context, &plan, kernel);
     for (chosen = 0; chosen < count; chosen++)
         if (candidates[chosen].module == plan.module && candidates[chosen].group == plan.rows->group &&
-            candidates[chosen].shift == shift)
+            candidates[chosen].size == size)
             return 0;
     return bench_fail("the library's own schedule is not among the candidates");
 }
@@ -137,6 +138,21 @@ static int list(int cell) {
 
 /* ---- measuring them ---- */
 
+/* What gpulossi_launch_clusters does, with clusters of that size. */
+static int launch_clusters(const gpulossi_kernel *kernel, unsigned size) {
+    const gpulossi_driver *driver = &bench_context()->driver;
+    int64_t step = GPULOSSI_BLOCK * GPULOSSI_VECTORS_STREAMED * (int64_t)size;
+    int64_t slots = (plan.vectors + step - 1) / step * GPULOSSI_VECTORS_STREAMED, clusters = kernel->clusters[size];
+    void *arguments[1] = {plan.parameters};
+    gpulossi_launch_attribute attribute;
+    gpulossi_launch_config config;
+    plan.rows->slots = (uint32_t)(slots < plan.room ? slots : plan.room);
+    if (clusters > plan.rows->rows)
+        clusters = plan.rows->rows;
+    config = gpulossi_cluster_config(&attribute, kernel, (unsigned)clusters, size, NULL);
+    return bench_check("cuLaunchKernelEx", driver->launch_ex(&config, kernel->function, arguments, NULL));
+}
+
 /* What gpulossi_run does, with the candidate's schedule. */
 static int call_running(void) {
     gpuloss_context *context = bench_context();
@@ -148,8 +164,8 @@ static int call_running(void) {
     plan.rows->group = running->group;
     if (check(gpulossi_prepare(context, &plan, NULL, 0, NULL, &kernel, &prepare)))
         return 1;
-    return check(running->clustered ? gpulossi_launch_clusters(context, &plan, kernel, running->shift, NULL)
-                                    : gpulossi_launch_blocks(context, &plan, kernel, NULL));
+    return running->clustered ? launch_clusters(kernel, running->size)
+                              : check(gpulossi_launch_blocks(context, &plan, kernel, NULL));
 }
 
 /* One call says which candidates are hopeless: their medians are not waited for. The loss is a NaN beforehand, which no

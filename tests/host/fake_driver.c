@@ -358,6 +358,7 @@ int fake_depth(void) {
 
 void fake_reset(void) {
     static const int active_clusters[FAKE_CLUSTER_SIZES] = {396, 198, 96, 46, 20};
+    static const int kept_clusters[17] = {0, 132, 66, 44, 29, 22, 22, 14, 14, 14, 7, 7, 7, 7, 7, 7, 7};
     int i;
     for (i = 0; i < fake.memories; i++)
         free((void *)(uintptr_t)fake.memory[i].base);
@@ -374,6 +375,7 @@ void fake_reset(void) {
     fake.has_clusters = 1;
     fake.shared_optin = 232448;
     memcpy(fake.active_clusters, active_clusters, sizeof active_clusters);
+    memcpy(fake.kept_clusters, kept_clusters, sizeof kept_clusters);
     fake.fail_code = 719;
     for (i = 0; i < FAKE_CONTEXTS; i++)
         fake.context[i].device = i % FAKE_DEVICES;

@@ -71,6 +71,7 @@ struct fake_driver {
     int blocks_shared;              /* ... and of kernels that ask for shared memory */
     int has_clusters, shared_optin;
     int active_clusters[FAKE_CLUSTER_SIZES];
+    int kept_clusters[17]; /* by size, of the larger blocks that keep weights */
     int capturing;
     const char *missing[4]; /* symbols it does not have */
     const char *log;        /* of a module load that fails */

@@ -156,8 +156,10 @@ static unsigned cluster_of(const char *symbol, const fake_module *module, const 
     return size <= 8 || module->non_portable_allowed ? size : 0;
 }
 
-static int active_clusters(unsigned size) {
+static int active_clusters(const fake_config *config, unsigned size) {
     int i = 0;
+    if (config->block[0] == GPULOSSI_KEPT_THREADS)
+        return fake.kept_clusters[size];
     while (i + 1 < FAKE_CLUSTER_SIZES && 1u << i < size)
         i++;
     return fake.active_clusters[i];
@@ -183,12 +185,13 @@ int fake_active_clusters(int *clusters, void *function, const void *config) {
     int code = fake_begin(symbol, NEEDS_CONTEXT);
     const fake_config *asked = (const fake_config *)config;
     unsigned size = cluster_of(symbol, (fake_module *)function, asked);
-    if (asked->block[0] != 256 || asked->shared_bytes != ((fake_module *)function)->shared_bytes_allowed)
+    const unsigned threads = strstr(((fake_module *)function)->entry, "_kept_") != NULL ? 576 : 256;
+    if (asked->block[0] != threads || asked->shared_bytes != ((fake_module *)function)->shared_bytes_allowed)
         fake_violate("%s of %u threads with %u bytes", symbol, asked->block[0], asked->shared_bytes);
     if (code == 0 && size == 0)
         code = 912;
     if (code == 0)
-        *clusters = active_clusters(size);
+        *clusters = active_clusters(asked, size);
     return fake_end(code);
 }
 
@@ -211,7 +214,7 @@ static int launch(const char *symbol, void *function, const fake_config *config,
         fake_violate("%s of %s", symbol, module->entry);
     if (config->shared_bytes > module->shared_bytes_allowed)
         fake_violate("%s of %s with %u bytes", symbol, module->entry, config->shared_bytes);
-    if (module->for_clusters && (cluster == 0 || (cluster > 1 && active_clusters(cluster) == 0)))
+    if (module->for_clusters && (cluster == 0 || (cluster > 1 && active_clusters(config, cluster) == 0)))
         fake_violate("%s of clusters that are too large", symbol);
     if (code != 0 || !fake_room(fake.launches, "launches"))
         return fake_end(code);

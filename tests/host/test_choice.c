@@ -13,8 +13,9 @@ static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, c
     snprintf(entry, sizeof entry, "gpuloss_cross_entropy_%s_%s", name, every_dtype[d->dtype - GPULOSS_F32].name);
     if (strcmp(last_launch()->entry, entry) != 0)
         fail_msg("line %d: %s is launched instead of %s", line, last_launch()->entry, entry);
-    assert_int_equal(last_launch()->block,
-                     strcmp(name, "block_rows") == 0 ? last_launch()->parameters.rows.group : GPULOSSI_BLOCK);
+    assert_int_equal(last_launch()->block, strcmp(name, "block_rows") == 0     ? last_launch()->parameters.rows.group
+                                           : strcmp(name, "options_kept") == 0 ? GPULOSSI_KEPT_THREADS
+                                                                               : GPULOSSI_BLOCK);
     return last_launch();
 }
 #define TAKES(change, name)                                                                                            \
@@ -78,6 +79,9 @@ static void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross
     gpuloss_destroy(context);
 }
 
+static int is_half(gpuloss_dtype dtype) {
+    return dtype == GPULOSS_F16 || dtype == GPULOSS_BF16;
+}
 /* Double has no kernels for clusters, and none with a ring. */
 static int has_clusters(gpuloss_dtype dtype) {
     return dtype != GPULOSS_F64;
@@ -221,8 +225,9 @@ static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     WHOLE_ROWS_OF(1024, has ? "ring" : "held", "options");
     WHOLE_ROWS_OF(2048, has ? "ring" : "held", "options");
     WHOLE_ROWS_OF(2049, has ? "ring" : "streamed", "options");
-    WHOLE_ROWS_OF(4096, has ? "ring" : "streamed", "options");
-    ROWS_OF(4097, has ? "ring" : "streamed", "options");
+    WHOLE_ROWS_OF(4095, has ? "ring" : "streamed", "options");
+    WHOLE_ROWS_OF(4096, has ? "ring" : "streamed", is_half(d.dtype) ? "options_kept" : "options");
+    ROWS_OF(4097, has ? "ring" : "streamed", is_half(d.dtype) ? "options_kept" : "options");
     ROWS_OF(1 << 16, has ? "ring" : "streamed", "options");
 }
 

@@ -50,30 +50,7 @@ static void expect_plain(int64_t rows, int64_t vectors, unsigned clusters, unsig
     gpuloss_cross_entropy_desc d = rows_of(rows, vectors);
     expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", clusters, size, slots, line);
 }
-static void expect_kept(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
-    gpuloss_cross_entropy_desc d = rows_of(rows, vectors);
-    d.z_loss = AT(6);
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_options_kept_f32", clusters, size, slots, line);
-}
-static void expect_rows(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
-    expect_plain(rows, vectors, clusters, size, slots, line);
-    expect_kept(rows, vectors, clusters, size, slots, line);
-}
 #define PLAIN(rows, vectors, clusters, size, slots) expect_plain(rows, vectors, clusters, size, slots, __LINE__)
-#define KEPT(rows, vectors, clusters, size, slots) expect_kept(rows, vectors, clusters, size, slots, __LINE__)
-#define ROWS(rows, vectors, clusters, size, slots) expect_rows(rows, vectors, clusters, size, slots, __LINE__)
-
-/* A call with options that no cluster keeps the rows of is none for clusters at all. */
-static void expect_not_kept(gpuloss_cross_entropy_desc d, int line) {
-    const fake_launched *l;
-    d.z_loss = AT(6);
-    expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
-    l = last_launch();
-    if (strcmp(l->entry, "gpuloss_cross_entropy_options_f32") != 0 || l->cluster != 0)
-        fail_msg("line %d: %s is launched, in clusters of %u", line, l->entry, l->cluster);
-    assert_int_equal(l->parameters.rows.slots, 0);
-    expect_row_group(l, d.rows, 256, line);
-}
 
 static void expect_pairs(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
     gpuloss_kl_div_desc d = pairs_of(rows, vectors);
@@ -81,70 +58,21 @@ static void expect_pairs(int64_t rows, int64_t vectors, unsigned clusters, unsig
 }
 #define PAIRS(rows, vectors, clusters, size, slots) expect_pairs(rows, vectors, clusters, size, slots, __LINE__)
 
-/* The smallest cluster that keeps a row, in the fewest slots; the longest rows are kept in part, or, with options, not
- * at all. */
+/* The smallest cluster that keeps a row, in the fewest slots; the longest rows are kept in part. */
 static void clusters_keep_a_row(void **state) {
     (void)state;
     context = new_context();
-    KEPT(1000, 2049, 396, 1, 12);
-    KEPT(1000, 3072, 396, 1, 12);
-    KEPT(1000, 3073, 396, 1, 16);
-    KEPT(1000, 4096, 396, 1, 16);
-    ROWS(1000, 4097, 198, 2, 12);
-    ROWS(1000, 8192, 198, 2, 16);
-    ROWS(1000, 8193, 96, 4, 12);
-    ROWS(1000, 16384, 96, 4, 16);
-    ROWS(1000, 16385, 46, 8, 12);
-    ROWS(1000, 32768, 46, 8, 16);
-    ROWS(1000, 32769, 20, 16, 12);
-    ROWS(1000, 65536, 20, 16, 16);
+    PLAIN(1000, 4097, 198, 2, 12);
+    PLAIN(1000, 8192, 198, 2, 16);
+    PLAIN(1000, 8193, 96, 4, 12);
+    PLAIN(1000, 16384, 96, 4, 16);
+    PLAIN(1000, 16385, 46, 8, 12);
+    PLAIN(1000, 32768, 46, 8, 16);
+    PLAIN(1000, 32769, 20, 16, 12);
+    PLAIN(1000, 65536, 20, 16, 16);
     PLAIN(1000, 65537, 20, 16, 16);
     PLAIN(1000, 250000, 20, 16, 16);
     PLAIN(1, 1 << 27, 1, 16, 16);
-    expect_not_kept(rows_of(1000, 65537), __LINE__);
-    expect_not_kept(rows_of(1, 65537), __LINE__);
-    expect_not_kept(rows_of(1000, 250000), __LINE__);
-    gpuloss_destroy(context);
-}
-
-/* Weights take the room of a vector for a vector of floats, which is two of half the bytes; what finds none then is not
- * kept. */
-static void clusters_keep_weights(void **state) {
-    static const struct {
-        gpuloss_dtype dtype;
-        int64_t vectors;
-        unsigned clusters, size, slots;
-    } rows[] = {{GPULOSS_F32, 2049, 198, 2, 8},  {GPULOSS_F32, 4097, 96, 4, 8},   {GPULOSS_F32, 32064, 20, 16, 8},
-                {GPULOSS_F32, 32768, 20, 16, 8}, {GPULOSS_BF16, 2049, 96, 4, 4},  {GPULOSS_BF16, 4096, 96, 4, 4},
-                {GPULOSS_BF16, 4097, 46, 8, 4},  {GPULOSS_BF16, 16384, 20, 16, 4}};
-    gpuloss_cross_entropy_desc d;
-    size_t i;
-    (void)state;
-    context = new_context();
-    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        d = rows_of(1000, rows[i].vectors);
-        d.dtype = rows[i].dtype;
-        d.classes = rows[i].vectors * (d.dtype == GPULOSS_F32 ? 4 : 8);
-        d.lse_square_scale = 0.5;
-        d.label_smoothing = 0.5;
-        expect_cross_entropy(&d,
-                             d.dtype == GPULOSS_F32 ? "gpuloss_cross_entropy_options_kept_f32"
-                                                    : "gpuloss_cross_entropy_options_kept_bf16",
-                             rows[i].clusters, rows[i].size, rows[i].slots, __LINE__);
-    }
-    d = rows_of(1000, 32769);
-    d.label_smoothing = 0.5;
-    expect_not_kept(d, __LINE__);
-    d.label_smoothing = 0.0;
-    d.z_loss = AT(6);
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_options_kept_f32", 20, 16, 12, __LINE__);
-    d = rows_of(1000, 16385);
-    d.dtype = GPULOSS_BF16;
-    d.classes *= 2;
-    d.label_smoothing = 0.5;
-    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
-    assert_string_equal(last_launch()->entry, "gpuloss_cross_entropy_options_bf16");
-    assert_int_equal(last_launch()->cluster, 0);
     gpuloss_destroy(context);
 }
 
@@ -188,13 +116,10 @@ static void clusters_of_distances(void **state) {
 static void no_more_clusters_than_rows(void **state) {
     (void)state;
     context = new_context();
-    KEPT(395, 4096, 395, 1, 16);
-    KEPT(396, 4096, 396, 1, 16);
-    KEPT(397, 4096, 396, 1, 16);
-    ROWS(197, 8192, 197, 2, 16);
-    ROWS(199, 8192, 198, 2, 16);
-    ROWS(19, 65536, 19, 16, 16);
-    ROWS(21, 65536, 20, 16, 16);
+    PLAIN(197, 8192, 197, 2, 16);
+    PLAIN(199, 8192, 198, 2, 16);
+    PLAIN(19, 65536, 19, 16, 16);
+    PLAIN(21, 65536, 20, 16, 16);
     PAIRS(197, 2049, 197, 2, 8);
     PAIRS(199, 2049, 198, 2, 8);
     gpuloss_destroy(context);
@@ -205,21 +130,20 @@ static void no_more_clusters_than_rows(void **state) {
 static void few_rows_take_larger_clusters(void **state) {
     (void)state;
     context = new_context();
-    ROWS(1, 2048, 1, 2, 4);
-    ROWS(1, 4095, 1, 2, 8);
-    ROWS(1, 4096, 1, 4, 4);
-    ROWS(1, 8191, 1, 4, 8);
-    ROWS(1, 8192, 1, 8, 4);
-    ROWS(1, 16384, 1, 16, 4);
-    ROWS(1, 32768, 1, 16, 8);
-    KEPT(132, 4096, 132, 1, 16);
-    ROWS(131, 4096, 131, 2, 8);
-    ROWS(66, 4096, 66, 2, 8);
-    ROWS(65, 4096, 65, 4, 4);
-    ROWS(33, 65536 / 8, 33, 4, 8);
-    ROWS(32, 65536 / 8, 32, 8, 4);
-    ROWS(17, 16384, 17, 8, 8);
-    ROWS(16, 16384, 16, 16, 4);
+    PLAIN(1, 2048, 1, 2, 4);
+    PLAIN(1, 4095, 1, 2, 8);
+    PLAIN(1, 4096, 1, 4, 4);
+    PLAIN(1, 8191, 1, 4, 8);
+    PLAIN(1, 8192, 1, 8, 4);
+    PLAIN(1, 16384, 1, 16, 4);
+    PLAIN(1, 32768, 1, 16, 8);
+    PLAIN(131, 4096, 131, 2, 8);
+    PLAIN(66, 4096, 66, 2, 8);
+    PLAIN(65, 4096, 65, 4, 4);
+    PLAIN(33, 65536 / 8, 33, 4, 8);
+    PLAIN(32, 65536 / 8, 32, 8, 4);
+    PLAIN(17, 16384, 17, 8, 8);
+    PLAIN(16, 16384, 16, 16, 4);
     PAIRS(1, 2047, 1, 1, 8);
     PAIRS(1, 2048, 1, 2, 4);
     PAIRS(131, 2048, 131, 2, 4);
@@ -227,8 +151,8 @@ static void few_rows_take_larger_clusters(void **state) {
     gpuloss_destroy(context);
     fake.active_clusters[4] = 15;
     context = new_context();
-    ROWS(15, 16384, 15, 16, 4);
-    ROWS(16, 16384, 16, 8, 8);
+    PLAIN(15, 16384, 15, 16, 4);
+    PLAIN(16, 16384, 16, 8, 8);
     gpuloss_destroy(context);
 }
 
@@ -304,8 +228,6 @@ static void the_same_parameters(void **state) {
 static void expect_largest(unsigned clusters, unsigned size, int line) {
     context = new_context();
     expect_plain(1000, 200000, clusters, size, 16, line);
-    expect_kept(1000, 4096 * size, clusters, size, 16, line);
-    expect_not_kept(rows_of(1000, 4096 * size + 1), line);
     expect_pairs(1000, 200000, clusters, size, 8, line);
     gpuloss_destroy(context);
 }
@@ -343,7 +265,7 @@ static void sixteen_blocks_are_refused(void **state) {
     expect_largest(46, 8, __LINE__);
     fake.fail_attribute = 0;
     context = new_context();
-    ROWS(1000, 65536, 20, 16, 16);
+    PLAIN(1000, 65536, 20, 16, 16);
     for (m = 0; m < fake.modules; m++)
         if (fake.module[m].live)
             assert_int_equal(fake.module[m].non_portable_allowed, fake.module[m].keeps_rows);
@@ -400,8 +322,7 @@ static void expect_no_clusters(int line) {
 
 static void expect_some_clusters(void) {
     context = new_context();
-    ROWS(1000, 8192, 198, 2, 16);
-    KEPT(1000, 4096, 396, 1, 16);
+    PLAIN(1000, 8192, 198, 2, 16);
     PAIRS(1000, 2048, 396, 1, 8);
     gpuloss_destroy(context);
 }
@@ -512,8 +433,10 @@ static void shared_memory_of_every_kernel(void **state) {
     for (m = 0; m < fake.modules; m++) {
         const fake_module *module = &fake.module[m];
         const int is_ring = strstr(module->entry, "_ring_") != NULL || strstr(module->entry, "_packed_") != NULL;
-        const int is_other = strstr(module->entry, "_clustered_") != NULL || strstr(module->entry, "_kept_") != NULL;
-        if (module->occupancies != 1 || module->shared_bytes_set != (is_ring ? 98304 : is_other ? 65536 : 0))
+        const int is_kept = strstr(module->entry, "_kept_") != NULL;
+        const int is_other = strstr(module->entry, "_clustered_") != NULL || is_kept;
+        const int bytes = is_ring ? 98304 : is_kept ? 196608 : is_other ? 65536 : 0;
+        if (module->occupancies != 1 || module->shared_bytes_set != bytes)
             fail_msg("%s is allowed %d bytes, and was asked about %d times", module->entry, module->shared_bytes_set,
                      module->occupancies);
         assert_true(!ends_with(module->entry, "_f64") || module->shared_bytes_set == 0);
@@ -566,7 +489,7 @@ static void shared_memory_is_refused(void **state) {
     assert_int_equal(fake.launches, 0);
     assert_int_equal(fake.mallocs_live - mallocs_live, fake_live_modules());
     fake.fail_attribute = 0;
-    ROWS(1000, 5000, 198, 2, 12);
+    PLAIN(1000, 5000, 198, 2, 12);
     PAIRS(1000, 2048, 396, 1, 8);
     gpuloss_destroy(context);
 }
@@ -579,7 +502,7 @@ static void a_launch_fails(void **state) {
     (void)state;
     context = new_context();
     GIVE_LABELS(&kl);
-    ROWS(1000, 5000, 198, 2, 12);
+    PLAIN(1000, 5000, 198, 2, 12);
     PAIRS(1000, 2048, 396, 1, 8);
     fills = fake.fills;
     fake.fail_symbol = "cuLaunchKernelEx";
@@ -599,7 +522,7 @@ static void a_launch_fails(void **state) {
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "launching");
     assert_int_equal(fake.fills, fills + 2);
     fake.fail_symbol = NULL;
-    ROWS(1000, 5000, 198, 2, 12);
+    PLAIN(1000, 5000, 198, 2, 12);
     PAIRS(1000, 2048, 396, 1, 8);
     gpuloss_destroy(context);
 }
@@ -628,7 +551,7 @@ static void other_calls_take_no_clusters(void **state) {
 int cluster_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(clusters_keep_a_row),
-        TEST(clusters_keep_weights),
+
         TEST(clusters_keep_a_pair_of_rows),
         TEST(clusters_of_distances),
         TEST(no_more_clusters_than_rows),

@@ -295,9 +295,10 @@ static void target_line(void **state) {
             const int target = target_of(fake.module[m].entry);
             ptx = fake.module[m].ptx;
             assert_int_equal(strncmp(ptx,
-                                     target == 90   ? ".version 8.0\n"
-                                     : target == 80 ? ".version 7.0\n"
-                                                    : ".version 6.0\n",
+                                     strstr(fake.module[m].entry, "_kept_") != NULL ? ".version 8.1\n"
+                                     : target == 90                                 ? ".version 8.0\n"
+                                     : target == 80                                 ? ".version 7.0\n"
+                                                                                    : ".version 6.0\n",
                                      13),
                              0);
             assert_int_equal(strncmp(ptx + 13,

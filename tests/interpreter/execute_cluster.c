@@ -16,7 +16,7 @@ static struct cta *owner_of(struct launch *launch, const uint8_t *data) {
 /* Notes that these bytes, just written, wait for a group of their lane. */
 static void defer(struct warp *w, int lane, const uint8_t *data, uint32_t bytes) {
     struct pending_copy copy = {
-        w->cta, (uint32_t)(data - w->cta->shared), bytes, (uint32_t)lane, w->async_group[lane], 0, 0, 0};
+        w->cta, (uint32_t)(data - w->cta->shared), bytes, (uint32_t)lane, w->async_group[lane], 0, 0, 0, NULL, 0};
     memset(w->cta->shared_init + copy.offset, SHARED_PENDING, bytes);
     w->pending.at = ptxsim_grow(w->pending.at, w->pending.count, &w->pending.room, sizeof copy);
     w->pending.at[w->pending.count++] = copy;
@@ -240,7 +240,7 @@ EXEC(cluster_wait) {
 static void copy(struct warp *w, const struct insn *i, int lane, enum ptxsim_space to_space, uint64_t to,
                  enum ptxsim_space from_space, uint64_t from, uint32_t bytes, struct mbarrier *b) {
     const uint32_t piece = 16;
-    struct pending_copy note = {NULL, 0, bytes, (uint32_t)lane, 0, 0, 0, 0};
+    struct pending_copy note = {NULL, 0, bytes, (uint32_t)lane, 0, 0, 0, 0, NULL, 0};
     for (uint32_t at = 0; at < bytes; at += piece) {
         uint8_t *init;
         const uint8_t *p = ptxsim_access(w, i, lane, from_space, from + at, piece, ACC_LOAD, &init);
@@ -254,6 +254,10 @@ static void copy(struct warp *w, const struct insn *i, int lane, enum ptxsim_spa
             note.owner = owner_of(w->launch, q);
             note.offset = (uint32_t)(q - note.owner->shared);
             note.source = from_space == SP_GLOBAL ? from : 0;
+            if (from_space == SP_SHARED) {
+                note.sender = w;
+                note.clock = ++w->clock;
+            }
         }
     }
     if (b)
@@ -362,7 +366,7 @@ EXEC(st_async) {
             memcpy(p + n * i->bytes, &ptxsim_source(w, i->v[n])[l], i->bytes);
         }
         uint64_t mbarrier = SOURCE(1)[l] + (uint64_t)i->offset_more[0];
-        struct pending_copy note = {owner_of(w->launch, p), 0, bytes, (uint32_t)l, 0, 0, 0, 0};
+        struct pending_copy note = {owner_of(w->launch, p), 0, bytes, (uint32_t)l, 0, 0, 0, 0, w, ++w->clock};
         note.offset = (uint32_t)(p - note.owner->shared);
         ptxsim_mbarrier_copy(w, i, l, find_mbarrier(w, i, l, SPACE0, mbarrier), note, false);
     })

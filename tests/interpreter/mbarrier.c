@@ -1,8 +1,8 @@
 /* Mbarriers and the copies that complete at them. Shared memory holds an mbarrier's number; what it is, is kept here.
  * A copy's bytes are in place from the start, but nobody may touch them, nor write where they come from, before the
  * copy has arrived; then only threads may that know its phase to be complete: because they have waited, or have met one
- * that has. A wait orders what the threads that arrived did before it: exactly within a warp; where they are of other
- * warps, like a barrier of all blocks of the cluster. */
+ * that has. A wait orders what the threads that arrived, or sent something from another block, did before it: exactly within
+ * a warp; where they are of other warps, like a barrier of all blocks of the cluster. */
 #include "ptxsim.h"
 
 #include <string.h>
@@ -91,11 +91,11 @@ void ptxsim_mbarrier_fence(struct warp *w, uint32_t mask) {
     }
 }
 
-static void note_arrival(struct arrivals *a, struct warp *w, int lane) {
+static void note_arrival(struct arrivals *a, const struct warp *w, uint32_t lane, uint32_t clock) {
     uint32_t self = w->cta->rank * 32 + w->index + 1;
     a->warp = a->warp == NOBODY || a->warp == self ? self : MANY;
     a->lanes |= 1u << lane;
-    a->clock[lane] = ++w->clock;
+    a->clock[lane] = clock;
 }
 
 /* Takes arrivals and transferred bytes into account; gives the phase as it was. */
@@ -114,7 +114,7 @@ uint32_t ptxsim_mbarrier_update(struct warp *w, const struct insn *i, int lane, 
                      (long long)b->tx);
     b->pending -= arrivals;
     if (arrivals)
-        note_arrival(&b->now, w, lane);
+        note_arrival(&b->now, w, (uint32_t)lane, ++w->clock);
     if (b->pending)
         return phase;
     if (b->tx < 0)
@@ -176,6 +176,8 @@ void ptxsim_mbarrier_deliver(struct warp *w, const struct insn *i, int lane, str
             mark_sources(launch);
         }
         ptxsim_shared_copied(copy.owner, copy.offset, copy.bytes, copy.mbarrier, copy.phase + 1);
+        if (copy.sender)
+            note_arrival(&b->now, copy.sender, copy.lane, copy.clock);
         ptxsim_mbarrier_update(w, i, lane, b, 0, 0, copy.bytes);
     }
 }

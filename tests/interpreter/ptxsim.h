@@ -523,7 +523,9 @@ struct pending_copy {
     uint32_t offset, bytes;
     uint32_t lane, group;
     uint32_t mbarrier, phase;
-    uint64_t source; /* device address, or zero */
+    uint64_t source;     /* device address, or zero */
+    struct warp *sender; /* of what comes from shared memory or registers, at its time; or null */
+    uint32_t clock;
 };
 void ptxsim_mbarrier_new(struct warp *w, int lane, struct cta *owner, uint32_t offset, uint32_t count);
 struct mbarrier *ptxsim_mbarrier(struct launch *launch, const struct cta *owner, uint32_t offset);

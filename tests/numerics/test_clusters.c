@@ -367,6 +367,17 @@ static void rows_that_share_weights(void **state) {
     test_done();
 }
 
+/* More rows of a cluster than the manager has lanes to keep what is left to do of them: of a GPU with one multiprocessor,
+ * or, at full size, of any. */
+static void many_rows_that_share_weights(void **state) {
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        check_shared(dtypes[d], harness_small ? 35 : 4400, (HELD + 3) * width_of(dtypes[d]), true, 4 * d);
+    test_done();
+}
+
 /* The factors of a loss and its gradient, and indices of every type; in whole vectors and not. */
 static void check_factors(gpuloss_dtype dtype, int64_t classes, bool plain, unsigned number) {
     static const double upstream = -0.75, of_rows[] = {0.5, -2, 3};
@@ -750,6 +761,7 @@ int run_cluster_tests(void) {
         cmocka_unit_test(whole_rows_of_clusters),
         cmocka_unit_test(mixed_rows_of_clusters),
         cmocka_unit_test(rows_that_share_weights),
+        cmocka_unit_test(many_rows_that_share_weights),
         cmocka_unit_test(far_losses_of_rows),
         cmocka_unit_test(factors_of_rows),
         cmocka_unit_test(shards_of_clustered_rows),

@@ -1,0 +1,154 @@
+/* Rows with options that clusters keep, with the weights of their classes in registers: how the rows are spread, and what
+ * is done where none can keep them. */
+#include "check.h"
+
+static gpuloss_context *context;
+
+/* With a gradient: rows of so many vectors. */
+static gpuloss_cross_entropy_desc rows_of(gpuloss_dtype dtype, int64_t rows, int64_t vectors) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    d.dtype = dtype;
+    d.rows = rows;
+    d.classes = vectors * (dtype == GPULOSS_F32 ? 4 : 8);
+    d.label_smoothing = 0.5;
+    return d;
+}
+static gpuloss_cross_entropy_desc losses_of(gpuloss_dtype dtype, int64_t rows, int64_t vectors) {
+    gpuloss_cross_entropy_desc d = rows_of(dtype, rows, vectors);
+    d.grad_logits = NULL;
+    return d;
+}
+
+static void expect_entry(const gpuloss_cross_entropy_desc *d, const char *entry, int line) {
+    expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
+    if (strcmp(last_launch()->entry, entry) != 0)
+        fail_msg("line %d: %s is launched instead of %s", line, last_launch()->entry, entry);
+}
+
+/* size: blocks of a cluster. warps: of a block that have a part of a row. */
+static void expect_kept(gpuloss_cross_entropy_desc d, unsigned clusters, unsigned size, unsigned warps, int line) {
+    const fake_launched *l;
+    expect_entry(&d,
+                 d.dtype == GPULOSS_F32   ? "gpuloss_cross_entropy_options_kept_f32"
+                 : d.dtype == GPULOSS_F16 ? "gpuloss_cross_entropy_options_kept_f16"
+                                          : "gpuloss_cross_entropy_options_kept_bf16",
+                 line);
+    l = last_launch();
+    if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.slots != warps)
+        fail_msg("line %d: %u blocks in clusters of %u, with %u warps", line, l->grid, l->cluster,
+                 l->parameters.rows.slots);
+    assert_int_equal(l->shared_bytes, 196608);
+    assert_int_equal(l->block, 576);
+    assert_ptr_equal(l->stream, stream_number(1));
+}
+#define KEPT(dtype, rows, vectors, clusters, size, warps)                                                              \
+    expect_kept(rows_of(dtype, rows, vectors), clusters, size, warps, __LINE__)
+
+/* They go to the kernel of every GPU, and not in clusters. */
+static void expect_not_kept(gpuloss_cross_entropy_desc d, int line) {
+    expect_entry(
+        &d, d.dtype == GPULOSS_F32 ? "gpuloss_cross_entropy_options_f32" : "gpuloss_cross_entropy_options_bf16", line);
+    assert_int_equal(last_launch()->cluster, 0);
+    assert_int_equal(last_launch()->parameters.rows.slots, 0);
+    assert_int_equal(last_launch()->shared_bytes, 0);
+    expect_row_group(last_launch(), d.rows, 256, line);
+}
+
+/* A warp has 256 vectors of floats, or 128 of halves, and a block 16 warps; of the clusters that are large enough, those
+ * that are done first. */
+static void clusters_that_are_done_first(void **state) {
+    (void)state;
+    context = new_context();
+    KEPT(GPULOSS_F32, 1000, 2049, 132, 1, 9);
+    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    KEPT(GPULOSS_F32, 1000, 4097, 66, 2, 9);
+    KEPT(GPULOSS_F32, 1000, 8192, 44, 3, 11);
+    KEPT(GPULOSS_F32, 990, 8192, 66, 2, 16);
+    KEPT(GPULOSS_F32, 8192, 32064, 14, 9, 14);
+    KEPT(GPULOSS_F32, 1000, 65536, 7, 16, 16);
+    KEPT(GPULOSS_BF16, 1000, 2049, 66, 2, 9);
+    KEPT(GPULOSS_BF16, 1000, 4096, 44, 3, 11);
+    KEPT(GPULOSS_F16, 8192, 16032, 14, 9, 14);
+    KEPT(GPULOSS_BF16, 1000, 32768, 7, 16, 16);
+    expect_not_kept(rows_of(GPULOSS_F32, 1000, 65537), __LINE__);
+    expect_not_kept(rows_of(GPULOSS_F32, 1, 65537), __LINE__);
+    expect_not_kept(rows_of(GPULOSS_BF16, 1000, 32769), __LINE__);
+    expect_not_kept(rows_of(GPULOSS_F32, 1, 1 << 20), __LINE__);
+    gpuloss_destroy(context);
+}
+
+/* Over as many blocks as keep eight warps busy, and no more clusters than rows. */
+static void few_rows_are_spread(void **state) {
+    (void)state;
+    context = new_context();
+    KEPT(GPULOSS_F32, 1, 2048, 1, 1, 8);
+    KEPT(GPULOSS_F32, 1, 16384, 1, 8, 8);
+    KEPT(GPULOSS_F32, 14, 16384, 14, 8, 8);
+    KEPT(GPULOSS_F32, 15, 16384, 15, 6, 11);
+    KEPT(GPULOSS_F32, 131, 4096, 131, 1, 16);
+    KEPT(GPULOSS_BF16, 13, 4096, 13, 4, 8);
+    expect_kept(losses_of(GPULOSS_F32, 1, 2048), 1, 1, 8, __LINE__);
+    expect_kept(losses_of(GPULOSS_F32, 131, 16384), 22, 6, 11, __LINE__);
+    gpuloss_destroy(context);
+}
+
+/* Where nothing is written, long rows of 16 bits alone. */
+static void losses_of_long_rows(void **state) {
+    gpuloss_cross_entropy_desc d;
+    (void)state;
+    context = new_context();
+    expect_kept(losses_of(GPULOSS_BF16, 2000, 4096), 66, 2, 16, __LINE__);
+    d = losses_of(GPULOSS_BF16, 2000, 4095);
+    expect_entry(&d, "gpuloss_cross_entropy_options_together_bf16", __LINE__);
+    d = losses_of(GPULOSS_F32, 2000, 32064);
+    expect_entry(&d, "gpuloss_cross_entropy_options_together_f32", __LINE__);
+    gpuloss_destroy(context);
+}
+
+/* What a GPU, or a driver, has not: some sizes, the memory, the instructions, an answer. */
+static void gpus_that_keep_less(void **state) {
+    int size;
+    (void)state;
+    for (size = 16; size > 2; size--)
+        fake.kept_clusters[size] = 0;
+    context = new_context();
+    KEPT(GPULOSS_F32, 1000, 8192, 66, 2, 16);
+    expect_not_kept(rows_of(GPULOSS_F32, 1000, 8193), __LINE__);
+    gpuloss_destroy(context);
+    fake.kept_clusters[2] = fake.kept_clusters[1] = 0; /* as many blocks as there are multiprocessors will run */
+    context = new_context();
+    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    expect_not_kept(rows_of(GPULOSS_F32, 1000, 4097), __LINE__);
+    gpuloss_destroy(context);
+}
+
+static void gpus_that_keep_nothing(void **state) {
+    (void)state;
+    fake.shared_optin = 204 * 1024 - 1;
+    context = new_context();
+    expect_not_kept(rows_of(GPULOSS_F32, 1000, 4096), __LINE__);
+    gpuloss_destroy(context);
+    fake.shared_optin = 204 * 1024;
+    context = new_context();
+    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    gpuloss_destroy(context);
+    fake.driver_version = 12009;
+    context = new_context();
+    expect_not_kept(rows_of(GPULOSS_F32, 1000, 4096), __LINE__);
+    expect_ok(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_F32, NULL));
+    for (int m = 0; m < fake.modules; m++)
+        assert_true(!fake.module[m].live || strstr(fake.module[m].entry, "_kept_") == NULL);
+    gpuloss_destroy(context);
+    fake.driver_version = 12010;
+    context = new_context();
+    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    gpuloss_destroy(context);
+}
+
+int kept_tests(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(clusters_that_are_done_first), TEST(few_rows_are_spread),    TEST(losses_of_long_rows),
+        TEST(gpus_that_keep_less),          TEST(gpus_that_keep_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
