@@ -7,14 +7,14 @@ driver=$interpreter/libcuda.so.1
 
 on_interpreter() { env LD_LIBRARY_PATH="$interpreter" "$@"; }
 
-# Each device runs other images, schedules and limits; the seeds shuffle the order of blocks and warps. They run side by
-# side, since each takes one processor, and are reported afterwards. (The coverage runs on sm_50 and sm_90.)
+# Each device runs other images, schedules and limits. They run side by side, since each takes one processor, and are
+# reported afterwards. (The coverage runs on sm_50 and sm_90.)
 numerics_on() {
-    PTXSIM_DEVICE=$1 PTXSIM_SEED=$2 GPULOSS_DRIVER=$driver GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small \
-        >"$BUILD/log/numerics_$1_$2.out" 2>&1
-    echo $? >"$BUILD/log/numerics_$1_$2.status"
+    PTXSIM_DEVICE=$1 GPULOSS_DRIVER=$driver GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small \
+        >"$BUILD/log/numerics_$1.out" 2>&1
+    echo $? >"$BUILD/log/numerics_$1.status"
 }
-numerics_of() { cat "$BUILD/log/numerics_$1_$2.out" && return "$(cat "$BUILD/log/numerics_$1_$2.status")"; }
+numerics_of() { cat "$BUILD/log/numerics_$1.out" && return "$(cat "$BUILD/log/numerics_$1.status")"; }
 export -f numerics_on
 export driver
 
@@ -47,11 +47,10 @@ suite 'comparison helpers' "$BUILD/test_harness"
 suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"
 suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
 grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
-printf '%s\n' 'sm_70 0' 'sm_120 0' 'sm_90 1' | xargs -P "$(nproc)" -L 1 bash -c 'numerics_on "$0" "$1"'
+printf '%s\n' sm_70 sm_120 | xargs -P "$(nproc)" -L 1 bash -c 'numerics_on "$0"'
 for device in sm_70 sm_120; do
-    suite "numerics interpreted $device" numerics_of $device 0
+    suite "numerics interpreted $device" numerics_of $device
 done
-suite 'numerics interpreted, shuffled' numerics_of sm_90 1
 suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
 suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
 suite '02 interpreted' on_interpreter "$BUILD/02_digits"

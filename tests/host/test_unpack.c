@@ -246,7 +246,7 @@ static void random_blocks(void **state) {
     (void)state;
     for (round = 0; round < 200000; round++) {
         unsigned char damaged[BLOCK_BYTES];
-        size_t at, changes, count, expected, size;
+        size_t at, changes, count, expected, size = 0;
         int valid;
         memcpy(damaged, block, BLOCK_BYTES);
         for (changes = next_random(&seed) % 6; changes > 0; changes--) {

@@ -2,6 +2,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Errors of one pair and of what a divergence makes of it. All are absolute. */
@@ -222,6 +223,8 @@ static pair_errors errors_of(const divergence_bounds *b, const reference_kl_div 
     double x = r->input[b->row * r->classes + c], t = r->target[b->row * r->classes + c];
     pair_errors e;
     memset(&e, 0, sizeof e);
+    if (isnan(y->p) || isnan(y->q)) /* and so is what comes of it, or 0 */
+        return e;
     e.q = probability_error(b, r, &b->input, x, y->q);
     e.p = probability_error(b, r, &b->target, t, y->p);
     set_ratio_errors(b, r, y, x, t, &e);
@@ -263,8 +266,8 @@ static row_sums sums_of(const divergence_bounds *b, const reference_kl_div *r) {
     row_sums s = {0, 0, 0, 0, 0, 0, 0};
     int64_t c;
     for (c = 0; c < r->classes; c++) {
-        reference_pair y = reference_pair_of(r, &b->of_row, b->row, c);
-        pair_errors e = errors_of(b, r, &y, c);
+        reference_pair y = b->pairs[c];
+        pair_errors e = b->errors[c] = errors_of(b, r, &y, c);
         s.f += e.summed;
         s.slope += e.slope;
         s.magnitude += fabsl(y.f);
@@ -285,7 +288,9 @@ void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r,
     b->setting = setting;
     b->a = arithmetic_of(setting.dtype);
     b->row = row;
-    b->of_row = reference_row_of(r, row);
+    b->pairs = (reference_pair *)reference_memory(r->classes, sizeof *b->pairs);
+    b->errors = (pair_errors *)reference_memory(r->classes, sizeof *b->errors);
+    b->of_row = reference_row_of(r, row, b->pairs);
     b->factor = r->row_weights ? fabsl((long double)r->row_weights[row]) : 1;
     if (r->temperature_squared)
         b->factor *= temperature_of(r) * temperature_of(r);
@@ -300,6 +305,11 @@ void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r,
     /* The sum of the row; r F is rounded, and the loss. */
     b->loss = s.f + fabsl(s.slope) * b->shared + ldexpl(1, -53) * (long double)r->classes * s.magnitude;
     b->loss = b->factor * (b->loss + 3 * b->a.u * fabsl(b->of_row.f)) + b->a.smallest;
+}
+
+void divergence_bounds_free(divergence_bounds *b) {
+    free(b->pairs);
+    free(b->errors);
 }
 
 /* What the gradient of one side is made of, and the errors of that. */
@@ -328,8 +338,8 @@ static long double entry_error(const divergence_bounds *b, const reference_kl_di
 }
 
 element_bounds divergence_element_bounds(const divergence_bounds *b, const reference_kl_div *r, int64_t c) {
-    reference_pair y = reference_pair_of(r, &b->of_row, b->row, c);
-    pair_errors e = errors_of(b, r, &y, c);
+    reference_pair y = b->pairs[c];
+    pair_errors e = b->errors[c];
     int64_t i = b->row * r->classes + c;
     entry input = {r->input_kind, b->setting.dtype, 0, e.of_q, y.of_log_q, e.of_log_q, y.q, e.q, 0, 0};
     entry target = {r->target_kind, b->setting.target_dtype, 0, e.of_p, y.of_log_p, e.of_log_p, y.p, e.p, 0, 0};

@@ -26,6 +26,8 @@ typedef struct divergence_bounds {
     arithmetic a;
     int64_t row;
     reference_kl_row of_row;
+    reference_pair *pairs;      /* [classes] */
+    struct pair_errors *errors; /* [classes] */
     side_bounds input, target;
     long double factor;                     /* |r_i| F */
     long double shared;                     /* error of log p - log q that all classes have in common */
@@ -37,8 +39,9 @@ typedef struct element_bounds {
     long double term, grad, grad_target;
 } element_bounds;
 
-/* b points into itself. */
+/* b points into itself, and is freed with divergence_bounds_free(). */
 void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r, int64_t row, divergence_bounds *b);
+void divergence_bounds_free(divergence_bounds *b);
 element_bounds divergence_element_bounds(const divergence_bounds *b, const reference_kl_div *r, int64_t c);
 
 #endif

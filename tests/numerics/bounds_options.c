@@ -234,11 +234,14 @@ static long double entry_error(const option_bounds *b, long double p, long doubl
 
 long double option_gradient_bound(const option_bounds *b, const reference_cross_entropy *r, int64_t c,
                                   gpuloss_dtype stored, long double value) {
-    double given = r->x[reference_element(r, b->row, c)];
-    long double x = reference_logit(r, given), p = probability_of(b, r, x);
-    long double scale = fabsl(r->scale_rows[b->row]), slope = fabsl(reference_logit_slope(r, given)), error;
+    int64_t i = reference_element(r, b->row, c);
+    double given = r->x[i];
+    long double x, slope, p = r->probability[i], scale = fabsl(r->scale_rows[b->row]), error;
     long double masses = b->target_mass + b->common, own = spread_mass(r, b->row, c);
     int is_target = !r->target_probabilities && c == r->targets[b->row];
+    if (isnan(value)) /* to which nothing is near */
+        return 0;
+    x = reference_logit(r, given), slope = fabsl(reference_logit_slope(r, given));
     error = entry_error(b, p, p > 0 ? p_relative(b, r, given, x) : 0, own, is_target);
     /* What is below the smallest normal number may be flushed: p, and each intermediate result. */
     error += b->a.smallest * (masses > 1 ? 1 + masses : 1);

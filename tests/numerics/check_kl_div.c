@@ -81,6 +81,7 @@ static void expect_row(const kl_case *c, kl_expected *e, int64_t row) {
         if (e->grad_target)
             e->grad_target[i] = bounds.grad_target;
     }
+    divergence_bounds_free(&b);
 }
 
 static long double *zeros(int64_t count) {

@@ -11,7 +11,7 @@
 enum { max_printed_failures = 8 };
 
 gpuloss_context *harness_context;
-bool harness_small;
+bool harness_small, harness_stop;
 static char reason[1024];
 static int failed_cases;
 
@@ -63,6 +63,8 @@ void case_done(const report *r) {
     if (r->failures == 0)
         return;
     print_error("%s (%d failures)\n", r->first, r->failures);
+    if (harness_stop)
+        exit(1);
     if (++failed_cases == max_printed_failures)
         test_done();
 }

@@ -11,8 +11,8 @@
 
 /* The context of the run, or NULL when there is no GPU; harness_reason then says why. */
 extern gpuloss_context *harness_context;
-/* Shapes for a slow executor of the kernels. */
-extern bool harness_small;
+/* Shapes for a slow executor of the kernels; and the first case that fails ends the program. */
+extern bool harness_small, harness_stop;
 
 bool harness_open(void);
 void harness_close(void);

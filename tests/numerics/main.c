@@ -1,8 +1,9 @@
 /* The numerics tests, on whatever driver is found: a GPU's, or one named by GPULOSS_DRIVER.
  *
- *   test_numerics [--small] [--only PATTERN | --skip PATTERN]
+ *   test_numerics [--small] [--stop] [--only PATTERN | --skip PATTERN]
  *
  * --small    shapes for an interpreter of the kernels instead of a GPU
+ * --stop     at the first case that fails
  * --only     the tests whose names match, with * for any letters; --skip: those that do not
  *
  * With no driver or GPU every test is skipped, which succeeds unless GPULOSS_REQUIRE_GPU=1. */
@@ -26,12 +27,14 @@ int main(int argc, char **argv) {
     for (i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0)
             harness_small = 1;
+        else if (strcmp(argv[i], "--stop") == 0)
+            harness_stop = 1;
         else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
             cmocka_set_test_filter(argv[++i]);
         else if (strcmp(argv[i], "--skip") == 0 && i + 1 < argc)
             cmocka_set_skip_filter(argv[++i]);
         else {
-            fprintf(stderr, "usage: %s [--small] [--only PATTERN | --skip PATTERN]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--small] [--stop] [--only PATTERN | --skip PATTERN]\n", argv[0]);
             return 2;
         }
     }

@@ -8,6 +8,9 @@
 
 #include "../../gpuloss.h"
 
+/* Room for what a row has of its classes. Ends the program when there is none. */
+void *reference_memory(int64_t classes, size_t size);
+
 /* What a row's softmax needs; the bounds are stated in these too. */
 typedef struct reference_row {
     long double max;           /* m = max_c x_c */
@@ -104,8 +107,8 @@ typedef struct reference_kl_row {
 } reference_kl_row;
 
 bool reference_left_out(const reference_kl_div *r, int64_t row);
-reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row);
-reference_pair reference_pair_of(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c);
+/* Fills pairs[classes] too. */
+reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row, reference_pair *pairs);
 /* D: 1 (none, sum), else what is given, or the rows that are not left out, times classes for mean. */
 long double reference_divergence_divisor(gpuloss_reduction reduction, double given, int64_t rows_left, int64_t classes);
 /* 1 where none is given. */

@@ -78,17 +78,17 @@ static void softmax(const long double *x, int64_t classes, reference_row *info) 
     info->mean_distance = distance / sum;
 }
 
-static long double *row_of(int64_t classes) {
-    long double *x = (long double *)malloc((size_t)classes * sizeof *x);
-    if (!x) {
+void *reference_memory(int64_t classes, size_t size) {
+    void *memory = malloc((size_t)classes * size);
+    if (!memory) {
         fprintf(stderr, "out of host memory: a row of %lld classes\n", (long long)classes);
         abort();
     }
-    return x;
+    return memory;
 }
 
 void reference_softmax(const double *x, int64_t classes, reference_row *info) {
-    long double *wide = row_of(classes);
+    long double *wide = (long double *)reference_memory(classes, sizeof *wide);
     int64_t c;
     for (c = 0; c < classes; c++)
         wide[c] = (long double)x[c];
@@ -166,9 +166,11 @@ static void row_gradient(reference_cross_entropy *r, const row_state *s, long do
         mass += reference_mass(r, s->row, c);
     for (c = 0; c < r->classes; c++) {
         int64_t i = reference_element(r, s->row, c);
-        long double p = expl(r->lse_in ? s->x[c] - s->lse : s->x[c] - s->info.max - s->info.log_sum), g = 0;
+        long double p = r->lse_in ? s->x[c] - s->lse : s->x[c] - s->info.max - s->info.log_sum, g = 0;
+        if (!isnan(p))
+            p = expl(p);
         if (s->kind == ROW_NORMAL)
-            g = scale * (mass * p - reference_mass(r, s->row, c)) * reference_logit_slope(r, r->x[i]);
+            g = isnan(p) ? p : scale * (mass * p - reference_mass(r, s->row, c)) * reference_logit_slope(r, r->x[i]);
         if (r->probability)
             r->probability[i] = p;
         if (r->grad)
@@ -230,7 +232,7 @@ static void run_row(reference_cross_entropy *r, const row_state *s) {
 }
 
 void reference_cross_entropy_run(reference_cross_entropy *r) {
-    long double *x = row_of(r->classes);
+    long double *x = (long double *)reference_memory(r->classes, sizeof *x);
     int64_t row;
     r->divisor = divisor_of(r);
     r->bad_targets = r->correct = 0;

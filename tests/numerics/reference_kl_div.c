@@ -1,5 +1,5 @@
 #include <math.h>
-#include <stddef.h>
+#include <stdlib.h>
 
 #include "reference.h"
 
@@ -121,7 +121,7 @@ static void pytorch_zero(const reference_kl_div *r, reference_pair *y, double ta
     y->of_q = -y->p / (y->q + eps_q);
 }
 
-reference_pair reference_pair_of(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c) {
+static reference_pair pair_of(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c) {
     double input = r->input[row * r->classes + c], target = r->target[row * r->classes + c];
     bool plain_input = r->input_kind == GPULOSS_PROBABILITIES, plain_target = r->target_kind == GPULOSS_PROBABILITIES;
     long double eps_q = plain_input ? (long double)r->eps : 0, eps_p = plain_target ? (long double)r->eps : 0;
@@ -144,7 +144,7 @@ reference_pair reference_pair_of(const reference_kl_div *r, const reference_kl_r
     return y;
 }
 
-reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row) {
+reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row, reference_pair *pairs) {
     reference_kl_row of_row = {{0, 0, 0}, {0, 0, 0}, 0, 0, 0};
     int64_t c;
     if (r->input_kind == GPULOSS_LOGITS)
@@ -152,10 +152,10 @@ reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row) {
     if (r->target_kind == GPULOSS_LOGITS)
         of_row.target = reference_cooled_softmax(r->target + row * r->classes, r->classes, r->temperature);
     for (c = 0; c < r->classes; c++) {
-        reference_pair y = reference_pair_of(r, &of_row, row, c);
-        of_row.f += y.f;
-        of_row.sum_of_log_p += y.of_log_p;
-        of_row.sum_of_log_q += y.of_log_q;
+        pairs[c] = pair_of(r, &of_row, row, c);
+        of_row.f += pairs[c].f;
+        of_row.sum_of_log_p += pairs[c].of_log_p;
+        of_row.sum_of_log_q += pairs[c].of_log_q;
     }
     return of_row;
 }
@@ -168,16 +168,14 @@ static long double derivative(const reference_kl_div *r, gpuloss_kind kind, long
     return kind == GPULOSS_LOG_PROBABILITIES ? u : (u - p * sum) / reference_temperature(r->temperature);
 }
 
-static void run_pair(reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c, long double factor,
-                     long double s) {
-    int64_t i = row * r->classes + c;
-    reference_pair y = reference_pair_of(r, of_row, row, c);
+static void run_pair(reference_kl_div *r, const reference_kl_row *of_row, const reference_pair *y, int64_t i,
+                     long double factor, long double s) {
     if (r->terms)
-        r->terms[i] = factor * y.f;
+        r->terms[i] = factor * y->f;
     if (r->grad)
-        r->grad[i] = s * derivative(r, r->input_kind, y.of_q, y.of_log_q, y.q, of_row->sum_of_log_q);
+        r->grad[i] = s * derivative(r, r->input_kind, y->of_q, y->of_log_q, y->q, of_row->sum_of_log_q);
     if (r->grad_target)
-        r->grad_target[i] = s * derivative(r, r->target_kind, y.of_p, y.of_log_p, y.p, of_row->sum_of_log_p);
+        r->grad_target[i] = s * derivative(r, r->target_kind, y->of_p, y->of_log_p, y->p, of_row->sum_of_log_p);
 }
 
 static void leave_out(reference_kl_div *r, int64_t row) {
@@ -193,7 +191,7 @@ static void leave_out(reference_kl_div *r, int64_t row) {
 }
 
 /* r_i F sum f. */
-static long double run_row(reference_kl_div *r, int64_t row) {
+static long double run_row(reference_kl_div *r, int64_t row, reference_pair *pairs) {
     long double factor = r->row_weights ? (long double)r->row_weights[row] : 1, s;
     reference_kl_row of_row;
     int64_t c;
@@ -206,23 +204,25 @@ static long double run_row(reference_kl_div *r, int64_t row) {
         leave_out(r, row);
         return 0;
     }
-    of_row = reference_row_of(r, row);
+    of_row = reference_row_of(r, row, pairs);
     for (c = 0; c < r->classes; c++)
-        run_pair(r, &of_row, row, c, factor, s);
+        run_pair(r, &of_row, &pairs[c], row * r->classes + c, factor, s);
     return factor * of_row.f;
 }
 
 void reference_kl_div_run(reference_kl_div *r) {
+    reference_pair *pairs = (reference_pair *)reference_memory(r->classes, sizeof *pairs);
     long double sum = 0;
     int64_t row, left = 0;
     for (row = 0; row < r->rows; row++)
         left += !reference_left_out(r, row);
     r->divisor = reference_divergence_divisor(r->reduction, r->external_divisor, left, r->classes);
     for (row = 0; row < r->rows; row++) {
-        long double loss = run_row(r, row);
+        long double loss = run_row(r, row, pairs);
         sum += loss;
         if (r->loss_rows)
             r->loss_rows[row] = loss;
     }
     r->loss = sum / r->divisor;
+    free(pairs);
 }
