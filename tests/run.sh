@@ -7,16 +7,17 @@ driver=$interpreter/libcuda.so.1
 
 on_interpreter() { env LD_LIBRARY_PATH="$interpreter" "$@"; }
 
-# Each device runs other images, schedules and limits. They run side by side, since each takes one processor, and are
-# reported afterwards. (The coverage runs on sm_50 and sm_90.)
+# Each device runs other images, schedules and limits: all tests on sm_120, and those of every option and type on sm_70,
+# which has the images of sm_50. They run beside the coverage, which is all tests on sm_50 and sm_90, since each takes one
+# processor, and are reported afterwards.
 numerics_on() {
-    PTXSIM_DEVICE=$1 GPULOSS_DRIVER=$driver GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small \
-        >"$BUILD/log/numerics_$1.out" 2>&1
-    echo $? >"$BUILD/log/numerics_$1.status"
+    local device=$1
+    shift
+    PTXSIM_DEVICE=$device GPULOSS_DRIVER=$driver GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small "$@" \
+        >"$BUILD/log/numerics_$device.out" 2>&1
+    echo $? >"$BUILD/log/numerics_$device.status"
 }
 numerics_of() { cat "$BUILD/log/numerics_$1.out" && return "$(cat "$BUILD/log/numerics_$1.status")"; }
-export -f numerics_on
-export driver
 
 without_driver() {
     local example said status bad=0
@@ -45,12 +46,13 @@ suite 'negative cases' bash tests/bad/run.sh
 suite 'references' "$BUILD/test_reference"
 suite 'comparison helpers' "$BUILD/test_harness"
 suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"
+{ numerics_on sm_120 && numerics_on sm_70 --only 'every_*'; } &
+beside=$!
 suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
 grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
-printf '%s\n' sm_70 sm_120 | xargs -P "$(nproc)" -L 1 bash -c 'numerics_on "$0"'
-for device in sm_70 sm_120; do
-    suite "numerics interpreted $device" numerics_of $device
-done
+wait $beside
+suite 'numerics interpreted sm_120' numerics_of sm_120
+suite 'numerics interpreted sm_70' numerics_of sm_70
 suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
 suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
 suite '02 interpreted' on_interpreter "$BUILD/02_digits"
