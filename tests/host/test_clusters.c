@@ -551,7 +551,6 @@ static void other_calls_take_no_clusters(void **state) {
 int cluster_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(clusters_keep_a_row),
-
         TEST(clusters_keep_a_pair_of_rows),
         TEST(clusters_of_distances),
         TEST(no_more_clusters_than_rows),
