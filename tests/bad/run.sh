@@ -130,38 +130,35 @@ host_programs test_threads 'echo "[  FAILED  ] 2 test(s), listed below:"; exit 2
 host_programs test_threads 'kill -SEGV $$' &&
     reject "a program that dies" "host: 15 passed, 1 failed" tests/host/run.sh "$out/host"
 
-# Faults in the library, each for one group of the host tests to find. Only what holds the implementation is compiled for
-# each, and of that not the tests of another group; the rest is compiled once, and knows the header as it is. So are the
-# embedded kernels, which take most of the time: the faults are planted in what is left of the header without them.
-host_sources=$(make -s -f tests/host/host.mk --eval 'list: ; @echo $(HOST_SOURCES)' list)
-with_implementation=$(grep -lE '^#define GPULOSS_(STATIC|IMPLEMENTATION)$' $host_sources | tr '\n' ' ')
-host_objects=$(realpath "$out")/objects
-unpacking=tests/host/test_unpack.c
-export with_implementation host_objects unpacking
+# Faults in the library, each for one group of the host tests to find. Only the library is compiled for each, without the
+# embedded kernels, which take most of the time; they are compiled once, as are the tests, which know the header as it is.
+# Those of unpacking have a library of their own.
+library=tests/host/gpuloss_impl.c unpacking=tests/host/test_unpack.c
+host_objects=$(realpath "$out")/objects hand_written=$(realpath "$out")/hand_written.h
+export library unpacking host_objects hand_written
 mkdir -p "$host_objects"
-hand_written=$(realpath "$out")/hand_written.h
-export hand_written
 images='const gpulossi_image \*gpulossi_image_of('
 sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated block/d' -e "s/^static $images/extern $images/" \
     gpuloss.h >"$hand_written"
 sed "s/^static $images/$images/" gpuloss.h | gcc -x c -w -DGPULOSS_STATIC -c - -o "$host_objects/images.o" || exit 2
-{ printf '%s\n' $host_sources | grep -vxF "$(printf '%s\n' $with_implementation)" && echo $unpacking; } |
+make -s -f tests/host/host.mk --eval 'list: ; @printf "%s\n" $(HOST_SOURCES)' list | grep -vx $library |
     xargs -P "$(nproc)" -I{} bash -c 'gcc -std=gnu11 -w -c {} -o "$host_objects/$(basename {} .c).o"' || exit 2
 
 # mutant FOLDER GROUP SED: builds the host tests on gpuloss.h changed so, and runs that group, or all. What reads or writes
-# out of bounds takes a sanitizer to find; the others are built faster without. The time is for what does not end.
+# out of bounds takes a sanitizer to find; the others are built faster without. What fails at every call in turn unpacks the
+# kernels as often. The time is for what does not end.
 mutant() {
-    local sanitizer='' sources=$with_implementation objects=("$host_objects"/*.o)
-    if [ "$2" = unpack ]; then
-        sanitizer='-fsanitize=address,undefined -fno-sanitize-recover=all'
-        objects=("${objects[@]/*test_unpack.o/}")
-    else
-        sources=${sources/$unpacking/}
-    fi
+    local flags='' sources=$library objects=("$host_objects"/*.o)
+    case $2 in
+    unpack)
+        flags='-fsanitize=address,undefined -fno-sanitize-recover=all'
+        sources="$library $unpacking" objects=("${objects[@]/*test_unpack.o/}") ;;
+    failures | '') flags=-O1 ;;
+    esac
     mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && ln -s "$PWD/ptx" "$1/ptx" && sed "$3" "$hand_written" >"$1/gpuloss.h" ||
         return 1
     cd "$1" || return 1
-    { gcc -std=gnu11 -w $sanitizer -o test_host $sources ${objects[*]} -lcmocka -ldl -lpthread &&
+    { gcc -std=gnu11 -w $flags -o test_host $sources ${objects[*]} -lcmocka -ldl -lpthread &&
         timeout 600 ./test_host ${2:+"$2"}; } >log 2>&1
     echo $? >status
 }

@@ -239,9 +239,7 @@ static void every_call(int code, int primary) {
 }
 
 static void each_driver_call_fails(void **state) {
-    static const struct {
-        int code, primary;
-    } failures[] = {{719, 0}, {719, 1}, {2, 0}, {100, 1}, {221, 0}};
+    static const struct { int code, primary; } failures[] = {{719, 0}, {719, 1}, {2, 0}, {100, 1}, {221, 0}};
     size_t i;
     (void)state;
     for (i = 0; i < sizeof failures / sizeof failures[0]; i++)
