@@ -113,8 +113,8 @@ reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row, refere
 long double reference_divergence_divisor(gpuloss_reduction reduction, double given, int64_t rows_left, int64_t classes);
 /* 1 where none is given. */
 long double reference_temperature(double given);
-/* Of logits over the temperature. */
-reference_row reference_cooled_softmax(const double *logits, int64_t classes, double temperature);
+/* Of logits over the temperature; p: NULL, or where their probabilities go. */
+reference_row reference_cooled_softmax(const double *logits, int64_t classes, double temperature, long double *p);
 /* A logit over the temperature. */
 long double reference_cooled(const reference_kl_div *r, double logit);
 

@@ -25,7 +25,7 @@ long double reference_cooled(const reference_kl_div *r, double logit) {
 }
 
 /* m = max z and log sum exp(z - m). A row with NaN or +inf, or of -inf alone, has no softmax: NaN comes of it. */
-reference_row reference_cooled_softmax(const double *logits, int64_t classes, double temperature) {
+reference_row reference_cooled_softmax(const double *logits, int64_t classes, double temperature, long double *p) {
     reference_row info = {-(long double)INFINITY, 0, 0};
     long double sum = 0, cold = reference_temperature(temperature);
     int64_t c;
@@ -36,22 +36,29 @@ reference_row reference_cooled_softmax(const double *logits, int64_t classes, do
         sum += e;
         if (!isinf(distance))
             info.mean_distance += e * distance;
+        if (p)
+            p[c] = e;
     }
+    for (c = 0; p && c < classes; c++)
+        p[c] /= sum;
     info.log_sum = logl(sum);
     info.mean_distance /= sum;
     return info;
 }
 
-/* A probability and its logarithm, from what its side holds. eps is added to what is given as a probability. */
+/* A probability and its logarithm, from what its side holds. eps is added to what is given as a probability. That of a
+ * logit is known. */
 static void read_side(const reference_kl_div *r, gpuloss_kind kind, const reference_row *info, double given,
                       long double *p, long double *log_p) {
     if (kind == GPULOSS_PROBABILITIES) {
         *p = (long double)given;
         *log_p = logl((long double)given + (long double)r->eps);
-        return;
+    } else if (kind == GPULOSS_LOG_PROBABILITIES) {
+        *log_p = (long double)given;
+        *p = expl(*log_p);
+    } else {
+        *log_p = reference_cooled(r, given) - info->max - info->log_sum;
     }
-    *log_p = kind == GPULOSS_LOGITS ? reference_cooled(r, given) - info->max - info->log_sum : (long double)given;
-    *p = expl(*log_p);
 }
 
 /* log(a / b) from the relative difference where the two are near each other, so that it keeps its digits. */
@@ -121,38 +128,49 @@ static void pytorch_zero(const reference_kl_div *r, reference_pair *y, double ta
     y->of_q = -y->p / (y->q + eps_q);
 }
 
-static reference_pair pair_of(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c) {
+/* y has the probabilities of logits. */
+static void set_pair(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c,
+                     reference_pair *y) {
     double input = r->input[row * r->classes + c], target = r->target[row * r->classes + c];
     bool plain_input = r->input_kind == GPULOSS_PROBABILITIES, plain_target = r->target_kind == GPULOSS_PROBABILITIES;
     long double eps_q = plain_input ? (long double)r->eps : 0, eps_p = plain_target ? (long double)r->eps : 0;
     double b = r->divergence == GPULOSS_JENSEN_SHANNON ? r->beta : -1;
-    reference_pair y;
-    read_side(r, r->input_kind, &of_row->input, input, &y.q, &y.log_q);
-    read_side(r, r->target_kind, &of_row->target, target, &y.p, &y.log_p);
-    y.d = plain_input && plain_target ? log_ratio(y.p + eps_p, y.q + eps_q) : y.log_p - y.log_q;
+    read_side(r, r->input_kind, &of_row->input, input, &y->q, &y->log_q);
+    read_side(r, r->target_kind, &of_row->target, target, &y->p, &y->log_p);
+    y->d = plain_input && plain_target ? log_ratio(y->p + eps_p, y->q + eps_q) : y->log_p - y->log_q;
     if (r->divergence == GPULOSS_TOTAL_VARIATION) {
-        total_variation(&y);
+        total_variation(y);
     } else if (r->divergence == GPULOSS_REVERSE_KL || b >= 1) {
-        reverse_kl(&y, eps_p, eps_q);
+        reverse_kl(y, eps_p, eps_q);
     } else if (b > 0) {
-        jensen_shannon(&y, (long double)b);
+        jensen_shannon(y, (long double)b);
     } else {
-        forward_kl(&y, eps_p, eps_q);
+        forward_kl(y, eps_p, eps_q);
         if (r->pytorch_zeros)
-            pytorch_zero(r, &y, target, eps_q);
+            pytorch_zero(r, y, target, eps_q);
     }
-    return y;
+}
+
+/* Of a side of logits, whose probabilities go to the pairs. */
+static reference_row softmax_of(const reference_kl_div *r, const double *logits, bool is_input, reference_pair *pairs) {
+    long double *p = (long double *)reference_memory(r->classes, sizeof *p);
+    reference_row info = reference_cooled_softmax(logits, r->classes, r->temperature, p);
+    int64_t c;
+    for (c = 0; c < r->classes; c++)
+        *(is_input ? &pairs[c].q : &pairs[c].p) = p[c];
+    free(p);
+    return info;
 }
 
 reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row, reference_pair *pairs) {
     reference_kl_row of_row = {{0, 0, 0}, {0, 0, 0}, 0, 0, 0};
     int64_t c;
     if (r->input_kind == GPULOSS_LOGITS)
-        of_row.input = reference_cooled_softmax(r->input + row * r->classes, r->classes, r->temperature);
+        of_row.input = softmax_of(r, r->input + row * r->classes, true, pairs);
     if (r->target_kind == GPULOSS_LOGITS)
-        of_row.target = reference_cooled_softmax(r->target + row * r->classes, r->classes, r->temperature);
+        of_row.target = softmax_of(r, r->target + row * r->classes, false, pairs);
     for (c = 0; c < r->classes; c++) {
-        pairs[c] = pair_of(r, &of_row, row, c);
+        set_pair(r, &of_row, row, c, &pairs[c]);
         of_row.f += pairs[c].f;
         of_row.sum_of_log_p += pairs[c].of_log_p;
         of_row.sum_of_log_q += pairs[c].of_log_q;

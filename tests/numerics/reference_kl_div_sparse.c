@@ -68,7 +68,7 @@ reference_sparse_row reference_sparse_row_of(const reference_sparse *r, int64_t 
     read_teacher(r, row, &of_row, t);
     if (of_row.bad > 0)
         return of_row;
-    of_row.softmax = reference_cooled_softmax(r->logits + row * r->classes, r->classes, r->temperature);
+    of_row.softmax = reference_cooled_softmax(r->logits + row * r->classes, r->classes, r->temperature, NULL);
     add_terms(r, row, &of_row, t);
     return of_row;
 }
