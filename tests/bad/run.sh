@@ -138,8 +138,8 @@ host_objects=$(realpath "$out")/objects hand_written=$(realpath "$out")/hand_wri
 export library unpacking host_objects hand_written
 mkdir -p "$host_objects"
 images='const gpulossi_image \*gpulossi_image_of('
-sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated block/d' -e "s/^static $images/extern $images/" \
-    gpuloss.h >"$hand_written"
+sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated block/d' \
+    -e "s/^static $images/extern $images/" gpuloss.h >"$hand_written"
 sed "s/^static $images/$images/" gpuloss.h | gcc -x c -w -DGPULOSS_STATIC -c - -o "$host_objects/images.o" || exit 2
 make -s -f tests/host/host.mk --eval 'list: ; @printf "%s\n" $(HOST_SOURCES)' list | grep -vx $library |
     xargs -P "$(nproc)" -I{} bash -c 'gcc -std=gnu11 -w -c {} -o "$host_objects/$(basename {} .c).o"' || exit 2
@@ -155,9 +155,8 @@ mutant() {
         sources="$library $unpacking" objects=("${objects[@]/*test_unpack.o/}") ;;
     failures | '') flags=-O1 ;;
     esac
-    mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && ln -s "$PWD/ptx" "$1/ptx" && sed "$3" "$hand_written" >"$1/gpuloss.h" ||
-        return 1
-    cd "$1" || return 1
+    mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && ln -s "$PWD/ptx" "$1/ptx" &&
+        sed "$3" "$hand_written" >"$1/gpuloss.h" && cd "$1" || return 1
     { gcc -std=gnu11 -w $flags -o test_host $sources ${objects[*]} -lcmocka -ldl -lpthread &&
         timeout 600 ./test_host ${2:+"$2"}; } >log 2>&1
     echo $? >status
