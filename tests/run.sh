@@ -7,17 +7,23 @@ driver=$interpreter/libcuda.so.1
 
 on_interpreter() { env LD_LIBRARY_PATH="$interpreter" "$@"; }
 
-# Each device runs other images, schedules and limits: all tests on sm_120, and those of every option and type on sm_70,
-# which has the images of sm_50. They run beside the coverage, which is all tests on sm_50 and sm_90, since each takes one
-# processor, and are reported afterwards.
-numerics_on() {
-    local device=$1
+# What takes one processor runs beside another suite, and is reported afterwards.
+aside() {
+    local name=$1
     shift
-    PTXSIM_DEVICE=$device GPULOSS_DRIVER=$driver GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small "$@" \
-        >"$BUILD/log/numerics_$device.out" 2>&1
-    echo $? >"$BUILD/log/numerics_$device.status"
+    "$@" >"$BUILD/log/$name.out" 2>&1
+    echo $? >"$BUILD/log/$name.status"
 }
-numerics_of() { cat "$BUILD/log/numerics_$1.out" && return "$(cat "$BUILD/log/numerics_$1.status")"; }
+result_of() { cat "$BUILD/log/$1.out" && return "$(cat "$BUILD/log/$1.status")"; }
+
+# Each device runs other images, schedules and limits; the seeds shuffle the order of blocks and warps. (The coverage runs
+# on sm_50 and sm_90.)
+numerics_on() {
+    aside "numerics_$1_$2" env PTXSIM_DEVICE="$1" PTXSIM_SEED="$2" GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 \
+        "$BUILD/test_numerics" --small
+}
+export -f aside numerics_on
+export driver
 
 without_driver() {
     local example said status bad=0
@@ -42,18 +48,21 @@ suite 'negative cases' bash tests/bad/run.sh
 suite 'references' "$BUILD/test_reference"
 suite 'comparison helpers' "$BUILD/test_harness"
 suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"
-{ numerics_on sm_120 && numerics_on sm_70 --only 'every_*'; } &
-beside=$!
+printf '%s\n' 'sm_70 0' 'sm_120 0' 'sm_90 1' | xargs -P "$(nproc)" -L 1 bash -c 'numerics_on "$0" "$1"' &
 suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
 grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
-wait $beside
-suite 'numerics interpreted sm_120' numerics_of sm_120
-suite 'numerics interpreted sm_70' numerics_of sm_70
+wait
+for device in sm_70 sm_120; do
+    suite "numerics interpreted $device" result_of numerics_${device}_0
+done
+suite 'numerics interpreted, shuffled' result_of numerics_sm_90_1
+aside bench make -s test-bench BUILD="$BUILD" CC="$CC" &
 suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
 suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
 suite '02 interpreted' on_interpreter "$BUILD/02_digits"
 suite '03 interpreted' on_interpreter "$BUILD/03_distill"
-suite 'benchmark interpreted' make -s test-bench BUILD="$BUILD" CC="$CC"
+wait
+suite 'benchmark interpreted' result_of bench
 if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvhost-gpu ]; then
     suite 'numerics on the GPU' env GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small
 else

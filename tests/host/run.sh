@@ -3,21 +3,23 @@
 #     tests/host/run.sh BUILD
 set -u
 build=$1 passed=0 failed=0
+# The programs run side by side, and are reported one after another.
+programs=(test_host_sanitized test_host test_threads test_left_out 'test_block ptx')
 run() {
-    local status
-    "$@" 2>&1 | tee "$build/host.log"
-    status=${PIPESTATUS[0]}
-    passed=$((passed + $(awk '/^\[  PASSED  \]/ { n += $4 } END { print n + 0 }' "$build/host.log")))
-    local listed
-    listed=$(awk '/^\[  FAILED  \] [0-9]+ test\(s\), listed/ { n += $4 } END { print n + 0 }' "$build/host.log")
-    # A program that dies has not listed what it failed on.
-    [ "$status" = 0 ] || [ "$listed" != 0 ] || { listed=1 && echo "  FAILED: $1 ends with status $status"; }
-    failed=$((failed + listed))
+    # shellcheck disable=SC2086
+    "$1"/$2 >"$1/${2%% *}.log" 2>&1
+    echo $? >"$1/${2%% *}.status"
 }
-run "$build/test_host"
-run "$build/test_host_sanitized"
-run "$build/test_threads"
-run "$build/test_left_out"
-run "$build/test_block" ptx
+export -f run
+printf '%s\0' "${programs[@]}" | xargs -0 -P "$(nproc)" -I{} bash -c 'run "$0" "{}"' "$build"
+for program in "${programs[@]%% *}"; do
+    log=$build/$program.log status=$(cat "$build/$program.status")
+    cat "$log"
+    passed=$((passed + $(awk '/^\[  PASSED  \]/ { n += $4 } END { print n + 0 }' "$log")))
+    listed=$(awk '/^\[  FAILED  \] [0-9]+ test\(s\), listed/ { n += $4 } END { print n + 0 }' "$log")
+    # A program that dies has not listed what it failed on.
+    [ "$status" = 0 ] || [ "$listed" != 0 ] || { listed=1 && echo "  FAILED: $program ends with status $status"; }
+    failed=$((failed + listed))
+done
 echo "host: $passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]

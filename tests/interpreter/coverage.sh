@@ -1,8 +1,7 @@
 #!/bin/bash
 # How much of each kernel the numerics tests execute on the interpreter. Two devices: a large one, where rows spread over
 # many blocks, and the smallest there is, where few blocks take them from the queue; and the large one with a single
-# multiprocessor, for what takes many rows of a team. The large one takes blocks and warps in a shuffled order.
-#     tests/interpreter/coverage.sh
+# multiprocessor, for what takes many rows of a team.   tests/interpreter/coverage.sh
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
@@ -14,17 +13,17 @@ make -s -f tests/interpreter/interpreter.mk BUILD="$build" interpreter "$build/i
     make -s -f tests/numerics/numerics.mk BUILD="$build" "$build/test_numerics" || exit 2
 
 numerics() {
-    local device=$1 multiprocessors=$2 seed=$3 name=$1_$2
-    shift 3
-    PTXSIM_DEVICE=$device PTXSIM_SMS=$multiprocessors PTXSIM_SEED=$seed PTXSIM_COVERAGE=$out/$name.txt PTXSIM_SPEED=1 \
+    local device=$1 multiprocessors=$2 name=$1_$2
+    shift 2
+    PTXSIM_DEVICE=$device PTXSIM_SMS=$multiprocessors PTXSIM_COVERAGE=$out/$name.txt PTXSIM_SPEED=1 \
         GPULOSS_REQUIRE_GPU=1 GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 \
         "$build/test_numerics" --small "$@" >"$out/$name.log" 2>&1
 }
 coverage() { "$build/interpreter/coverage" ptx tests/interpreter/not_executed.txt "$@"; }
 
-numerics sm_50 1 0 & first=$!
-numerics sm_90 4 1 || fail "numerics on sm_90" "$out/sm_90_4.log"
-numerics sm_90 1 0 --only 'many_*' || fail "many rows on sm_90" "$out/sm_90_1.log"
+numerics sm_50 1 & first=$!
+numerics sm_90 4 || fail "numerics on sm_90" "$out/sm_90_4.log"
+numerics sm_90 1 --only 'many_*' || fail "many rows on sm_90" "$out/sm_90_1.log"
 wait $first || fail "numerics on sm_50" "$out/sm_50_1.log"
 grep -h '^ptxsim: .* a second$' "$out"/sm_*.log
 

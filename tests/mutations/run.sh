@@ -64,7 +64,8 @@ while IFS='|' read -r name module where change tests reason; do
         rm -f "$faulty"
     fi
 done <"$out/mutations"
-# That all tests accept what is sound is seen elsewhere: here, that putting kernels in the place of others changes nothing.
+# That the tests accept what is sound is seen by the coverage, on the same device: here, that putting kernels in the place
+# of others changes nothing.
 jobs+=("$out/sound" "$(head -1 "$out/mutations" | cut -d'|' -f5)")
 printf '%s\0' "${jobs[@]}" | xargs -0 -n 2 -P "$(nproc)" bash -c 'run_with "$0" "$1"'
 
