@@ -128,20 +128,19 @@ int main(int argc, char **argv) {
     if (argc != 2)
         fail("usage: gen SCRATCH_FOLDER");
     text release = run("nvcc --version | sed -n 's/.*release .*, V//p'");
-    text_add(
-        &manifest,
-        "# The PTX that gpuloss.h embeds: one module a row of its module table, one kernel a module.\n"
-        "# toolkit: nvcc %.*s, from compute_75; LZ4 %s\n"
-        "# PTX ISA 6.0, target sm_70 (sm_50 on GPUs before Volta); needs driver 384 (CUDA 9.0) and compute "
-        "capability 5.0\n"
-        "# planes: PTX ISA 7.0, target sm_80; needs driver 450 (CUDA 11.0) and compute capability 8.0\n"
-        "# block_rows, packed, ring, *clustered: PTX ISA 8.0, target sm_90; need driver 525 (CUDA 12.0) and compute "
-        "capability 9.0\n"
-        "# *kept: PTX ISA 8.1, target sm_90; needs driver 530 (CUDA 12.1) and compute capability 9.0\n"
-        "# registers a thread, spill bytes and shared bytes a block: ptxas -arch=sm_90\n"
-        "# sha256                                                         module                             "
-        "registers spills shared    bytes   packed\n",
-        (int)strcspn(release.bytes, "\n"), release.bytes, LZ4_versionString());
+    text_add(&manifest,
+             "# The PTX that gpuloss.h embeds: one module a row of its module table, one kernel a module.\n"
+             "# toolkit: nvcc %.*s, from compute_75; LZ4 %s\n"
+             "# PTX ISA 6.0, target sm_70 (sm_50 on GPUs before Volta); needs driver 384 (CUDA 9.0) and compute "
+             "capability 5.0\n"
+             "# planes: PTX ISA 7.0, target sm_80; needs driver 450 (CUDA 11.0) and compute capability 8.0\n"
+             "# block_rows, packed, ring: PTX ISA 8.0, *clustered, *kept: 8.1, target sm_90; need driver 530 (CUDA "
+             "12.1) and "
+             "compute capability 9.0\n"
+             "# registers a thread, spill bytes and shared bytes a block: ptxas -arch=sm_90\n"
+             "# sha256                                                         module                             "
+             "registers spills shared    bytes   packed\n",
+             (int)strcspn(release.bytes, "\n"), release.bytes, LZ4_versionString());
     text_add(&block, "/* clang-format off */\n");
     for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++)
         make_module(&modules[i], argv[1], &block, &manifest);

@@ -14,6 +14,7 @@ struct Ahead {
     uint32_t tiles, teams, dealt, tile[kMost];
     int known; /* 2 or 3 */
 
+    Ahead() = default;
     __device__ __forceinline__ Ahead(uint64_t scratch, int64_t tiles, uint32_t team, uint32_t teams, int known,
                                      uint32_t sixteenths)
         : scratch((gpulossi_scratch *)scratch), tiles((uint32_t)tiles), teams(teams),

@@ -14,17 +14,16 @@ template <class E, int K> struct Distances : Distil<E, K> {
     typedef typename Sides::Totals Totals;
     typedef typename E::Bits Bits;
     using Sides::p;
-    enum { W = Sides::W, n = Sides::n };
+    enum { W = Sides::W, n = Sides::n, kSums = 1 };
 
     struct OfAny {
         int weighing; /* the side whose exponentials weigh differences, or -1 for neither */
     };
     typedef typename Sides::template StateOf<OfAny> State;
     struct Row : Sides::Row {
-        N mean;        /* of u / q, under q; where it is rough, of log2(q / M) */
-        N ratio_power; /* log2 of the ratio */
-        bool rough;    /* whether Jensen-Shannon is by the logarithm of the mixture */
-        bool zeros;    /* whether this thread has met a probability of 0 then */
+        N mean;     /* of u / q, under q; where it is rough, of log2(q / M) */
+        bool rough; /* whether Jensen-Shannon is by the logarithm of the mixture */
+        bool zeros; /* whether this thread has met a probability of 0 then */
     };
     /* What of u / q is summed is that over `inverse`, and of f too, but where the pairs are probabilities. */
     struct Sums {
@@ -160,7 +159,6 @@ template <class E, int K> struct Distances : Distil<E, K> {
         Sides::close(r, s);
         r.mean = r.sum;
         r.rough = p.divergence == GPULOSS_JENSEN_SHANNON && r.near;
-        r.ratio_power = r.rough ? natural_log(r.ratio) * N(1.442695041) : N(0);
     }
     __device__ __forceinline__ bool wants_sums(const Row &r) const {
         return !r.known;
@@ -259,7 +257,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
         r.sum = (N)sums.f;
         r.mean = (N)sums.u;
         if (r.rough) {
-            r.sum = N(0.693147181) * fma(r.sum, r.inverse, beta * r.ratio_power);
+            r.sum = N(0.693147181) * fma(r.sum, r.inverse, beta * (natural_log(r.ratio) * N(1.442695041)));
             r.mean *= r.inverse;
             r.known = r.rough = r.sum > N(0.03125) && r.sum < Limits<N>::infinity();
         } else if (p.divergence == GPULOSS_TOTAL_VARIATION) {
@@ -268,8 +266,8 @@ template <class E, int K> struct Distances : Distil<E, K> {
         }
     }
 
-    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
-                                          bool whole) const {
+    __device__ __forceinline__ void work(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
+                                         bool whole, double &) const {
         N q[n], f[n], u[n], scale = r.inverse * r.scale;
         if (r.rough) {
             N t[n];
@@ -311,12 +309,10 @@ template <class E, int K> struct Distances : Distil<E, K> {
     }
     /* The same of all that a thread holds at a time, which are whole vectors. False where it takes more care. */
     template <class Held>
-    __device__ __forceinline__ bool write_held(const Cut<E> &cut, const Row &r, int at, int step,
-                                               const Held &held) const {
-        Bits *to = (Bits *)p.rows.grad + r.row * p.rows.grad_stride;
-        if (!r.rough || r.zeros || !cut.fits(to))
+    __device__ __forceinline__ bool work_held(const Cut<E> &cut, const Row &r, int at, const Held &held) const {
+        if (!r.rough || r.zeros || !cut.fits((Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
-        char *first = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+        char *first = this->gradient_at(cut, r, at);
         N scale = r.inverse * r.scale * (N(0.693147181) * (N(1) - beta));
         roughly_held(r, held, [&](const N(&q)[W], const N(&)[W], const N(&q_to_m)[W], const N(&)[W]) {
             N g[W];
@@ -324,7 +320,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
             for (int j = 0; j < W; j++)
                 g[j] = fma(q[j] * (q_to_m[j] - r.mean), scale, N(0));
             store_whole<E, E>((Bits *)first, g, true);
-            first += step * GPULOSSI_VECTOR_BYTES;
+            first += Held::step * GPULOSSI_VECTOR_BYTES;
         });
         return true;
     }

@@ -26,7 +26,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     typedef Schedule<Distil> OfRows;
     typedef typename Base::Divergence Divergence;
     using Base::p;
-    enum { kArrays = 2, W = Width<E>::value, n = K * W, kSummedAtOnce = W < 8 ? 1 : 2 };
+    enum { kArrays = 2, kSums = 0, W = Width<E>::value, n = K * W, kSummedAtOnce = W < 8 ? 1 : 2 };
 
     /* The softmaxes of both sides, and the sum of one side's exponentials times its logits less the other's. */
     template <class Weighing> struct StateOf : Weighing {
@@ -265,13 +265,18 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         }
     }
 
-    /* Of whole vectors or any, however many, and of numbers, unless it is said that there may be others. Of a row that is left out it is 0 then, whatever the row
-     * holds. */
+    /* Where vector `at` of a row's gradient goes. */
+    __device__ __forceinline__ char *gradient_at(const Cut<E> &cut, const Row &r, int at) const {
+        typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride;
+        return (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+    }
+    /* Of whole vectors or any, however many, and of numbers, unless it is said that there may be others. Of a row that is
+     * left out it is 0 then, whatever the row holds. */
     template <int m>
     __device__ __forceinline__ void store_gradient(const Cut<E> &cut, const Row &r, int at, int step, bool whole,
                                                    N (&g)[m], bool ordinary) const {
         typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride;
-        char *first = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+        char *first = gradient_at(cut, r, at);
         bool finite = ordinary || (E::kKeepsNan && r.scale != 0) || in_halves<Sum>(g) == in_halves<Sum>(g);
         bool none = !finite && out(r.row);
         if (finite && whole && cut.fits(to)) {
@@ -338,10 +343,9 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     /* The same of all that a thread holds at a time, which are whole vectors. False where it takes more than that. */
     template <class Held>
     __device__ __forceinline__ bool work_held(const Cut<E> &cut, const Row &r, int at, const Held &held) const {
-        typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride;
-        if (!r.known || !cut.fits(to))
+        if (!r.known || !cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
-        char *first = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+        char *first = gradient_at(cut, r, at);
         Below<N> input(r.input_top, inverse_temperature), target(r.target_top, inverse_temperature);
         N scale = r.inverse * r.scale;
 #pragma unroll 2

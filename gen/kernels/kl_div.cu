@@ -31,8 +31,8 @@ template <class E> struct logits_clustered {
 
 template <class E> struct distances_clustered {
     typedef gpulossi_kl_div Params;
-    enum { K = Width<E>::value < 8 ? GPULOSSI_PAIRS_STREAMED : 1, blocks = 3 };
-    DEVICE void run(const Params &p) { Clustered<Distances<E, K>, K>::run(p); }
+    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K, blocks = 3 };
+    DEVICE void run(const Params &p) { PairsRing<Distances<E, K>, K, kTimes>::run(p); }
 };
 
 template <class E> struct options : Pairs<E> {

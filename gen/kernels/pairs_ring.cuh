@@ -7,40 +7,51 @@
 
 #include "ring.cuh"
 
-/* Sums of doubles over a cluster that the leader's warp hears of one fold later, which is when it can be sure of them. */
+/* Sums of doubles over a cluster, which only the leader's warp hears of. */
 class LateSum {
-    double (*of_block)[GPULOSSI_CLUSTER];
+    struct alignas(16) Part {
+        double x, unused; /* sent too */
+    };
+    Part (*of_block)[GPULOSSI_CLUSTER];
 
   public:
     __device__ __forceinline__ LateSum() {
-        __shared__ double of_blocks[2][GPULOSSI_CLUSTER];
+        __shared__ Part of_blocks[2][GPULOSSI_CLUSTER];
         of_block = of_blocks;
     }
-    /* All threads of all blocks call, with the turn of the fold before. */
-    __device__ __forceinline__ void send(const Cluster &cluster, double x, int turn) const {
+    /* All threads of all blocks call, with the number of sums before. */
+    __device__ __forceinline__ void send(const Cluster &cluster, double x, uint32_t number) const {
         __shared__ double of_warp[kWarps];
         x = WholeWarp().over<Sum>(x);
         if (threadIdx.x % kLanes == 0)
             of_warp[threadIdx.x / kLanes] = x;
         __syncthreads();
-        if (threadIdx.x == 0)
-            Cluster::put(&of_block[turn][cluster.rank], 0, in_halves<Sum>(of_warp));
+        if (threadIdx.x == 0) {
+            Arrival &arrived = Cluster::arrival(Cluster::kLateSums, number);
+            Part part = {in_halves<Sum>(of_warp), 0.0};
+            if (cluster.rank == 0)
+                Arrival::expect(arrived.address(), cluster.size * (uint32_t)sizeof part);
+            arrived.put(0, &of_block[number % 2][cluster.rank], part);
+        }
     }
-    /* A thread of the leader's block calls, after the next fold. */
-    __device__ __forceinline__ double receive(const Cluster &cluster, int turn) const {
+    /* A thread of the leader's block calls. */
+    __device__ __forceinline__ double receive(const Cluster &cluster, uint32_t number) const {
         double sum = 0;
+        Cluster::arrival(Cluster::kLateSums, number).wait(Cluster::parity(number));
 #pragma unroll 1
         for (uint32_t block = 0; block < cluster.size; block++)
-            sum += of_block[turn][block];
+            sum += of_block[number % 2][block].x;
         return sum;
     }
 };
 
-/* For losses that add up a sum over a row once its state is folded, when they write the gradient: K vectors a thread at a
- * time, kTimes times a step of the ring. What of a row finds no room is read again. The loss has work(), and a `known` of the
- * row that says that the divergence is known without the sum; factor_of() is the divergence of a row then, and else what
- * makes it of the sum; finish() gets it. writes() is asked of each row. A whole step in the ring goes to enter_held() and
- * work_held(), which take it in a straight line, or say that it is not for them. */
+/* K vectors a thread at a time, kTimes times a step of the ring. What of a row finds no room is read again.
+ *
+ * A loss of kSums adds up some over a row once its state is folded: add() and a close() with them, again while wants_sums()
+ * says so. Another may add one up when it writes the gradient, by work(): unless the row is `known`, whose factor_of() is the
+ * divergence then, and else what makes it of that sum. finish() gets it. writes() is asked of each row. A whole step in the
+ * ring goes to enter_held(), add_held() and work_held() first, which take it in a straight line, or say that it is not for
+ * them. */
 template <class Loss, int K, int kTimes> class PairsRing {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
@@ -56,35 +67,47 @@ template <class Loss, int K, int kTimes> class PairsRing {
         kChunk = kPart * kTimes,
         kPlaces = GPULOSSI_SLOTS / (A * K * kTimes)
     };
-
     const Params &p;
     Loss loss;
     Cluster cluster;
-    int warps, warp; /* of the cluster, and this one */
-    int steps;       /* of a row */
-    bool plain;      /* whether all vectors of all rows can be copied whole */
-    Ahead queue;
-    int begin, used;   /* the steps in the ring: the first one's place, and their number */
-    uint32_t parities; /* of the phases that the places wait for */
     uint32_t arrivals; /* the address of this warp's, of which each place has one ... */
     uint32_t slots;    /* ... and of its slots: a place has a chunk of each array */
-    int next, visit;   /* what is asked for next: of the rows that are known, and of its steps */
 
-    __device__ __forceinline__ explicit PairsRing(const Params &p)
-        : p(p), loss(p), warps((int)cluster.size * kWarps), warp((int)(cluster.rank * kWarps + threadIdx.x / kLanes)),
-          steps(max(held(), steps_of(p, warps))), plain(is_plain(p)),
-          queue(p.rows.scratch, p.rows.rows, cluster.number, cluster.count, 2 * held() <= kPlaces ? 3 : 2, 0), begin(0),
-          used(0), parities(0), next(0), visit(0) {
+    /* What a warp seldom looks at takes no registers. */
+    struct Seldom {
+        Ahead queue;
+        uint32_t done, summed, freed; /* so far: rows that are reduced, sums of rows, and steps */
+        int used;                     /* and those in the ring */
+        int next, visit;              /* what is asked for next: of the rows that are known, and of its steps */
+        int warps, warp;              /* of the cluster, and this one */
+        int steps;                    /* of a row */
+        bool plain;                   /* whether all vectors of all rows can be copied whole */
+    };
+    DEVICE Seldom &seldom() {
+        __shared__ Seldom of_warps[kWarps];
+        return of_warps[threadIdx.x / kLanes];
+    }
+
+    __device__ __forceinline__ explicit PairsRing(const Params &p) : p(p), loss(p) {
         __shared__ Arrival of_block[kWarps][kPlaces];
         extern __shared__ uint4 stash[];
         arrivals = of_block[threadIdx.x / kLanes][0].address();
         slots = (uint32_t)__cvta_generic_to_shared(&stash[(int)(threadIdx.x / kLanes) * kPlaces * (A * kChunk)]);
-        keep(arrivals);
         keep(slots);
-        if (lane() == 0)
+        if (lane() == 0) {
+            Seldom &own = seldom();
+            own.queue =
+                Ahead(p.rows.scratch, p.rows.rows, cluster.number, cluster.count, 2 * held() <= kPlaces ? 3 : 2, 0);
+            own.done = own.summed = own.freed = 0;
+            own.used = own.next = own.visit = 0;
+            own.warps = (int)cluster.size * kWarps;
+            own.warp = (int)cluster.warp();
+            own.steps = max(held(), steps_of(p, own.warps));
+            own.plain = is_plain(p);
 #pragma unroll
             for (int i = 0; i < kPlaces; i++)
                 of_block[threadIdx.x / kLanes][i].begin();
+        }
         __syncwarp();
     }
     /* Those of a row that stay in the ring. */
@@ -106,7 +129,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
     }
     /* The place in the ring of a step from the first on; there are no more of those than places. */
     __device__ __forceinline__ int place(int step) const {
-        return begin + step < kPlaces ? begin + step : begin + step - kPlaces;
+        return (int)((seldom().freed + (uint32_t)step) % kPlaces);
     }
     __device__ __forceinline__ uint32_t arrival(int place) const {
         return arrivals + (uint32_t)place * (uint32_t)sizeof(Arrival);
@@ -117,7 +140,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
     }
     /* The first vector of this warp in a step of a row. */
     __device__ __forceinline__ int vector(int step) const {
-        return (step * warps + warp) * kChunk;
+        return (step * seldom().warps + seldom().warp) * kChunk;
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
         return p.rows.flags & GPULOSSI_EVEN ? Cut<E>(0, p.rows.classes) : Cut<E>(loss.array(0, row), p.rows.classes);
@@ -125,13 +148,15 @@ template <class Loss, int K, int kTimes> class PairsRing {
 
     /* Asks for as many steps of the rows that are known as there is room for. Nobody in the warp uses what was freed. */
     __device__ __forceinline__ void ask() {
+        Seldom &own = seldom();
+        int used = own.used, next = own.next, visit = own.visit;
         __syncwarp();
 #pragma unroll 1
-        while (used < kPlaces && next < queue.known) {
-            uint32_t tile = queue.after(next);
-            if (tile >= queue.tiles)
-                return;
-            if (plain)
+        while (used < kPlaces && next < own.queue.known) {
+            uint32_t tile = own.queue.after(next);
+            if (tile >= own.queue.tiles)
+                break;
+            if (own.plain)
                 request_plain(tile, vector(visit), place(used));
             else
                 request(tile, vector(visit), place(used));
@@ -139,6 +164,9 @@ template <class Loss, int K, int kTimes> class PairsRing {
             if (++visit == held())
                 visit = 0, next++;
         }
+        if (lane() == 0)
+            own.used = used, own.next = next, own.visit = visit;
+        __syncwarp();
     }
     __device__ __forceinline__ void request_plain(int64_t row, int v, int to) const {
         if (lane() == 0) {
@@ -188,14 +216,30 @@ template <class Loss, int K, int kTimes> class PairsRing {
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __device__ __forceinline__ void wait(int step) const {
-        int at = place(step);
-        Arrival::wait(arrival(at), parities >> at & 1);
+        Arrival::wait(arrival(place(step)), (seldom().freed + (uint32_t)step) / kPlaces & 1);
+    }
+    /* One more. What all lanes see before is the old number, and the new one afterwards. */
+    DEVICE void count(uint32_t &number) {
+        __syncwarp();
+        if (lane() == 0)
+            number++;
+        __syncwarp();
     }
     /* Of the first step. */
     __device__ __forceinline__ void free() {
-        parities ^= 1u << begin;
-        begin = place(1);
-        used--;
+        if (lane() == 0)
+            seldom().used--;
+        count(seldom().freed);
+    }
+
+    /* To the next row. All lanes have read what was there before. */
+    DEVICE void advance(uint32_t word) {
+        if (lane() == 0) {
+            seldom().queue.advance(word);
+            seldom().next--;
+            seldom().done++;
+        }
+        __syncwarp();
     }
 
     /* K vectors of each thread, of the kTimes parts of a step. */
@@ -268,7 +312,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
     __device__ __forceinline__ void reduce(const Cut<E> &cut, const Row &r, typename Loss::State &state) const {
         Vector<E> x[K][A];
 #pragma unroll 1
-        for (int step = 0; step < steps; step++) {
+        for (int step = 0; step < seldom().steps; step++) {
             Part part = part_of(step, 0);
             if (part.held) {
                 wait(step);
@@ -282,11 +326,26 @@ template <class Loss, int K, int kTimes> class PairsRing {
             }
         }
     }
+    /* From the end: what was read last is still in the cache. */
+    template <class Sums> __device__ __forceinline__ void add(const Cut<E> &cut, Row &r, Sums &sums) const {
+        Vector<E> x[K][A];
+#pragma unroll 1
+        for (int step = seldom().steps - 1; step >= 0; step--) {
+            Part part = part_of(step, 0);
+            if (part.held && all_whole(cut, part) && loss.add_held(r, Held{part.slot}, sums))
+                continue;
+#pragma unroll 1
+            for (int i = 0; i < kTimes && part.first < cut.vectors; i++, part.advance()) {
+                take<kRead_again>(cut, r.row, part, x);
+                loss.add(cut, r, part.at, kLanes, x, sums);
+            }
+        }
+    }
     /* First what found no room, from its end. Gives the sum of what was written. */
     __device__ __forceinline__ double write(const Cut<E> &cut, const Row &r) {
         Vector<E> x[K][A];
         double sum = 0;
-        int read = steps - held();
+        int steps = seldom().steps, read = steps - held();
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
             Part part = part_of(i < read ? steps - 1 - i : i - read, max(i - read, 0));
@@ -316,6 +375,10 @@ template <class Loss, int K, int kTimes> class PairsRing {
         keep(lane);
         return of_lanes[lane];
     }
+    /* Whether this is the lane of the leader's warp that a row's rest is left to. */
+    DEVICE bool is_for(uint32_t number) {
+        return seldom().warp == 0 && lane() == (int)(number % kLanes);
+    }
     __device__ __forceinline__ void finish(Late (&lates)[kLanes], Totals *totals) const {
         Late &late = own(lates);
         loss.finish(late.row, late.f, totals[threadIdx.x % kLanes]);
@@ -324,53 +387,60 @@ template <class Loss, int K, int kTimes> class PairsRing {
     __device__ __forceinline__ void rows(Totals *totals) {
         __shared__ Late lates[kLanes];
         LateSum late_sum;
-        uint32_t rank = cluster.rank * GPULOSSI_BLOCK + threadIdx.x, late = 0;
-        int turn = 0;
         bool awaited = false; /* the sum of the row before */
-        Cluster::wait();      /* the others have begun */
+        Cluster::begin();
 #pragma unroll 1
-        for (; queue.more(); turn ^= 1) {
-            int64_t row = queue.tile[0];
+        while (seldom().queue.more()) {
+            int64_t row = seldom().queue.tile[0];
             uint32_t word = 0;
-            if (cluster.leads()) {
-                keep(queue.teams); /* and what is worked out from them is not */
-                word = queue.fetch();
-            }
+            if (cluster.leads())
+                word = seldom().queue.fetch();
             ask();
             Cut<E> cut = cut_of(row);
             Row r = loss.begin(cut, row, true);
             typename Loss::State state = loss.empty();
             reduce(cut, r, state);
-            cluster.fold(state, word, turn);
-            queue.advance(word);
-            next--;
+            cluster.fold(state, loss.empty(), word, 0, Cluster::kStates, seldom().done);
+            advance(word);
             loss.close(r, state);
-            if (awaited && rank == late - 1)
-                own(lates).f *= late_sum.receive(cluster, turn ^ 1);
-            if (late == kLanes) {
-                if (rank < kLanes)
-                    finish(lates, totals);
-                late = 0;
+            if constexpr (Loss::kSums) {
+                uint32_t unused = 0;
+#pragma unroll 1
+                while (loss.wants_sums(r)) {
+                    typename Loss::Sums sums = {}, none = {};
+                    add(cut, r, sums);
+                    cluster.fold(sums, none, unused, 0, Cluster::kSums, seldom().summed);
+                    count(seldom().summed);
+                    loss.close(r, sums);
+                }
             }
-            if (rank == late)
-                own(lates) = {row, loss.factor_of(r)};
-            late++;
-            awaited = !r.known;
+            double sum = 0;
             if (loss.writes(r)) {
-                double sum = write(cut, r);
-                if (awaited)
-                    late_sum.send(cluster, sum, turn);
+                sum = write(cut, r);
             } else {
 #pragma unroll 1
                 for (int i = 0; i < held(); i++)
                     free();
             }
+            uint32_t number = seldom().done - 1;
+            if (awaited && is_for(number - 1))
+                own(lates).f *= late_sum.receive(cluster, seldom().summed - 1);
+            if (number % kLanes == 0 && number > 0 && seldom().warp == 0)
+                finish(lates, totals);
+            if (is_for(number))
+                own(lates) = {r.row, loss.factor_of(r)};
+            awaited = !Loss::kSums && !r.known;
+            if (awaited) {
+                late_sum.send(cluster, sum, seldom().summed);
+                count(seldom().summed);
+            }
         }
-        Cluster::wait();
-        if (awaited && rank == late - 1)
-            own(lates).f *= late_sum.receive(cluster, turn ^ 1);
-        if (rank < late)
+        uint32_t rows = seldom().done;
+        if (awaited && is_for(rows - 1))
+            own(lates).f *= late_sum.receive(cluster, seldom().summed - 1);
+        if (rows > 0 && seldom().warp == 0 && lane() <= (int)((rows - 1) % kLanes))
             finish(lates, totals);
+        Cluster::leave();
     }
 
   public:

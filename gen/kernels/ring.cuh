@@ -29,8 +29,13 @@ class TeamOfBlock {
     __device__ __forceinline__ bool leads() const { return rank == 0; }
     __device__ __forceinline__ void begin() const {}
 
-    /* Folds a state over the team and hands out the leader's word. `turn` alternates between 0 and 1. */
-    template <class State> __device__ __forceinline__ void fold(State &state, uint32_t &word, int turn) const {
+    __device__ __forceinline__ void end() const {}
+
+    /* Folds a state over the team and hands out the leader's word; the `number` of folds before it. What the leader's warp has
+     * `seen` may be written over afterwards. */
+    template <class State>
+    __device__ __forceinline__ void fold(State &state, uint32_t &word, uint32_t, uint32_t number) const {
+        uint32_t turn = number % 2;
         __shared__ State of_warp[2][kWarps];
         __shared__ uint32_t words[2][kWarps];
         state.fold(WholeWarp());
@@ -60,14 +65,16 @@ class TeamOfCluster {
     int warps, warp, rank;
 
     __device__ __forceinline__ explicit TeamOfCluster(const gpulossi_rows &)
-        : warps((int)cluster.size * kWarps), warp((int)(cluster.rank * kWarps + threadIdx.x / kLanes)),
+        : warps((int)cluster.size * kWarps), warp((int)cluster.warp()),
           rank((int)(cluster.rank * GPULOSSI_BLOCK + threadIdx.x)) {}
     __device__ __forceinline__ uint32_t number() const { return cluster.number; }
     __device__ __forceinline__ uint32_t count() const { return cluster.count; }
     __device__ __forceinline__ bool leads() const { return rank == 0; }
-    __device__ __forceinline__ void begin() const { Cluster::wait(); } /* the others have begun too */
-    template <class State> __device__ __forceinline__ void fold(State &state, uint32_t &word, int turn) const {
-        cluster.fold(state, word, turn);
+    __device__ __forceinline__ void begin() const { Cluster::begin(); }
+    __device__ __forceinline__ void end() const { Cluster::leave(); }
+    template <class State>
+    __device__ __forceinline__ void fold(State &state, uint32_t &word, uint32_t seen, uint32_t number) const {
+        cluster.fold(state, State::empty(), word, seen, Cluster::kStates, number);
     }
 };
 
@@ -284,14 +291,18 @@ template <class E, class Team, int K, int kSteps> class Ring {
         loss.finish(loss.unfinished(r, state, &x_y), total);
     }
 
+    DEVICE uint32_t seen(float x) {
+        return __float_as_uint(x);
+    }
     __device__ __forceinline__ void rows(typename Loss::Totals &total) {
         Late late = {0, N(0), N(0), N(0)};
         Edge edge_after = edge_of(queue.tile[0]);
         int64_t y_after = target_of(queue.tile[0]);
-        int turn = 0, lates = 0;
+        uint32_t number = 0;
+        int lates = 0;
         team.begin();
 #pragma unroll 1
-        for (; queue.more(); turn ^= 1) {
+        for (; queue.more(); number++) {
             int64_t row = queue.tile[0], y = y_after;
             uint32_t word = 0;
             State state = State::empty();
@@ -313,7 +324,7 @@ template <class E, class Team, int K, int kSteps> class Ring {
                     loss.enter(Row(), state, cut, 0, 0, x);
             }
             Row r = loss.row_of(cut, row, loss.writes(), y);
-            team.fold(state, word, turn);
+            team.fold(state, word, seen(x_y), number);
             loss.close(r, state);
             if (team.rank == lates)
                 late = {row, r.top, state.sum, x_y};
@@ -329,6 +340,7 @@ template <class E, class Team, int K, int kSteps> class Ring {
         }
         if (team.rank < lates)
             finish(late, total);
+        team.end();
     }
 
   public:

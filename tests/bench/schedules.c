@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { MOST_CANDIDATES = 32, SLOWER = 3, NARROWEST = 32 };
+enum { MOST_CANDIDATES = 48, SLOWER = 3, NARROWEST = 32 };
 #define MARGIN 1.03
 #define TOLERANCE 1e-5
 
@@ -66,7 +66,7 @@ static int list_clusters(int module_f32, gpuloss_dtype dtype) {
         return 0;
     if (check(gpulossi_kernel_of(context, plan.function, module, NULL, &kernel)))
         return 1;
-    for (size = 1; size <= GPULOSSI_CLUSTER; size *= 2)
+    for (size = 1; size <= GPULOSSI_CLUSTER; size++)
         if (kernel->clusters[size] > 0) {
             add("clustered", module, GPULOSSI_BLOCK, plan.rows->rows);
             candidates[count - 1].clustered = 1;
@@ -122,7 +122,7 @@ static int find_chosen(void) {
     if (check(gpulossi_kernel_of(context, plan.function, plan.module, NULL, &kernel)))
         return 1;
     if (plan.clustered)
-        size = gpulossi_cluster_of(context, &plan, kernel);
+        size = gpulossi_cluster_of(&plan, kernel);
     for (chosen = 0; chosen < count; chosen++)
         if (candidates[chosen].module == plan.module && candidates[chosen].group == plan.rows->group &&
             candidates[chosen].size == size)

@@ -357,8 +357,9 @@ int fake_depth(void) {
 }
 
 void fake_reset(void) {
-    static const int active_clusters[FAKE_CLUSTER_SIZES] = {396, 198, 96, 46, 20};
-    static const int kept_clusters[17] = {0, 132, 66, 44, 29, 22, 22, 14, 14, 14, 7, 7, 7, 7, 7, 7, 7};
+    static const int active_clusters[FAKE_CLUSTER_SIZES] = {0,  396, 198, 132, 96, 76, 66, 50, 46,
+                                                            42, 36,  34,  32,  28, 26, 24, 20};
+    static const int kept_clusters[FAKE_CLUSTER_SIZES] = {0, 132, 66, 44, 29, 22, 22, 14, 14, 14, 7, 7, 7, 7, 7, 7, 7};
     int i;
     for (i = 0; i < fake.memories; i++)
         free((void *)(uintptr_t)fake.memory[i].base);

@@ -13,7 +13,7 @@ enum {
     FAKE_CONTEXTS = 4, /* first the primary contexts of the devices, then those that a program made itself */
     FAKE_RECORDS = 1024,
     FAKE_PREPARED = 64,
-    FAKE_CLUSTER_SIZES = 5 /* 1, 2, 4, 8 and 16 blocks */
+    FAKE_CLUSTER_SIZES = 17 /* 0 to 16 blocks */
 };
 
 struct CUctx_st {
@@ -71,7 +71,7 @@ struct fake_driver {
     int blocks_shared;              /* ... and of kernels that ask for shared memory */
     int has_clusters, shared_optin;
     int active_clusters[FAKE_CLUSTER_SIZES];
-    int kept_clusters[17]; /* by size, of the larger blocks that keep weights */
+    int kept_clusters[FAKE_CLUSTER_SIZES]; /* of the larger blocks that keep weights */
     int capturing;
     const char *missing[4]; /* symbols it does not have */
     const char *log;        /* of a module load that fails */

@@ -157,12 +157,7 @@ static unsigned cluster_of(const char *symbol, const fake_module *module, const 
 }
 
 static int active_clusters(const fake_config *config, unsigned size) {
-    int i = 0;
-    if (config->block[0] == GPULOSSI_KEPT_THREADS)
-        return fake.kept_clusters[size];
-    while (i + 1 < FAKE_CLUSTER_SIZES && 1u << i < size)
-        i++;
-    return fake.active_clusters[i];
+    return config->block[0] == GPULOSSI_KEPT_THREADS ? fake.kept_clusters[size] : fake.active_clusters[size];
 }
 
 int fake_function_attribute(void *function, int attribute, int value) {

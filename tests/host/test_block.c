@@ -23,7 +23,7 @@ static const char *module_name(int module) {
 /* Texts for newer GPUs are in the first version of PTX that has what they take. */
 static const char *version_of(int module) {
     const int target = gpulossi_target_of(module);
-    if (strstr(module_name(module), "_kept_") != NULL)
+    if (strstr(module_name(module), "_kept_") != NULL || strstr(module_name(module), "_clustered_") != NULL)
         return "8.1";
     return target == GPULOSSI_CLUSTER_GPU ? "8.0" : target == 80 ? "7.0" : "6.0";
 }

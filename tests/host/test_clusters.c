@@ -58,17 +58,19 @@ static void expect_pairs(int64_t rows, int64_t vectors, unsigned clusters, unsig
 }
 #define PAIRS(rows, vectors, clusters, size, slots) expect_pairs(rows, vectors, clusters, size, slots, __LINE__)
 
-/* The smallest cluster that keeps a row, in the fewest slots; the longest rows are kept in part. */
+/* Of the clusters that keep a row, those whose rows take the fewest steps, one more for each half of which all blocks wait,
+ * times the rows that each has; in the fewest slots. The longest rows are kept in part. */
 static void clusters_keep_a_row(void **state) {
     (void)state;
     context = new_context();
-    PLAIN(1000, 4097, 198, 2, 12);
+    PLAIN(1000, 4097, 132, 3, 8);
     PLAIN(1000, 8192, 198, 2, 16);
-    PLAIN(1000, 8193, 96, 4, 12);
+    PLAIN(1000, 8193, 132, 3, 12);
+    PLAIN(1000, 12289, 76, 5, 12);
     PLAIN(1000, 16384, 96, 4, 16);
-    PLAIN(1000, 16385, 46, 8, 12);
+    PLAIN(1000, 16385, 66, 6, 12);
     PLAIN(1000, 32768, 46, 8, 16);
-    PLAIN(1000, 32769, 20, 16, 12);
+    PLAIN(1000, 32769, 34, 11, 12);
     PLAIN(1000, 65536, 20, 16, 16);
     PLAIN(1000, 65537, 20, 16, 16);
     PLAIN(1000, 250000, 20, 16, 16);
@@ -84,13 +86,30 @@ static void clusters_keep_a_pair_of_rows(void **state) {
     PAIRS(1000, 1024, 396, 1, 4);
     PAIRS(1000, 1025, 396, 1, 8);
     PAIRS(1000, 2048, 396, 1, 8);
-    PAIRS(1000, 2049, 198, 2, 8);
-    PAIRS(1000, 4097, 96, 4, 8);
-    PAIRS(1000, 8193, 46, 8, 8);
+    PAIRS(1000, 2049, 132, 3, 4);
+    PAIRS(1000, 4097, 132, 3, 8);
+    PAIRS(1000, 8193, 76, 5, 8);
     PAIRS(1000, 16384, 46, 8, 8);
-    PAIRS(1000, 16385, 20, 16, 8);
+    PAIRS(1000, 16385, 42, 9, 8);
     PAIRS(1000, 32768, 20, 16, 8);
     PAIRS(1000, 200000, 20, 16, 8);
+    gpuloss_destroy(context);
+}
+
+/* Where forward KL is not written it need not be kept, but of 16 bits what is not takes longer. */
+static void losses_need_not_be_kept(void **state) {
+    gpuloss_kl_div_desc d = pairs_of(4000, 8000);
+    (void)state;
+    context = new_context();
+    d.grad_input = NULL;
+    expect_kl_div(&d, "gpuloss_kl_div_logits_clustered_f32", 396, 1, 8, __LINE__);
+    d.divergence = GPULOSS_REVERSE_KL;
+    expect_kl_div(&d, "gpuloss_kl_div_distances_clustered_f32", 96, 4, 8, __LINE__);
+    d = pairs_of(4000, 8000);
+    d.grad_input = NULL;
+    d.dtype = GPULOSS_BF16;
+    d.classes *= 2;
+    expect_kl_div(&d, "gpuloss_kl_div_logits_clustered_bf16", 96, 4, 8, __LINE__);
     gpuloss_destroy(context);
 }
 
@@ -99,7 +118,7 @@ static void clusters_of_distances(void **state) {
     static const struct {
         int64_t vectors;
         unsigned clusters, size, slots;
-    } rows[] = {{65, 396, 1, 4}, {1024, 396, 1, 4}, {2049, 198, 2, 8}, {200000, 20, 16, 8}};
+    } rows[] = {{65, 396, 1, 4}, {1024, 396, 1, 4}, {2049, 132, 3, 4}, {200000, 20, 16, 8}};
     size_t i;
     (void)state;
     context = new_context();
@@ -117,42 +136,32 @@ static void no_more_clusters_than_rows(void **state) {
     (void)state;
     context = new_context();
     PLAIN(197, 8192, 197, 2, 16);
-    PLAIN(199, 8192, 198, 2, 16);
+    PLAIN(199, 8192, 132, 3, 12);
     PLAIN(19, 65536, 19, 16, 16);
     PLAIN(21, 65536, 20, 16, 16);
     PAIRS(197, 2049, 197, 2, 8);
-    PAIRS(199, 2049, 198, 2, 8);
+    PAIRS(199, 2049, 132, 3, 4);
     gpuloss_destroy(context);
 }
 
-/* Few rows go to more blocks, as long as each of them gets four vectors a thread, a multiprocessor is without, and as
- * many rows go on at a time. */
+/* Few rows go to more blocks, as long as that saves steps, and as many rows go on at a time. */
 static void few_rows_take_larger_clusters(void **state) {
     (void)state;
     context = new_context();
     PLAIN(1, 2048, 1, 2, 4);
-    PLAIN(1, 4095, 1, 2, 8);
     PLAIN(1, 4096, 1, 4, 4);
-    PLAIN(1, 8191, 1, 4, 8);
-    PLAIN(1, 8192, 1, 8, 4);
+    PLAIN(1, 4097, 1, 5, 4);
     PLAIN(1, 16384, 1, 16, 4);
+    PLAIN(1, 16385, 1, 9, 8);
     PLAIN(1, 32768, 1, 16, 8);
-    PLAIN(131, 4096, 131, 2, 8);
-    PLAIN(66, 4096, 66, 2, 8);
-    PLAIN(65, 4096, 65, 4, 4);
-    PLAIN(33, 65536 / 8, 33, 4, 8);
-    PLAIN(32, 65536 / 8, 32, 8, 4);
-    PLAIN(17, 16384, 17, 8, 8);
-    PLAIN(16, 16384, 16, 16, 4);
-    PAIRS(1, 2047, 1, 1, 8);
-    PAIRS(1, 2048, 1, 2, 4);
-    PAIRS(131, 2048, 131, 2, 4);
-    PAIRS(132, 2048, 132, 1, 8);
-    gpuloss_destroy(context);
-    fake.active_clusters[4] = 15;
-    context = new_context();
-    PLAIN(15, 16384, 15, 16, 4);
-    PLAIN(16, 16384, 16, 8, 8);
+    PLAIN(96, 4096, 96, 4, 4);
+    PLAIN(97, 4096, 97, 2, 8);
+    PLAIN(20, 16384, 20, 16, 4);
+    PLAIN(21, 16384, 21, 8, 8);
+    PAIRS(1, 1024, 1, 1, 4);
+    PAIRS(1, 1025, 1, 2, 4);
+    PAIRS(198, 2048, 198, 2, 4);
+    PAIRS(199, 2048, 199, 1, 8);
     gpuloss_destroy(context);
 }
 
@@ -162,7 +171,7 @@ static void rows_that_begin_anywhere(void **state) {
     (void)state;
     context = new_context();
     d.logits_stride = d.classes + 1;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 96, 4, 12, __LINE__);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 132, 3, 12, __LINE__);
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, 0);
     d.classes -= 3;
     expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 198, 2, 16, __LINE__);
@@ -187,9 +196,9 @@ static void clusters_of_every_dtype(void **state) {
         d.classes = 20000 * 16 / every_dtype[t].bytes;
         kl.classes = 10000 * 16 / every_dtype[t].bytes;
         snprintf(entry, sizeof entry, "gpuloss_cross_entropy_clustered_%s", every_dtype[t].name);
-        expect_cross_entropy(&d, entry, 46, 8, 12, __LINE__);
+        expect_cross_entropy(&d, entry, 76, 5, 16, __LINE__);
         snprintf(entry, sizeof entry, "gpuloss_kl_div_logits_clustered_%s", every_dtype[t].name);
-        expect_kl_div(&kl, entry, 46, 8, 8, __LINE__);
+        expect_kl_div(&kl, entry, 76, 5, 8, __LINE__);
     }
     gpuloss_destroy(context);
 }
@@ -233,20 +242,18 @@ static void expect_largest(unsigned clusters, unsigned size, int line) {
 }
 
 static void sizes_that_a_gpu_does_not_take(void **state) {
-    static const unsigned clusters[] = {396, 198, 96, 46, 20};
-    int size;
+    unsigned size;
     (void)state;
-    for (size = 4; size > 0; size--) {
+    for (size = 16; size > 1; size--) {
         fake.active_clusters[size] = 0;
-        expect_largest(clusters[size - 1], 1u << (size - 1), __LINE__);
+        expect_largest((unsigned)fake.active_clusters[size - 1], size - 1, __LINE__);
     }
     /* Nothing is known of clusters of one block: as many as there are multiprocessors will run. */
-    fake.active_clusters[0] = 0;
+    fake.active_clusters[1] = 0;
     expect_largest(132, 1, __LINE__);
-    fake.active_clusters[0] = 390;
-    fake.active_clusters[1] = 190;
-    fake.active_clusters[3] = 40; /* of which nobody hears, as there are none of 4 */
-    expect_largest(190, 2, __LINE__);
+    fake.active_clusters[1] = 390;
+    fake.active_clusters[8] = 40; /* and none between them */
+    expect_largest(40, 8, __LINE__);
 }
 
 static void a_driver_that_does_not_say(void **state) {
@@ -349,12 +356,12 @@ static void drivers_without_clusters(void **state) {
         expect_no_clusters(__LINE__);
     }
     fake.missing[0] = NULL;
-    /* These come with PTX ISA 7.8, but a part of what the texts take with 8.0. */
+    /* These come with PTX ISA 7.8, but a part of what the texts take with 8.0 and 8.1. */
     fake.driver_version = 11080;
     expect_no_clusters(__LINE__);
-    fake.driver_version = 11999;
+    fake.driver_version = 12009;
     expect_no_clusters(__LINE__);
-    fake.driver_version = 12000;
+    fake.driver_version = 12010;
     expect_some_clusters();
 }
 
@@ -489,7 +496,7 @@ static void shared_memory_is_refused(void **state) {
     assert_int_equal(fake.launches, 0);
     assert_int_equal(fake.mallocs_live - mallocs_live, fake_live_modules());
     fake.fail_attribute = 0;
-    PLAIN(1000, 5000, 198, 2, 12);
+    PLAIN(1000, 5000, 132, 3, 8);
     PAIRS(1000, 2048, 396, 1, 8);
     gpuloss_destroy(context);
 }
@@ -502,7 +509,7 @@ static void a_launch_fails(void **state) {
     (void)state;
     context = new_context();
     GIVE_LABELS(&kl);
-    PLAIN(1000, 5000, 198, 2, 12);
+    PLAIN(1000, 5000, 132, 3, 8);
     PAIRS(1000, 2048, 396, 1, 8);
     fills = fake.fills;
     fake.fail_symbol = "cuLaunchKernelEx";
@@ -522,7 +529,7 @@ static void a_launch_fails(void **state) {
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "launching");
     assert_int_equal(fake.fills, fills + 2);
     fake.fail_symbol = NULL;
-    PLAIN(1000, 5000, 198, 2, 12);
+    PLAIN(1000, 5000, 132, 3, 8);
     PAIRS(1000, 2048, 396, 1, 8);
     gpuloss_destroy(context);
 }
@@ -552,6 +559,7 @@ int cluster_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(clusters_keep_a_row),
         TEST(clusters_keep_a_pair_of_rows),
+        TEST(losses_need_not_be_kept),
         TEST(clusters_of_distances),
         TEST(no_more_clusters_than_rows),
         TEST(few_rows_take_larger_clusters),

@@ -268,6 +268,10 @@ static int target_of(const char *kernel) {
     return 0;
 }
 
+static int is_of_clusters(const char *entry) {
+    return strstr(entry, "_kept_") != NULL || strstr(entry, "_clustered_") != NULL;
+}
+
 /* What a text begins with. The target is the lowest name from which the assembler keeps warps converged, sm_70, and for
  * GPUs older than that the oldest; what is for newer ones names these, in the first version that knows them. */
 static void target_line(void **state) {
@@ -295,10 +299,10 @@ static void target_line(void **state) {
             const int target = target_of(fake.module[m].entry);
             ptx = fake.module[m].ptx;
             assert_int_equal(strncmp(ptx,
-                                     strstr(fake.module[m].entry, "_kept_") != NULL ? ".version 8.1\n"
-                                     : target == 90                                 ? ".version 8.0\n"
-                                     : target == 80                                 ? ".version 7.0\n"
-                                                                                    : ".version 6.0\n",
+                                     is_of_clusters(fake.module[m].entry) ? ".version 8.1\n"
+                                     : target == 90                       ? ".version 8.0\n"
+                                     : target == 80                       ? ".version 7.0\n"
+                                                                          : ".version 6.0\n",
                                      13),
                              0);
             assert_int_equal(strncmp(ptx + 13,
