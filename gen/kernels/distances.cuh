@@ -53,12 +53,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     }
     __device__ __forceinline__ void enter(const typename Sides::Row &, State &s, const Cut<E> &, int, int,
                                           const Vector<E> (&x)[K][2]) const {
-        if (p.divergence == GPULOSS_REVERSE_KL)
-            Sides::template enter_both<0>(s, x);
-        else {
-            Sides::template enter_side<0>(s, x);
-            Sides::template enter_side<1>(s, x);
-        }
+        Sides::template enter_both<0>(s, x); /* for other divergences the differences are not looked at */
     }
 
     template <class Held> __device__ __forceinline__ bool enter_held(State &s, const Held &held) const {

@@ -154,14 +154,6 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         s.side[a].sum = fma(in_halves<Sum>(e), below.factor, s.side[a].sum);
         s.apart = fma(all, below.factor, s.apart);
     }
-    template <int a, class State>
-    __device__ __forceinline__ void enter_side(State &s, const Vector<E> (&x)[K][2]) const {
-        N part[n];
-#pragma unroll
-        for (int i = 0; i < n; i++)
-            part[i] = x[i / W][a].get(i % W);
-        s.side[a].enter(part, inverse_temperature);
-    }
     __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int,
                                           const Vector<E> (&x)[K][2]) const {
         enter_both<1>(s, x);
