@@ -66,6 +66,23 @@ struct Cluster {
             arrival((Kind)(threadIdx.x / 2), threadIdx.x).begin();
         wait();
     }
+    /* To the same place in all blocks, whose barriers it arrives at. A warp calls. A block that is alone has nobody to
+     * send to. */
+    template <class T>
+    __device__ __forceinline__ void send(const Arrival &arrived, T (&of_block)[GPULOSSI_CLUSTER], const T &x) const {
+        uint32_t lane = threadIdx.x % kLanes;
+        if (size == 1) {
+            if (lane == 0) {
+                of_block[0] = x;
+                arrived.arrive();
+            }
+            return;
+        }
+        if (lane == 0)
+            Arrival::expect(arrived.address(), size * (uint32_t)sizeof x);
+        if (lane < size)
+            arrived.put(lane, &of_block[rank], x);
+    }
     /* Nobody leaves while others may still send to it. */
     DEVICE void leave() {
         asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
@@ -80,28 +97,25 @@ struct Cluster {
             State state;
             uint32_t word, seen; /* the leader's word; no one reads the other */
         };
-        __shared__ State of_warp[kWarps];
+        __shared__ State of_warp[2][kWarps];
         __shared__ Message of_block[2][GPULOSSI_CLUSTER];
         uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
         Arrival &arrived = arrival(kind, number);
         state.fold(WholeWarp());
         if (lane == 0)
-            of_warp[warp] = state;
+            of_warp[number % 2][warp] = state;
         if (number < 2 && threadIdx.x >= size && threadIdx.x < GPULOSSI_CLUSTER)
             of_block[number][threadIdx.x].state = empty;
         __syncthreads();
         if (warp == 0) {
-            state = of_warp[lane % kWarps];
+            state = of_warp[number % 2][lane % kWarps];
             state.fold(Repeated<kWarps>(kWarps));
             Message message;
             memset(&message, 0, sizeof message);
             message.state = state;
             message.word = __shfl_sync(0xffffffffu, word, 0);
             message.seen = __shfl_xor_sync(0xffffffffu, seen, 1);
-            if (lane == 0)
-                Arrival::expect(arrived.address(), size * (uint32_t)sizeof message);
-            if (lane < size)
-                arrived.put(lane, &of_block[number % 2][rank], message);
+            send(arrived, of_block[number % 2], message);
         }
         arrived.wait(parity(number));
         state = of_block[number % 2][lane % GPULOSSI_CLUSTER].state;

@@ -341,14 +341,6 @@ template <class E> class Kept {
         }
     };
 
-    /* To all blocks of the cluster. A warp calls. */
-    template <class T> __device__ __forceinline__ void send(Arrival &arrival, T *of_block, const T &part) const {
-        if (lane() == 0)
-            Arrival::expect(arrival.address(), cluster.size * (uint32_t)sizeof(T));
-        if (lane() < cluster.size)
-            arrival.put(lane(), &of_block[cluster.rank], part);
-    }
-
     /* The first class that has the top, from which lanes of each warp do. */
     __device__ __forceinline__ int best_of(uint32_t number, int of_warp, float top) const {
         static_assert(K * W == kLanes, "a lane for each element of a thread");
@@ -387,7 +379,7 @@ template <class E> class Kept {
             if (workers == 0 && number > kLead) /* as the workers of other blocks do */
                 shared.told[turn(number - kLead - 1)].wait(parity_of_turn(number - kLead - 1));
             __syncwarp(); /* what is read of this row may be written over when all know it */
-            send(shared.folded[turn(number)], shared.of_block[turn(number)], part);
+            cluster.send(shared.folded[turn(number)], shared.of_block[turn(number)], part);
         }
     }
 
@@ -397,20 +389,30 @@ template <class E> class Kept {
         /* Of 32 rows, a lane each. */
         typename Terms::Row row;
         State state;
-        float x_y, weight, scale;
-        float mass;    /* of a row */
-        uint32_t anew; /* rows gone through again so far */
+        float x_y, weight, scale, next_x_y; /* the last of the 32 rows after those */
+        float mass;                         /* of a row */
+        uint32_t anew;                      /* rows gone through again so far */
 
-        __device__ __forceinline__ explicit Manager(const Kept &of) : of(of), shared(of.shared), mass(0), anew(0) {
-            look_at(lane());
+        __device__ __forceinline__ explicit Manager(const Kept &of)
+            : of(of), shared(of.shared), next_x_y(0), mass(0), anew(0) {
+#pragma unroll 1
+            for (uint32_t twice = 0; twice < 2; twice++)
+                look_at(lane() + (twice - 1) * kLanes);
         }
 
+        __device__ __forceinline__ float logit_of(uint32_t number) const {
+            if (number >= of.count)
+                return 0;
+            return of.loss.pick(of.cut, of.loss.begin(of.cut, of.row_of(number), true));
+        }
+        /* Other blocks may be a few rows ahead, and write over the logits: those of the targets are read 32 rows earlier. */
         __device__ __forceinline__ void look_at(uint32_t number) {
             typename Loss::Row r = of.loss.begin(of.cut, 0, false);
-            x_y = weight = scale = 0;
+            x_y = __shfl_sync(0xffffffffu, next_x_y, lane()); /* waits for it */
+            next_x_y = logit_of(number + kLanes);
+            weight = scale = 0;
             if (number < of.count) {
                 r = of.loss.begin(of.cut, of.row_of(number), true);
-                x_y = of.loss.pick(of.cut, r);
                 scale = (float)of.loss.terms.factor_of(r.of.row);
                 if (r.of.y >= 0)
                     weight = of.loss.terms.class_weight(r.of.y + of.p.class_offset);
@@ -498,7 +500,7 @@ template <class E> class Kept {
                 s.fold(Repeated<kWorkers>(kWorkers));
             }
             __syncwarp();
-            of.send(shared.long_folded, shared.long_of_block[buffer], all);
+            of.cluster.send(shared.long_folded, shared.long_of_block[buffer], all);
             shared.long_folded.wait(parity);
             s = State::empty();
             if (lane() % GPULOSSI_CLUSTER < of.cluster.size)

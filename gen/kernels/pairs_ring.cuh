@@ -29,6 +29,11 @@ class LateSum {
         if (threadIdx.x == 0) {
             Arrival &arrived = Cluster::arrival(Cluster::kLateSums, number);
             Part part = {in_halves<Sum>(of_warp), 0.0};
+            if (cluster.size == 1) {
+                of_block[number % 2][0] = part;
+                arrived.arrive();
+                return;
+            }
             if (cluster.rank == 0)
                 Arrival::expect(arrived.address(), cluster.size * (uint32_t)sizeof part);
             arrived.put(0, &of_block[number % 2][cluster.rank], part);
