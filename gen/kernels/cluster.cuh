@@ -1,5 +1,4 @@
-/* Rows of which each is kept in the shared memory of a cluster of blocks, on GPUs that have those: it is read once and
- * written once, however long it is, and while the gradient of one row is written the next is on its way.
+/* Clusters of blocks, on GPUs that have those: what their blocks tell each other.
  *
  * The code is that of older GPUs but for the instructions spelled out here. */
 #ifndef GPULOSSI_CLUSTER_CUH
@@ -7,20 +6,6 @@
 
 #include "arrival.cuh"
 #include "rows.cuh"
-
-/* Copies 16 bytes to shared memory. settled<n>() waits until at most the last n groups of this thread's copies, each
- * ended by request_group(), are still under way. */
-DEVICE void request(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(__cvta_generic_to_global(from))
-                 : "memory");
-}
-DEVICE void request_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int n> DEVICE void settled() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
-}
 
 /* The blocks of a cluster. All threads of all of them call what folds or waits. */
 struct Cluster {
@@ -36,8 +21,9 @@ struct Cluster {
     __device__ __forceinline__ uint32_t warp() const { return threadIdx.x / kLanes * size + rank; }
     __device__ __forceinline__ bool leads() const { return rank == 0 && threadIdx.x == 0; }
 
-    /* An arrival releases and a wait acquires, where nothing else is said. */
+    /* Everything before is seen by all afterwards. */
     DEVICE void wait() { asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory"); }
+
     /* Writes to where block `of` has what this one has here. */
     template <class T> DEVICE void put(T *here, uint32_t of, const T &x) {
         uint32_t there, words[sizeof(T) / 4];

@@ -8,8 +8,22 @@
 #ifndef GPULOSSI_PLANES_CUH
 #define GPULOSSI_PLANES_CUH
 
-#include "cluster.cuh"
 #include "plain.cuh"
+#include "rows.cuh"
+
+/* Copies 16 bytes to shared memory. settled<n>() waits until at most the last n groups of this thread's copies, each
+ * ended by request_group(), are still under way. */
+DEVICE void request(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from))
+                 : "memory");
+}
+DEVICE void request_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int n> DEVICE void settled() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
 
 template <class E> struct Planes {
     typedef typename E::Number N;

@@ -95,8 +95,8 @@ static void check_loss(unsigned loss, gpuloss_dtype dtype, int64_t rows, int64_t
         check_logits(loss, dtype, rows, classes, gradient, number);
 }
 
-/* Rows that need so many blocks: one vector more than half of them hold, and all but two of what they hold. A small run
- * has the second and the third in turn. */
+/* Rows that so many blocks have room for: one vector more than half of them hold, and all but two of what they hold. A small
+ * run has the second and the third in turn. */
 static void check_size(unsigned loss, gpuloss_dtype dtype, int64_t size, unsigned number) {
     int64_t least = size == 1 ? HELD : size / 2 * BLOCK * SLOTS, most = size * BLOCK * SLOTS - 2;
     check_loss(loss, dtype, 2 + number % 2, classes_of(dtype, least, loss), true, number);
@@ -157,6 +157,29 @@ static void rows_that_do_not_fit(void **state) {
                 if (loss >= LOGITS)
                     check_loss(loss, dtypes[d], 1, classes, true, number + 1);
             }
+    test_done();
+}
+
+/* The same of pairs of rows with logits too large for the short formulas, and targets that lie otherwise. */
+static void far_pairs_that_do_not_fit(void **state) {
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < 5; k++) {
+            unsigned loss = k == 0 ? LOGITS : DISTANCES;
+            int64_t i, classes = classes_of(dtypes[d], MOST_BLOCKS * BLOCK * SLOTS + 30400, loss);
+            kl_case c = logits_case(loss, dtypes[d], 1, classes, true, k);
+            kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
+            for (i = 0; i < classes; i++) {
+                in.input[i] = dtype_round(dtypes[d], 6000 + 30 * in.input[i]);
+                in.target[i] = dtype_round(dtypes[d], 6000 + 30 * in.target[i]);
+            }
+            c.target_offset = k % 2;
+            c.input_offset = c.grad_offset = 3 * (k / 2 % 2);
+            kl_test(&c, "far pairs that do not fit");
+            kl_inputs_free(&in);
+        }
     test_done();
 }
 
@@ -753,6 +776,7 @@ int run_cluster_tests(void) {
         cmocka_unit_test(small_clusters),
         cmocka_unit_test(large_clusters),
         cmocka_unit_test(rows_that_do_not_fit),
+        cmocka_unit_test(far_pairs_that_do_not_fit),
         cmocka_unit_test(more_rows_than_clusters),
         cmocka_unit_test(rows_of_the_ring),
         cmocka_unit_test(many_rows_of_a_team),
