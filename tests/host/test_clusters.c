@@ -58,8 +58,8 @@ static void expect_pairs(int64_t rows, int64_t vectors, unsigned clusters, unsig
 }
 #define PAIRS(rows, vectors, clusters, size, slots) expect_pairs(rows, vectors, clusters, size, slots, __LINE__)
 
-/* Of the clusters that keep a row, those whose rows take the fewest steps, one more for each half of which all blocks wait,
- * times the rows that each has; in the fewest slots. The longest rows are kept in part. */
+/* Of the clusters that keep a row, those in which all rows are done first: a row takes its steps and half a one more for what
+ * blocks tell each other. In the fewest slots; the longest rows are kept in part. */
 static void clusters_keep_a_row(void **state) {
     (void)state;
     context = new_context();
