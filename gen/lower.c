@@ -5,6 +5,8 @@
  *   sm_80   PTX ISA 7.0, for drivers from CUDA 11.0 on
  *   sm_90   PTX ISA 8.0, for drivers from CUDA 12.0 on; or 8.1 and 12.1 where the kernel has st.async
  *
+ * Where griddepcontrol is too new for the target it becomes a comment, which the loader takes away where it is not.
+ *
  * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0 but
  * what a kernel for a newer target spells out, and `.version` and `.target` do not change what an assembler makes of the
  * rest. */
@@ -92,8 +94,11 @@ text lower(const char *ptx, const char *entry, int target) {
             text_add(&out, ".target sm_%d\n", target);
         else if (strncmp(line, ".pragma \"used_bytes_mask", 24) == 0)
             ; /* a hint that PTX 6.0 does not know */
-        else if (length > 0)
+        else if (length > 0) {
+            if (target < 90 && strncmp(line, "griddepcontrol", 14) == 0)
+                text_add(&out, "//");
             add_line(&out, &n, entry, line, length);
+        }
         ptx += whole + (ptx[whole] != 0);
     }
     snprintf(header, sizeof header, "\n.target sm_%d\n", target);

@@ -26,7 +26,8 @@ template <class E> class BlockRows {
         W = Width<E>::value,
         kMostWarps = GPULOSSI_ROW_THREADS / kLanes,
         kLossVectors = GPULOSSI_ROW_LOSS_VECTORS,
-        kGradientVectors = GPULOSSI_ROW_GRADIENT_VECTORS
+        kGradientVectors = GPULOSSI_ROW_GRADIENT_VECTORS,
+        kAskedFor = 2 /* rows, before a launch begins */
     };
 
     /* What is known of a row besides its elements: `place` is its target, or as in Row; top where an lse was given. */
@@ -212,6 +213,8 @@ template <class E> class BlockRows {
                 }
                 if (loss.reduces())
                     state = reduce(x);
+                if (queue.tile[1] >= queue.tiles)
+                    let_next_begin();
                 more = queue.tile[1] < queue.tiles && lates + 1 < kLanes;
                 if (more) {
                     y = read_target(p, queue.tile[1]);
@@ -290,6 +293,15 @@ template <class E> class BlockRows {
     }
 
   public:
+    /* The first rows of a block that only reads, to the cache: those that every launch deals out in turn. What is written
+     * until they are read is seen all the same. */
+    DEVICE void ask_for_first(const Params &p) {
+        int64_t row = blockIdx.x + (int64_t)threadIdx.x * gridDim.x;
+        if (threadIdx.x < kAskedFor && row < p.rows.rows && p.rows.grad == 0)
+            fetch_ahead((const Bits *)p.logits + row * p.logits_stride,
+                        (uint32_t)p.rows.classes * (uint32_t)sizeof(Bits));
+    }
+
     DEVICE void run(const Params &p) {
         __shared__ typename Loss::Totals totals[kLanes]; /* seldom touched, so they take no registers */
         BlockRows of_block(p);

@@ -227,7 +227,7 @@ template <class E> struct Columns {
                 columns.template gradients<false>(of_group);
             group.settle();
         }
-        end(columns.terms, scratch, totals[threadIdx.x]);
+        end(columns.terms, scratch, totals);
     }
 };
 

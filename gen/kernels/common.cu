@@ -27,6 +27,7 @@ template <class> struct prepare {
         }
         __device__ __forceinline__ bool wants(int) const { return true; }
         __device__ __forceinline__ bool concludes() const { return true; }
+        __device__ __forceinline__ bool prepared() const { return false; }
         __device__ __forceinline__ void conclude(const double *sums, const int64_t *) const {
             scratch->target_weights = sums[0];
             scratch->class_weights = sums[1];
@@ -35,23 +36,26 @@ template <class> struct prepare {
 
     DEVICE void weigh(const gpulossi_cross_entropy &p, gpulossi_scratch *scratch) {
         Weights weights = {scratch};
-        typename Weights::Totals total = Weights::Totals::zero();
+        __shared__ typename Weights::Totals totals[GPULOSSI_BLOCK];
+        typename Weights::Totals &total = totals[threadIdx.x];
+        total = Weights::Totals::zero();
         int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
         if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
 #pragma unroll 1
             for (int64_t row = first; row < p.rows.rows; row += stride) {
                 int64_t y = read_target(p, row);
                 if (kind_of(p, y) == kClass)
-                    total.sums[0].add(Weights::weight(p, y), scratch->digits[0]);
+                    total.add(0, Weights::weight(p, y), scratch);
             }
 #pragma unroll 1
         for (int64_t c = first; c < p.total_classes; c += stride)
-            total.sums[1].add(Weights::weight(p, c), scratch->digits[1]);
-        end(weights, scratch, total);
+            total.add(1, Weights::weight(p, c), scratch);
+        end(weights, scratch, totals);
     }
 
     DEVICE void run(const gpulossi_cross_entropy &p) {
         gpulossi_scratch *scratch = (gpulossi_scratch *)p.rows.scratch;
+        let_next_begin();
         if (p.class_weights)
             weigh(p, scratch);
         else
@@ -61,5 +65,6 @@ template <class> struct prepare {
 
 extern "C" __global__ void __launch_bounds__(GPULOSSI_BLOCK)
     MODULE_ENTRY(const __grid_constant__ gpulossi_cross_entropy p) {
+    wait_for_earlier();
     MODULE_KERNEL<MODULE_DTYPE>::run(p);
 }

@@ -109,7 +109,7 @@ template <class> struct combine {
             }
             terms.finish(terms.row(row), s, x_y, total);
         }
-        end(terms, (gpulossi_scratch *)p.rows.scratch, total);
+        end(terms, (gpulossi_scratch *)p.rows.scratch, totals);
     }
 
     DEVICE void run(const gpulossi_cross_entropy &p) {
@@ -120,9 +120,19 @@ template <class> struct combine {
     }
 };
 
+/* What a kernel does before it waits for others. */
+template <class Kernel> struct Before {
+    DEVICE void run(const gpulossi_cross_entropy &) {}
+};
+template <class E> struct Before<block_rows<E>> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::ask_for_first(p); }
+};
+
 typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;
 
 extern "C" __global__ void __launch_bounds__(Kernel::threads, Kernel::blocks)
     MODULE_ENTRY(const __grid_constant__ gpulossi_cross_entropy p) {
+    Before<Kernel>::run(p);
+    wait_for_earlier();
     Kernel::run(p);
 }

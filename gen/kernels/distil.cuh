@@ -399,7 +399,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
                 distil.finish(row, (r.known ? 1.0 : sum.f) * distil.factor_of(r), totals[threadIdx.x]);
             rows.queue.advance();
         }
-        end(distil, distil.scratch(), totals[threadIdx.x]);
+        end(distil, distil.scratch(), totals);
     }
 
   private:

@@ -193,30 +193,31 @@ template <class E> struct Vector {
 };
 
 /* Where each vector of a row lies. Vector v covers the elements [v * width - head, (v + 1) * width - head) of the row;
- * head is chosen so that whole vectors of the row's leading array are 16-byte aligned, and all arrays of the row are
- * cut at the same elements. An array with another alignment is then accessed by elements, as are the ends of a row. */
+ * head is chosen so that whole vectors of the row's leading array are 16-byte aligned, or that its vector 0 begins on a
+ * longer line, and all arrays of the row are cut at the same elements. An array with another alignment is then accessed by
+ * elements, as are the ends of a row. */
 template <class E> struct Cut {
     typedef typename E::Bits Bits;
     int64_t classes;
     int vectors; /* in all */
-    int lead;    /* 1 when the first is not whole */
+    int lead;    /* the first that is whole */
     uint32_t whole_vectors;
     int head;
 
-    DEVICE int offset(const void *row) {
-        return (int)((uint32_t)(uintptr_t)row % GPULOSSI_VECTOR_BYTES / (uint32_t)sizeof(Bits));
+    DEVICE int offset(const void *row, uint32_t line = GPULOSSI_VECTOR_BYTES) {
+        return (int)((uint32_t)(uintptr_t)row % line / (uint32_t)sizeof(Bits));
     }
     __device__ __forceinline__ Cut() {}
-    __device__ __forceinline__ Cut(const void *leading, int64_t row_classes)
-        : classes(row_classes), head(offset(leading)) {
-        lead = head != 0;
+    __device__ __forceinline__ Cut(const void *leading, int64_t row_classes, uint32_t line = GPULOSSI_VECTOR_BYTES)
+        : classes(row_classes), head(offset(leading, line)) {
+        lead = line == GPULOSSI_VECTOR_BYTES ? head != 0 : (head + Width<E>::value - 1) / Width<E>::value;
         int end = (int)((uint64_t)(classes + head) / Width<E>::value);
         whole_vectors = end > lead ? (uint32_t)(end - lead) : 0;
         vectors = classes == 0 ? 0 : (int)((uint64_t)(classes + head + Width<E>::value - 1) / Width<E>::value);
     }
     __device__ __forceinline__ int64_t first(int v) const { return (int64_t)v * Width<E>::value - head; }
     __device__ __forceinline__ bool whole(int v) const { return (uint32_t)(v - lead) < whole_vectors; }
-    __device__ __forceinline__ bool fits(const void *row) const { return offset(row) == head; }
+    __device__ __forceinline__ bool fits(const void *row) const { return offset((const Bits *)row - head) == 0; }
     __device__ __forceinline__ bool inside(int64_t c) const { return c >= 0 && c < classes; }
 
     /* Which vector holds element c, and where in it. */

@@ -7,6 +7,7 @@
 #ifndef GPULOSSI_GRID_CUH
 #define GPULOSSI_GRID_CUH
 
+#include "launches.cuh"
 #include "reduce.cuh"
 
 /* Counts up and wraps to zero after `times` calls, so that it is zero again when a launch is over. (Adding a constant
@@ -111,7 +112,7 @@ DEVICE uint64_t together(const uint32_t (&pieces)[kPieces]) {
 #endif
 
 /* An exact sum. A thread holds a 128-bit integer in units of 2^-82, which takes every float from 2^-58 and every double
- * from 2^-29 to 2^40; what does not fit goes to the digits in memory at once. Digit i counts units of 2^(32 i - 1074),
+ * from 2^-29 to 2^20; what does not fit goes to the digits in memory at once. Digit i counts units of 2^(32 i - 1074),
  * so the digits take every double; each is a 64-bit integer that many additions of 32 bits do not overflow. */
 struct Exact {
     uint64_t low;
@@ -129,22 +130,22 @@ struct Exact {
         high += more_high + (low < more_low ? 1 : 0);
     }
 
-    __device__ __forceinline__ void add(double x, int64_t *digits) {
+    /* Whether x fits. */
+    __device__ __forceinline__ bool add(double x) {
         double size = fabs(x);
-        if (size < 0x1p40) {
-            int64_t whole = __double2ll_rd(size * 0x1p18);
-            double rest = fma(-(double)whole, 0x1p-18, size) * 0x1p82;
-            uint64_t units = __double2ull_rz(rest);
-            if ((double)units == rest) {
-                if (x < 0) {
-                    whole = -whole - (units != 0);
-                    units = 0 - units;
-                }
-                add_integer(units, whole);
-                return;
-            }
+        if (!(size < 0x1p20))
+            return false;
+        int64_t whole = __double2ll_rd(size * 0x1p18);
+        double rest = fma(-(double)whole, 0x1p-18, size) * 0x1p82;
+        uint64_t units = __double2ull_rz(rest);
+        if ((double)units != rest)
+            return false;
+        if (x < 0) {
+            whole = -whole - (units != 0);
+            units = 0 - units;
         }
-        add_digits(x, digits);
+        add_integer(units, whole);
+        return true;
     }
 
     DEVICE void add_digit(int64_t *digits, int digit, int64_t units) {
@@ -205,28 +206,22 @@ struct Exact {
                         : 0;
     }
 
-    /* Into the digits; thread 0 of a block calls. Blocks end together, and wait for each other here: most losses are of two
-     * digits. */
-    __device__ __forceinline__ void flush(int64_t *digits) const {
-#pragma unroll
-        for (int i = 0; i < kOwnDigits; i++)
-            if (digit(i) != 0)
-                add_digit(digits, unit_digit + i, digit(i));
-    }
-
-    /* The digits and what has not gone there as a double, rounded once, in lane 0; they are zero afterwards. The first warp
-     * of the last block calls. */
-    DEVICE double take(int64_t *from, const Exact &own) {
+    /* What all blocks have summed as a double, rounded once, in lane 0. Digit i from that of the unit on is with lane i after
+     * `first`; where some of the sum went to memory its digits are there too, and zero afterwards. A warp calls. */
+    DEVICE double take(int64_t *from, bool some_in_memory, int64_t word, int first) {
         __shared__ int64_t digits[GPULOSSI_DIGITS];
         uint32_t lane = threadIdx.x % kLanes;
         int lowest = GPULOSSI_DIGIT_NAN, highest = -1;
 #pragma unroll
         for (int at = 0; at < GPULOSSI_DIGITS; at += kLanes) {
-            int64_t digit = 0;
-            if (at + lane < GPULOSSI_DIGITS) {
-                digit = take_number((uint64_t *)&from[at + lane]) + own.digit(at + (int)lane - unit_digit);
+            int own = at + (int)lane - unit_digit;
+            int64_t digit = __shfl_sync(0xffffffffu, (long long)word, first + own);
+            if (own < 0 || own >= kOwnDigits)
+                digit = 0;
+            if (some_in_memory && at + lane < GPULOSSI_DIGITS)
+                digit += take_number((uint64_t *)&from[at + lane]);
+            if (at + lane < GPULOSSI_DIGITS)
                 digits[at + lane] = digit;
-            }
             uint32_t used = __ballot_sync(0xffffffffu, digit != 0 && at + lane < GPULOSSI_DIGIT_NAN);
             if (used != 0) {
                 lowest = min(lowest, at + __ffs((int)used) - 1);
@@ -305,6 +300,7 @@ template <int n_sums, int n_counts> struct Total {
     enum { kSums = n_sums, kCounts = n_counts };
     Exact sums[n_sums];
     int64_t counts[n_counts];
+    int64_t far; /* whether something went to memory at once, as a number, which leaves no bytes of a total undefined */
 
     DEVICE Total zero() {
         Total t;
@@ -314,48 +310,87 @@ template <int n_sums, int n_counts> struct Total {
 #pragma unroll
         for (int i = 0; i < n_counts; i++)
             t.counts[i] = 0;
+        t.far = 0;
         return t;
     }
 
-    /* Adds up all blocks. True in the first warp of the block that finishes last, which is to take the results; it has what
-     * has not gone through memory, as nothing of a lone block does. All threads of the block call. */
-    __device__ __forceinline__ bool last(gpulossi_scratch *scratch) {
-        __shared__ Total of_warp[kWarps];
-        uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, warps = blockDim.x / kLanes;
-        fold_warp();
-        if (lane == 0)
-            of_warp[warp] = *this;
-        __syncwarp(); /* before the barrier of all, which a warp should come to whole */
-        __syncthreads();
-        if (warp != 0)
-            return false;
-        *this = zero();
-        if (lane < warps)
-            *this = of_warp[lane];
-        return last_of_warp(scratch);
+    __device__ __forceinline__ void add(int sum, double x, gpulossi_scratch *scratch) {
+        if (sums[sum].add(x))
+            return;
+        far = 1;
+        Exact::add_digits(x, scratch->digits[sum]);
     }
-    /* The same of a block whose first warp has it all, and calls. */
-    __device__ __forceinline__ bool last_of_warp(gpulossi_scratch *scratch) {
-        bool is_last = false;
+    __device__ __forceinline__ void count_bad(gpulossi_scratch *scratch, uint64_t bad) {
+        atomicAdd((unsigned long long *)&scratch->bad_targets, (unsigned long long)bad);
+        far = 1;
+    }
+    __device__ __forceinline__ void add(const Total &other) {
+#pragma unroll
+        for (int i = 0; i < n_sums; i++)
+            sums[i].add_integer(other.sums[i].low, other.sums[i].high);
+#pragma unroll
+        for (int i = 0; i < n_counts; i++)
+            counts[i] += other.counts[i];
+        far |= other.far;
+    }
+
+    /* What blocks tell each other at the end, a word a lane: the digits of each sum, the counts, and who has been to memory.
+     * Each block adds its words to those of the others, and in their upper bits that it was there, so that one trip to
+     * memory tells who is the last, and tells that one everything. There are less than 2^15 blocks; what they add to a word
+     * is not negative, and less than 2^48. */
+    enum {
+        kFirstCount = n_sums * Exact::kOwnDigits,
+        kFar = kFirstCount + n_counts,
+        kWords,
+        kBlocksShift = 48,
+        kAbove = 33 /* log2 of what makes a highest digit positive */
+    };
+    static_assert(kWords <= GPULOSSI_WORDS, "the scratch has room");
+
+    /* Adds up all blocks. True in the block that is the last, which is to take the results: its lanes have the words of all
+     * then. The first warp of a block, which has it all, calls. */
+    __device__ __forceinline__ bool last(gpulossi_scratch *scratch, bool prepared, int64_t &word) {
+        uint32_t lane = threadIdx.x % kLanes;
         __syncwarp();
         fold_warp();
-        if (gridDim.x == 1)
-            return true;
-        if (threadIdx.x == 0) {
-#pragma unroll
-            for (int i = 0; i < n_sums; i++)
-                sums[i].flush(scratch->digits[i]);
-#pragma unroll
-            for (int i = 0; i < n_counts; i++)
-                if (counts[i] != 0)
-                    atomicAdd((unsigned long long *)&scratch->counts[i], (unsigned long long)counts[i]);
+        if (far)
             order();
-            is_last = count_up(&scratch->blocks_done, gridDim.x) == gridDim.x - 1;
+        word = lane == kFar ? far : 0;
+#pragma unroll
+        for (int i = 0; i < (int)kFirstCount; i++)
+            word = lane == i ? sums[i / Exact::kOwnDigits].digit(i % Exact::kOwnDigits) : word;
+#pragma unroll
+        for (int i = 0; i < n_counts; i++)
+            word = lane == kFirstCount + i ? counts[i] : word;
+        bool counts_too = prepared && lane >= kFirstCount && lane < kFar;
+        int64_t earlier = 0; /* what the kernel before has counted */
+        if (counts_too)
+            earlier = (int64_t)scratch->counts[lane - kFirstCount];
+        if (gridDim.x > 1) {
+            bool highest = lane < kFirstCount && lane % Exact::kOwnDigits == Exact::kOwnDigits - 1;
+            int64_t above = highest ? (int64_t)1 << kAbove : 0;
+            uint64_t all = 0;
+            if (lane < kWords) {
+                uint64_t mine = (uint64_t)(word + above) + ((uint64_t)1 << kBlocksShift);
+                all = atomicAdd((unsigned long long *)&scratch->words[lane], (unsigned long long)mine) + mine;
+            }
+            if (__shfl_sync(0xffffffffu, (uint32_t)(all >> kBlocksShift), 0) != gridDim.x)
+                return false;
+            if (lane < kWords) {
+                /* The others' words are under way at least. */
+                while (all >> kBlocksShift != gridDim.x)
+                    all = *(volatile uint64_t *)&scratch->words[lane];
+                scratch->words[lane] = 0;
+            }
+            word = (int64_t)(all & (((uint64_t)1 << kBlocksShift) - 1)) - above * gridDim.x;
+            far = __shfl_sync(0xffffffffu, (uint32_t)word, kFar) != 0;
+            if (far)
+                order();
         }
-        is_last = __shfl_sync(0xffffffffu, is_last, 0);
-        order();
-        *this = zero();
-        return is_last;
+        if (counts_too)
+            scratch->counts[lane - kFirstCount] = 0;
+        word += earlier;
+        return true;
     }
 
   private:
@@ -375,6 +410,7 @@ template <int n_sums, int n_counts> struct Total {
                 counts[i] += __shfl_xor_sync(0xffffffffu, (long long)counts[i], distance);
 #endif
         }
+        far = __any_sync(0xffffffffu, far != 0);
     }
 };
 
@@ -393,44 +429,47 @@ template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double c
     return p.flags & GPULOSSI_PREPARED ? scale / counted : scale;
 }
 
-/* What all blocks have summed becomes the loss; the first warp of the last block calls, with what has not gone through
- * memory. */
+/* What all blocks have summed becomes the loss; the first warp of the last block calls. */
 template <class Loss>
-DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch, const typename Loss::Totals &rest) {
+DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch, bool some_in_memory, int64_t word) {
     typedef typename Loss::Totals Totals;
     __shared__ double sums[Totals::kSums];
+    int64_t counts[Totals::kCounts];
 #pragma unroll 1
     for (int i = 0; i < Totals::kSums; i++) {
-        Exact own = rest.sums[0];
         double sum = 0;
-#pragma unroll
-        for (int k = 1; k < Totals::kSums; k++)
-            own = i == k ? rest.sums[k] : own;
         __syncwarp();
         if (loss.wants(i))
-            sum = Exact::take(scratch->digits[i], own);
+            sum = Exact::take(scratch->digits[i], some_in_memory, word, i * Exact::kOwnDigits);
         if (threadIdx.x == 0)
             sums[i] = sum;
     }
-    if (threadIdx.x == 0) {
-        int64_t counts[Totals::kCounts];
 #pragma unroll
-        for (int i = 0; i < Totals::kCounts; i++)
-            counts[i] = take_number(&scratch->counts[i]) + rest.counts[i];
+    for (int i = 0; i < Totals::kCounts; i++)
+        counts[i] = __shfl_sync(0xffffffffu, (long long)word, Totals::kFirstCount + i);
+    if (threadIdx.x == 0)
         loss.conclude(sums, counts);
-    }
 }
 
-/* The last step of every kernel ... */
-template <class Loss> DEVICE void end(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
-    if (loss.concludes() && total.last(scratch))
-        conclude(loss, scratch, total);
-}
-/* ... where the first warp of a block has it all, and calls. */
+/* The last step of every kernel, where the first warp of a block has it all, and calls ... */
 template <class Loss>
 DEVICE void end_of_warp(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
-    if (loss.concludes() && total.last_of_warp(scratch))
-        conclude(loss, scratch, total);
+    int64_t word;
+    let_next_begin();
+    if (loss.concludes() && total.last(scratch, loss.prepared(), word))
+        conclude(loss, scratch, total.far, word);
+}
+/* ... and where each thread has left its own in shared memory. */
+template <class Loss>
+DEVICE void end(const Loss &loss, gpulossi_scratch *scratch, const typename Loss::Totals *totals) {
+    __syncthreads();
+    if (threadIdx.x >= kLanes)
+        return;
+    typename Loss::Totals total = totals[threadIdx.x];
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x + kLanes; i < GPULOSSI_BLOCK; i += kLanes)
+        total.add(totals[i]);
+    end_of_warp(loss, scratch, total);
 }
 
 #endif

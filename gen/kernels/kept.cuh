@@ -103,8 +103,7 @@ template <class E> class Kept {
     }
     /* Where a block has vector v of its own. */
     DEVICE uint4 *slot(uint32_t number, int v) {
-        extern __shared__ uint4 stash[];
-        return &stash[place(number) * (kWorkers * kChunk) + (uint32_t)v];
+        return &stash_of_block()[place(number) * (kWorkers * kChunk) + (uint32_t)v];
     }
     /* The mass of a class before smoothing. */
     __device__ __forceinline__ float weight(int64_t c) const {

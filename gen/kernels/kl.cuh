@@ -335,7 +335,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         if (p.rows.loss_rows)
             ((N *)p.rows.loss_rows)[u.row] = (N)u.sum;
         if (p.rows.loss)
-            total.sums[0].add(u.sum, ((gpulossi_scratch *)p.rows.scratch)->digits[0]);
+            total.add(GPULOSSI_SUM_LOSS, u.sum, (gpulossi_scratch *)p.rows.scratch);
     }
 
     __device__ __forceinline__ bool writes() const {
@@ -350,6 +350,9 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     }
     __device__ __forceinline__ bool concludes() const {
         return p.rows.loss != 0;
+    }
+    __device__ __forceinline__ bool prepared() const {
+        return false;
     }
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *) const {
         *(N *)p.rows.loss = (N)(sums[0] / divisor_of<N>(p.rows));

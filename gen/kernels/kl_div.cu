@@ -47,5 +47,6 @@ typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;
 
 extern "C" __global__ void __launch_bounds__(GPULOSSI_BLOCK, Kernel::blocks)
     MODULE_ENTRY(const __grid_constant__ Kernel::Params p) {
+    wait_for_earlier();
     Kernel::run(p);
 }

@@ -38,12 +38,13 @@ template <class N, class Params> struct Masked {
         if (p.rows.loss_rows)
             ((N *)p.rows.loss_rows)[row] = (N)loss;
         if (p.rows.loss)
-            total.sums[GPULOSSI_SUM_LOSS].add(loss, scratch()->digits[GPULOSSI_SUM_LOSS]);
-        if ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !(p.rows.flags & GPULOSSI_PREPARED))
+            total.add(GPULOSSI_SUM_LOSS, loss, scratch());
+        if ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared())
             total.counts[GPULOSSI_COUNT_ROWS] += !out;
     }
     __device__ __forceinline__ bool wants(int) const { return p.rows.loss != 0; }
-    __device__ __forceinline__ bool concludes() const { return p.rows.loss || (p.rows.flags & GPULOSSI_PREPARED); }
+    __device__ __forceinline__ bool prepared() const { return p.rows.flags & GPULOSSI_PREPARED; }
+    __device__ __forceinline__ bool concludes() const { return p.rows.loss || prepared(); }
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         double rows = (double)counts[GPULOSSI_COUNT_ROWS];
         if (p.rows.loss)

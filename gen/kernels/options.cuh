@@ -253,6 +253,9 @@ template <class E, bool kSoft> struct Options {
     __device__ __forceinline__ bool concludes() const {
         return terms.concludes();
     }
+    __device__ __forceinline__ bool prepared() const {
+        return terms.prepared();
+    }
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         terms.conclude(sums, counts);
     }

@@ -123,8 +123,7 @@ template <class E> class Packed {
         return arrivals[threadIdx.x / kLanes][step % kSteps];
     }
     DEVICE char *slots() {
-        extern __shared__ uint4 stash[];
-        return (char *)stash;
+        return (char *)stash_of_block();
     }
     /* Where in the slots of the block that of a stretch begins. */
     DEVICE int slot(uint32_t step) {
@@ -565,7 +564,7 @@ template <class E> class Packed {
         Packed packed(p);
         totals[threadIdx.x] = Loss::Totals::zero();
         packed.all(totals[threadIdx.x]);
-        end(packed.loss, packed.loss.scratch(), totals[threadIdx.x]);
+        end(packed.loss, packed.loss.scratch(), totals);
     }
 };
 

@@ -328,7 +328,7 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
             if (live && group.rank == 0)
                 pairs.finish(row, r.out, r.out ? 0.0 : sums.f * (double)r.term_scale, totals[threadIdx.x]);
         }
-        end(pairs, pairs.scratch(), totals[threadIdx.x]);
+        end(pairs, pairs.scratch(), totals);
     }
 
   private:

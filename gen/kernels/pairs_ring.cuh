@@ -95,9 +95,9 @@ template <class Loss, int K, int kTimes> class PairsRing {
 
     __device__ __forceinline__ explicit PairsRing(const Params &p) : p(p), loss(p) {
         __shared__ Arrival of_block[kWarps][kPlaces];
-        extern __shared__ uint4 stash[];
         arrivals = of_block[threadIdx.x / kLanes][0].address();
-        slots = (uint32_t)__cvta_generic_to_shared(&stash[(int)(threadIdx.x / kLanes) * kPlaces * (A * kChunk)]);
+        slots =
+            (uint32_t)__cvta_generic_to_shared(&stash_of_block()[(int)(threadIdx.x / kLanes) * kPlaces * (A * kChunk)]);
         keep(slots);
         if (lane() == 0) {
             Seldom &own = seldom();
@@ -120,7 +120,8 @@ template <class Loss, int K, int kTimes> class PairsRing {
         return (int)(p.rows.slots / (K * kTimes));
     }
     DEVICE int steps_of(const Params &p, int warps) {
-        int64_t most = p.rows.flags & GPULOSSI_EVEN ? p.rows.classes + W - 1 : p.rows.classes + 2 * (W - 1);
+        int64_t most =
+            p.rows.classes + W - 1 + (p.rows.flags & GPULOSSI_EVEN ? 0 : kLine / (int)sizeof(typename E::Bits) - 1);
         int step = kChunk * warps;
         return ((int)(most / W) + step - 1) / step;
     }
@@ -148,7 +149,8 @@ template <class Loss, int K, int kTimes> class PairsRing {
         return (step * seldom().warps + seldom().warp) * kChunk;
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
-        return p.rows.flags & GPULOSSI_EVEN ? Cut<E>(0, p.rows.classes) : Cut<E>(loss.array(0, row), p.rows.classes);
+        return p.rows.flags & GPULOSSI_EVEN ? Cut<E>(0, p.rows.classes)
+                                            : Cut<E>(loss.array(0, row), p.rows.classes, kLine);
     }
 
     /* Asks for as many steps of the rows that are known as there is room for. Nobody in the warp uses what was freed. */
@@ -455,10 +457,8 @@ template <class Loss, int K, int kTimes> class PairsRing {
         if (threadIdx.x < kLanes)
             totals[threadIdx.x] = Totals::zero();
         ring.rows(totals);
-        Totals mine = Totals::zero();
         if (threadIdx.x < kLanes)
-            mine = totals[threadIdx.x];
-        end(ring.loss, (gpulossi_scratch *)p.rows.scratch, mine);
+            end_of_warp(ring.loss, (gpulossi_scratch *)p.rows.scratch, totals[threadIdx.x]);
     }
 };
 

@@ -164,14 +164,14 @@ template <class E> struct Plain {
         if (p.rows.loss_rows)
             ((N *)p.rows.loss_rows)[u.row] = loss;
         if (u.target == kBad && p.bad_targets)
-            atomicAdd((unsigned long long *)&scratch()->bad_targets, 1ull);
-        if ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !(p.rows.flags & GPULOSSI_PREPARED))
+            total.count_bad(scratch(), 1);
+        if ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared())
             total.counts[GPULOSSI_COUNT_ROWS] += u.target != kIgnored;
         return loss;
     }
     __device__ __forceinline__ void add(double losses, Totals &total) const {
         if (p.rows.loss)
-            total.sums[GPULOSSI_SUM_LOSS].add(losses, scratch()->digits[GPULOSSI_SUM_LOSS]);
+            total.add(GPULOSSI_SUM_LOSS, losses, scratch());
     }
     __device__ __forceinline__ void finish(const Unfinished &u, Totals &total) const {
         N loss = result(u, total);
@@ -230,8 +230,11 @@ template <class E> struct Plain {
     __device__ __forceinline__ bool wants(int) const {
         return p.rows.loss != 0;
     }
+    __device__ __forceinline__ bool prepared() const {
+        return p.rows.flags & GPULOSSI_PREPARED;
+    }
     __device__ __forceinline__ bool concludes() const {
-        return p.rows.loss || p.bad_targets || (p.rows.flags & GPULOSSI_PREPARED);
+        return p.rows.loss || p.bad_targets || prepared();
     }
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         double rows = (double)counts[GPULOSSI_COUNT_ROWS];

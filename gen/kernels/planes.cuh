@@ -385,7 +385,10 @@ template <class E> struct Planes {
                 planes.write();
             queue.advance();
         }
-        end(loss, loss.scratch(), total);
+        __syncthreads();
+        Totals *totals = (Totals *)desk;
+        totals[threadIdx.x] = total;
+        end(loss, loss.scratch(), totals);
     }
 };
 

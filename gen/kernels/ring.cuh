@@ -115,8 +115,13 @@ template <class E, class Team, int K, int kSteps> class Ring {
                 arrival(i).begin();
         __syncwarp();
     }
+    /* Whether all rows begin on a line. Where they do not, vectors are counted from a line on, so that copies begin on lines
+     * at both ends. */
+    DEVICE bool on_lines(const Params &p) {
+        return (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % kLine == 0;
+    }
     DEVICE int steps_of(const Params &p, const Team &team) {
-        int64_t most = p.rows.flags & GPULOSSI_EVEN ? p.rows.classes + W - 1 : p.rows.classes + 2 * (W - 1);
+        int64_t most = p.rows.classes + W - 1 + (on_lines(p) ? 0 : kLine / (int)sizeof(Bits) - 1);
         int step = kChunk * team.warps;
         return p.lse_in && !p.rows.grad ? 0 : ((int)(most / W) + step - 1) / step;
     }
@@ -127,15 +132,14 @@ template <class E, class Team, int K, int kSteps> class Ring {
     }
     /* The slots of a warp for a step. */
     DEVICE uint4 *slots(uint32_t step) {
-        extern __shared__ uint4 stash[];
-        return &stash[(threadIdx.x / kLanes * kSteps + step % kSteps) * kChunk];
+        return &stash_of_block()[(threadIdx.x / kLanes * kSteps + step % kSteps) * kChunk];
     }
     /* The first vector of this warp in a step of a row. */
     __device__ __forceinline__ int vector(int step) const {
         return (step * team.warps + team.warp) * kChunk;
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
-        return p.rows.flags & GPULOSSI_EVEN ? Cut<E>(0, p.rows.classes) : Cut<E>(loss.array(0, row), p.rows.classes);
+        return on_lines(p) ? Cut<E>(0, p.rows.classes) : Cut<E>(loss.array(0, row), p.rows.classes, kLine);
     }
 
     /* Asks for as many steps of the rows that are known as there is room for. Nobody in the warp uses what was freed. */
@@ -183,8 +187,9 @@ template <class E, class Team, int K, int kSteps> class Ring {
         Edge edge;
         int64_t row = tile < queue.tiles ? tile : 0;
         Cut<E> cut = cut_of(row);
-        edge.vector = team.rank == 0 ? 0 : cut.vectors - 1;
-        if (tile >= queue.tiles || team.rank > 1 || cut.whole(edge.vector) || (team.rank == 1 && edge.vector == 0))
+        edge.vector = team.rank == 0 ? cut.lead - 1 : cut.vectors - 1;
+        if (tile >= queue.tiles || team.rank > 1 ||
+            (team.rank == 0 ? cut.head % W == 0 : edge.vector < cut.lead || cut.whole(edge.vector)))
             edge.vector = -1;
         if (edge.vector >= 0) {
             int64_t first = cut.first(edge.vector);
@@ -349,7 +354,7 @@ template <class E, class Team, int K, int kSteps> class Ring {
         Ring ring(p);
         totals[threadIdx.x] = Loss::Totals::zero();
         ring.rows(totals[threadIdx.x]);
-        end(ring.loss, ring.loss.scratch(), totals[threadIdx.x]);
+        end(ring.loss, ring.loss.scratch(), totals);
     }
 };
 

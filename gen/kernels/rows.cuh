@@ -220,7 +220,7 @@ template <class Loss> struct Schedule {
             if (live && loss.writes())
                 write_held(loss, cut, r, group.rank, group.size, x, &picked[turn ^ 1][group.number]);
         }
-        end(loss, (gpulossi_scratch *)p.rows.scratch, totals[threadIdx.x]);
+        end(loss, (gpulossi_scratch *)p.rows.scratch, totals);
     }
 
     /* A row is read in steps of K vectors a thread, and a second time for the gradient where it needs the state. */
@@ -269,7 +269,7 @@ template <class Loss> struct Schedule {
                     loss.write(cut, r, at, group.size, x, to);
                 }
         }
-        end(loss, (gpulossi_scratch *)p.rows.scratch, totals[threadIdx.x]);
+        end(loss, (gpulossi_scratch *)p.rows.scratch, totals);
     }
 };
 

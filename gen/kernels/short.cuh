@@ -152,7 +152,7 @@ template <class E> struct Short {
             queue.advance();
             __syncthreads();
         }
-        end(loss, loss.scratch(), total);
+        end(loss, loss.scratch(), totals);
     }
 };
 

@@ -296,12 +296,12 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             if (live && group.rank == 0) {
                 double loss = r.out ? 0.0 : sums.bad ? CUDART_NAN : (d.f + bucket) * sparse.weight(row);
                 if (sums.bad && p.bad_indices)
-                    atomicAdd((unsigned long long *)&sparse.scratch()->bad_targets, (unsigned long long)sums.bad);
+                    totals[threadIdx.x].count_bad(sparse.scratch(), sums.bad);
                 sparse.finish(row, r.out, loss, totals[threadIdx.x]);
             }
             rows.queue.advance();
         }
-        end(sparse, sparse.scratch(), totals[threadIdx.x]);
+        end(sparse, sparse.scratch(), totals);
     }
 };
 

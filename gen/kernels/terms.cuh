@@ -239,7 +239,7 @@ template <class N, class R, Caller kCaller> struct Terms {
         } else if (has_indices() && r.target == kBad) {
             loss = z = Limits<N>::nan();
             if (p.bad_targets)
-                atomicAdd((unsigned long long *)&scratch()->bad_targets, 1ull);
+                total.count_bad(scratch(), 1);
         }
         if (p.lse)
             ((R *)p.lse)[r.row] = (R)lse;
@@ -252,11 +252,12 @@ template <class N, class R, Caller kCaller> struct Terms {
 #pragma unroll 1
         for (int i = 0; i < Totals::kSums; i++) /* the long code of a sum is there once */
             if (wants(i))
-                total.sums[i].add(i == GPULOSSI_SUM_LOSS          ? (double)loss
-                                  : i == GPULOSSI_SUM_Z_LOSS      ? (double)z
-                                  : !soft() && r.target == kClass ? (double)class_weight(read_target(p, r.row))
-                                                                  : 0.0,
-                                  scratch()->digits[i]);
+                total.add(i,
+                          i == GPULOSSI_SUM_LOSS          ? (double)loss
+                          : i == GPULOSSI_SUM_Z_LOSS      ? (double)z
+                          : !soft() && r.target == kClass ? (double)class_weight(read_target(p, r.row))
+                                                          : 0.0,
+                          scratch());
         if (finds_best())
             finish_best(r, s, x_y, total);
     }

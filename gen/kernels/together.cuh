@@ -211,7 +211,8 @@ template <class E> struct Together {
         typename Loss::Totals mine = Loss::Totals::zero();
         if (threadIdx.x == 0)
             mine = total;
-        end(loss, (gpulossi_scratch *)p.rows.scratch, mine);
+        if (threadIdx.x < kLanes)
+            end_of_warp(loss, (gpulossi_scratch *)p.rows.scratch, mine);
     }
 };
 

@@ -111,8 +111,10 @@ if cuda_headers; then
         reject "a struct in another order" "CUlaunchConfig.gridDimX" prototypes
     altered '/^typedef struct gpulossi_launch_attribute/,/^}/s/int unused;//' &&
         reject "a struct without its padding" "CUlaunchAttribute.value" prototypes
+    altered 's/GPULOSSI_CU_LAUNCH_DEPENDENT = 6/GPULOSSI_CU_LAUNCH_DEPENDENT = 5/' &&
+        reject "another attribute of a launch" "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC" prototypes
 else
-    skipped=$((skipped + 8)) && echo "  skipped: prototypes, no CUDA toolkit found"
+    skipped=$((skipped + 9)) && echo "  skipped: prototypes, no CUDA toolkit found"
 fi
 
 # What the host programs end with is what tests/host/run.sh says, also when one dies before it has said anything.

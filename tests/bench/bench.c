@@ -270,22 +270,28 @@ static int call_and_wait(int (*call)(void)) {
            bench_check("cuEventSynchronize", bench.timing.event_synchronize(bench.events[0][0]));
 }
 
-/* The calls are queued before the first is waited for: what is timed is the GPU, not how soon it hears of a call. While a
- * kernel is loaded the GPU is idle, and takes a while to come back to its speed. */
+/* The calls are queued before the first is waited for: what is timed is the GPU, not how soon it hears of a call. A run is
+ * of as many calls in a row as take a millisecond, as a program's work is queued: a time between calls would keep them
+ * apart. While a kernel is loaded the GPU is idle, and takes a while to come back to its speed. */
 int bench_median(int (*call)(void), int warm_up, int runs, double *milliseconds) {
     float times[BENCH_MOST_RUNS];
     double end;
-    int i;
+    int calls = 0, in_a_row, i, k;
     if (call_and_wait(call))
         return 1;
-    end = seconds() + 1e-3 * warm_up;
-    while (seconds() < end)
+    for (end = seconds() + 1e-3 * warm_up; seconds() < end; calls++)
         if (call_and_wait(call))
             return 1;
-    for (i = 0; i < runs; i++)
-        if (bench_check("cuEventRecord", bench.timing.event_record(bench.events[i][0], NULL)) || call() ||
-            bench_check("cuEventRecord", bench.timing.event_record(bench.events[i][1], NULL)))
+    in_a_row = calls > warm_up ? calls / warm_up : 1;
+    for (i = 0; i < runs; i++) {
+        if (bench_check("cuEventRecord", bench.timing.event_record(bench.events[i][0], NULL)))
             return 1;
+        for (k = 0; k < in_a_row; k++)
+            if (call())
+                return 1;
+        if (bench_check("cuEventRecord", bench.timing.event_record(bench.events[i][1], NULL)))
+            return 1;
+    }
     if (bench_check("cuEventSynchronize", bench.timing.event_synchronize(bench.events[runs - 1][1])))
         return 1;
     for (i = 0; i < runs; i++)
@@ -293,7 +299,7 @@ int bench_median(int (*call)(void), int warm_up, int runs, double *milliseconds)
                         bench.timing.event_elapsed(&times[i], bench.events[i][0], bench.events[i][1])))
             return 1;
     qsort(times, (size_t)runs, sizeof times[0], by_time);
-    *milliseconds = times[runs / 2];
+    *milliseconds = times[runs / 2] / in_a_row;
     return 0;
 }
 

@@ -26,7 +26,7 @@ READ, COPY, BLEND = range(3)
 LOSS, BOTH, BACKWARD = 1, 2, 3
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 STORED_AS = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "<i2"}
-WARM_UP, WARM_UP_SECONDS, RUNS = 3, 0.03, 30
+WARM_UP, WARM_UP_MILLISECONDS, RUNS = 3, 30, 30
 BATCHES, GRAPH_CALLS = 10, 20
 LOG_2 = 0.6931471805599453
 
@@ -93,21 +93,24 @@ def tensors(bench, cell):
 
 
 def measure(call):
-    """The median of calls that are queued before the first is waited for, as bench.c does it."""
+    """The median of runs that are queued before the first is waited for, of calls in a row, as bench.c does it."""
     for _ in range(WARM_UP):
         call()
     torch.cuda.synchronize()
-    end = time.perf_counter() + WARM_UP_SECONDS
+    end, calls = time.perf_counter() + 1e-3 * WARM_UP_MILLISECONDS, 0
     while time.perf_counter() < end:
         call()
         torch.cuda.synchronize()
+        calls += 1
+    in_a_row = max(1, calls // WARM_UP_MILLISECONDS)
     runs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(RUNS)]
     for start, end in runs:
         start.record()
-        call()
+        for _ in range(in_a_row):
+            call()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in runs)
+    return statistics.median(start.elapsed_time(end) for start, end in runs) / in_a_row
 
 
 def with_options(weight):

@@ -144,12 +144,12 @@ static int launch_clusters(const gpulossi_kernel *kernel, unsigned size) {
     int64_t step = GPULOSSI_BLOCK * GPULOSSI_VECTORS_STREAMED * (int64_t)size;
     int64_t slots = (plan.vectors + step - 1) / step * GPULOSSI_VECTORS_STREAMED, clusters = kernel->clusters[size];
     void *arguments[1] = {plan.parameters};
-    gpulossi_launch_attribute attribute;
+    gpulossi_launch_attribute attributes[GPULOSSI_LAUNCH_ATTRIBUTES];
     gpulossi_launch_config config;
     plan.rows->slots = (uint32_t)(slots < plan.room ? slots : plan.room);
     if (clusters > plan.rows->rows)
         clusters = plan.rows->rows;
-    config = gpulossi_cluster_config(&attribute, kernel, (unsigned)clusters, size, NULL);
+    config = gpulossi_config(attributes, kernel, (unsigned)clusters * size, kernel->threads, size, 0, NULL);
     return bench_check("cuLaunchKernelEx", driver->launch_ex(&config, kernel->function, arguments, NULL));
 }
 

@@ -86,6 +86,7 @@ FIELD(gpulossi_launch_attribute, id, CUlaunchAttribute, id)
 FIELD(gpulossi_launch_attribute, value, CUlaunchAttribute, value.clusterDim.x)
 FIELD(gpulossi_launch_attribute, value[1], CUlaunchAttribute, value.clusterDim.y)
 FIELD(gpulossi_launch_attribute, value[2], CUlaunchAttribute, value.clusterDim.z)
+FIELD(gpulossi_launch_attribute, value, CUlaunchAttribute, value.programmaticStreamSerializationAllowed)
 static_assert(sizeof(gpulossi_launch_config) == sizeof(CUlaunchConfig), "CUlaunchConfig");
 static_assert(sizeof(gpulossi_launch_attribute) == sizeof(CUlaunchAttribute), "CUlaunchAttribute");
 
@@ -109,6 +110,7 @@ VALUE(GPULOSSI_CU_FUNCTION_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_
 VALUE(GPULOSSI_CU_FUNCTION_SHARED_CARVEOUT, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
 VALUE(GPULOSSI_CU_FUNCTION_NON_PORTABLE_CLUSTER, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED)
 VALUE(GPULOSSI_CU_LAUNCH_CLUSTER, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+VALUE(GPULOSSI_CU_LAUNCH_DEPENDENT, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
 VALUE(GPULOSSI_CU_JIT_ERROR_LOG, CU_JIT_ERROR_LOG_BUFFER)
 VALUE(GPULOSSI_CU_JIT_ERROR_LOG_BYTES, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
 VALUE(GPULOSSI_CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING)

@@ -33,7 +33,8 @@ typedef struct fake_module {
     char *ptx; /* as it was given */
     char entry[64];
     int live, release_failed;
-    int is_new;       /* its text is for GPUs that have clusters, ... */
+    int waits;        /* its text waits for the kernel before it, by an instruction and not in a comment */
+    int is_new;       /* it is for GPUs that have clusters, ... */
     int keeps_rows;   /* it has rows in shared memory ... */
     int for_clusters; /* ... and is launched in them */
     int occupancies;  /* how often it was asked how many blocks a multiprocessor takes */
@@ -46,6 +47,7 @@ typedef struct fake_launched {
     char entry[64];
     unsigned grid, block, shared_bytes;
     unsigned cluster; /* blocks; 0: launched without clusters */
+    int dependent;    /* it may come to the GPU before the one before it has ended */
     struct CUstream_st *stream;
     union {
         gpulossi_rows rows; /* every parameter struct begins with it */
@@ -80,7 +82,8 @@ struct fake_driver {
     long fail_at;
     int fail_from_there_on;
     const char *fail_symbol;
-    int fail_attribute; /* of a device or a function: asking for it, or setting it */
+    const char *fail_entry; /* of a kernel: launching it */
+    int fail_attribute;     /* of a device or a function: asking for it, or setting it */
     int fail_code;
     long fail_malloc_at;
 

@@ -5,9 +5,41 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether a text has it as an instruction, at the beginning of a line. */
+static int has_instruction(const char *text, const char *instruction) {
+    const char *at;
+    for (at = strstr(text, instruction); at != NULL; at = strstr(at + 1, instruction)) {
+        const char *before = at;
+        while (before > text && before[-1] == ' ')
+            before--;
+        if (before > text && before[-1] == '\n')
+            return 1;
+    }
+    return 0;
+}
+
+static int has_part(const char *entry, const char *const *parts) {
+    for (; *parts != NULL; parts++)
+        if (strstr(entry, *parts) != NULL)
+            return 1;
+    return 0;
+}
+
+/* The oldest driver that takes a text. */
+static int driver_of(const char *ptx) {
+    return strncmp(ptx, ".version 6.", 11) == 0      ? 9000
+           : strncmp(ptx, ".version 7.0", 12) == 0   ? 11000
+           : strncmp(ptx, ".version 8.0\n", 13) == 0 ? 12000
+                                                     : 12010;
+}
+
 int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values) {
     int code = fake_begin("cuModuleLoadDataEx", NEEDS_CONTEXT);
+    static const char *const rows[] = {"_clustered_", "_kept_", "_ring_", "_packed_", NULL};
+    static const char *const clusters[] = {"_clustered_", "_kept_", NULL};
     const char *ptx = (const char *)image, *entry = strstr(ptx, ".entry ");
+    const char *line = strstr(ptx, ".target sm_");
+    const int target = line != NULL ? atoi(line + 11) : 0;
     fake_module *made = &fake.module[fake.modules];
     unsigned i;
     size_t log_bytes = 0;
@@ -22,12 +54,12 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
             fake_violate("cuModuleLoadDataEx with option %d", options[i]);
     if (fake.capturing)
         fake_violate("cuModuleLoadDataEx during capture");
-    if (strstr(ptx, ".target sm_") != NULL && atoi(strstr(ptx, ".target sm_") + 11) > 10 * fake.major + fake.minor)
+    if (target > 10 * fake.major + fake.minor)
         fake_violate("cuModuleLoadDataEx of a text for newer GPUs");
-    if (fake.driver_version < (strncmp(ptx, ".version 8.", 11) == 0   ? 12000
-                               : strncmp(ptx, ".version 7.", 11) == 0 ? 11000
-                                                                      : 9000))
+    if (fake.driver_version < driver_of(ptx))
         fake_violate("cuModuleLoadDataEx of a text for newer drivers");
+    if (has_instruction(ptx, "griddepcontrol.") && (target < 90 || driver_of(ptx) < 12000))
+        fake_violate("cuModuleLoadDataEx of a text with instructions of newer GPUs");
     if (entry == NULL || !fake_room(fake.modules, "modules"))
         code = 218;
     if (code != 0) {
@@ -38,12 +70,12 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     made->context = fake_current();
     made->live = 1;
     made->ptx = strdup(ptx);
-    made->is_new = strstr(ptx, "\n.target sm_90\n") != NULL;
+    made->waits = has_instruction(ptx, "griddepcontrol.wait;");
     made->shared_bytes_allowed = 48 * 1024;
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
-    made->keeps_rows = made->is_new && strstr(made->entry, "_block_rows_") == NULL;
-    made->for_clusters =
-        made->keeps_rows && strstr(made->entry, "_ring_") == NULL && strstr(made->entry, "_packed_") == NULL;
+    made->keeps_rows = has_part(made->entry, rows);
+    made->for_clusters = has_part(made->entry, clusters);
+    made->is_new = made->keeps_rows || strstr(made->entry, "_block_rows_") != NULL;
     *module = made;
     fake.modules++;
     return fake_end(0);
@@ -133,19 +165,34 @@ static size_t parameter_bytes(const char *entry) {
     return strstr(entry, "kl_div") ? sizeof(gpulossi_kl_div) : sizeof(gpulossi_cross_entropy);
 }
 
+/* The attributes of a launch, by what they are of; those that are not given have id 0. */
+typedef struct fake_attributes {
+    fake_attribute cluster, dependent;
+} fake_attributes;
+static fake_attributes attributes_of(const char *symbol, const fake_module *module, const fake_config *config) {
+    fake_attributes given;
+    unsigned i;
+    memset(&given, 0, sizeof given);
+    for (i = 0; i < config->attribute_count; i++) {
+        fake_attribute attribute, *of;
+        memcpy(&attribute, (const char *)config->attributes + i * sizeof attribute, sizeof attribute);
+        of = attribute.id == 4 ? &given.cluster : &given.dependent;
+        if ((attribute.id != 4 && attribute.id != 6) || of->id != 0)
+            fake_violate("%s of %s with attribute %d as number %u", symbol, module->entry, attribute.id, i + 1);
+        *of = attribute;
+    }
+    return given;
+}
+
 /* What a real driver checks of a launch in clusters, also when it is only asked about one. The size of the clusters, or
  * 0 where it takes none of that size. */
-static unsigned cluster_of(const char *symbol, const fake_module *module, const fake_config *config) {
-    fake_attribute attribute;
-    unsigned *cluster = attribute.value.cluster, size;
-    memset(&attribute, 0, sizeof attribute);
-    if (config->attribute_count == 1 && config->attributes != NULL)
-        memcpy(&attribute, config->attributes, sizeof attribute);
-    if (attribute.id != 4) {
+static unsigned cluster_of(const char *symbol, const fake_module *module, const fake_config *config,
+                           const fake_attribute *attribute) {
+    const unsigned *cluster = attribute->value.cluster, size = cluster[0];
+    if (attribute->id != 4) {
         fake_violate("%s of %s without the attribute of a cluster", symbol, module->entry);
         return 0;
     }
-    size = cluster[0];
     if (size < 1 || size > 16 || cluster[1] != 1 || cluster[2] != 1)
         fake_violate("%s with clusters of %u %u %u", symbol, size, cluster[1], cluster[2]);
     else if (config->grid[0] % size != 0)
@@ -154,6 +201,24 @@ static unsigned cluster_of(const char *symbol, const fake_module *module, const 
         fake_violate("%s with %u bytes where %u are allowed", symbol, config->shared_bytes,
                      module->shared_bytes_allowed);
     return size <= 8 || module->non_portable_allowed ? size : 0;
+}
+
+/* A kernel that may come before the one before it has ended must wait for that itself, which not every driver and GPU
+ * knows; and what waits may come sooner wherever that is known. */
+static int is_dependent(const char *symbol, const fake_module *module, const fake_attribute *attribute) {
+    if (attribute->id == 0) {
+        if (module->waits && fake.driver_version >= 12030)
+            fake_violate("%s of %s, which waits for nothing", symbol, module->entry);
+        return 0;
+    }
+    if (attribute->value.dependent != 1)
+        fake_violate("%s of %s, dependent by %d", symbol, module->entry, attribute->value.dependent);
+    if (!module->waits)
+        fake_violate("%s of %s, which does not wait", symbol, module->entry);
+    if (fake.driver_version < 12030 || fake.major < 9)
+        fake_violate("%s of %s, dependent on %d.%d with driver %d", symbol, module->entry, fake.major, fake.minor,
+                     fake.driver_version);
+    return 1;
 }
 
 static int active_clusters(const fake_config *config, unsigned size) {
@@ -179,10 +244,13 @@ int fake_active_clusters(int *clusters, void *function, const void *config) {
     static const char symbol[] = "cuOccupancyMaxActiveClusters";
     int code = fake_begin(symbol, NEEDS_CONTEXT);
     const fake_config *asked = (const fake_config *)config;
-    unsigned size = cluster_of(symbol, (fake_module *)function, asked);
+    const fake_attributes given = attributes_of(symbol, (fake_module *)function, asked);
+    unsigned size = cluster_of(symbol, (fake_module *)function, asked, &given.cluster);
     const unsigned threads = strstr(((fake_module *)function)->entry, "_kept_") != NULL ? 576 : 256;
     if (asked->block[0] != threads || asked->shared_bytes != ((fake_module *)function)->shared_bytes_allowed)
         fake_violate("%s of %u threads with %u bytes", symbol, asked->block[0], asked->shared_bytes);
+    if (given.dependent.id != 0)
+        fake_violate("%s of %s, dependent", symbol, ((fake_module *)function)->entry);
     if (code == 0 && size == 0)
         code = 912;
     if (code == 0)
@@ -195,7 +263,9 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     fake_module *module = (fake_module *)function;
     fake_launched *made = &fake.launch[fake.launches];
     const unsigned *grid = config->grid, *block = config->block;
-    unsigned cluster = module->for_clusters ? cluster_of(symbol, module, config) : 0;
+    const fake_attributes given = attributes_of(symbol, module, config);
+    const unsigned cluster = module->for_clusters ? cluster_of(symbol, module, config, &given.cluster) : 0;
+    const int dependent = is_dependent(symbol, module, &given.dependent);
     if (!module->live)
         fake_violate("%s of an unloaded module", symbol);
     if (fake_depth() > 0 && module->context != fake_current())
@@ -205,8 +275,14 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     if (grid[0] == 0 || grid[1] != 1 || grid[2] != 1 || block[0] == 0 || block[1] != 1 || block[2] != 1)
         fake_violate("%s with grid %u %u %u, block %u %u %u", symbol, grid[0], grid[1], grid[2], block[0], block[1],
                      block[2]);
-    if (!module->for_clusters && strcmp(symbol, "cuLaunchKernel") != 0)
-        fake_violate("%s of %s", symbol, module->entry);
+    if (!module->for_clusters && given.cluster.id != 0)
+        fake_violate("%s of %s in clusters", symbol, module->entry);
+    if (config->attribute_count == 0 && strcmp(symbol, "cuLaunchKernel") != 0)
+        fake_violate("%s of %s without attributes", symbol, module->entry);
+    if (fake.fail_entry != NULL && strcmp(module->entry, fake.fail_entry) == 0) {
+        fake.failed = symbol;
+        code = fake.fail_code;
+    }
     if (config->shared_bytes > module->shared_bytes_allowed)
         fake_violate("%s of %s with %u bytes", symbol, module->entry, config->shared_bytes);
     if (module->for_clusters && (cluster == 0 || (cluster > 1 && active_clusters(config, cluster) == 0)))
@@ -219,6 +295,7 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     made->block = block[0];
     made->shared_bytes = config->shared_bytes;
     made->cluster = cluster;
+    made->dependent = dependent;
     made->stream = config->stream;
     memcpy(&made->parameters, parameters[0], parameter_bytes(module->entry));
     check_scratch(made->parameters.rows.scratch, config->stream);

@@ -23,6 +23,7 @@ typedef struct fake_attribute {
     union {
         char pad[64];
         unsigned cluster[3];
+        int dependent;
     } value;
 } fake_attribute;
 typedef struct fake_config {

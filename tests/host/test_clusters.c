@@ -380,9 +380,9 @@ static void devices_without_clusters(void **state) {
     expect_no_clusters(__LINE__);
     fake.shared_optin = 65536; /* the slots and nothing else */
     expect_no_clusters(__LINE__);
-    fake.shared_optin = 76 * 1024 - 1;
+    fake.shared_optin = 77 * 1024 - 1;
     expect_no_clusters(__LINE__);
-    fake.shared_optin = 76 * 1024;
+    fake.shared_optin = 77 * 1024;
     expect_some_clusters();
 }
 
@@ -395,7 +395,7 @@ static int loaded_rings(void) {
 
 /* A ring takes more than clusters do. Without it, rows are held as far as a block can; longer ones go to clusters. */
 static void devices_without_a_ring(void **state) {
-    static const int enough[] = {76 * 1024, 108 * 1024 - 1, 108 * 1024};
+    static const int enough[] = {77 * 1024, 109 * 1024 - 1, 109 * 1024};
     int i;
     (void)state;
     for (i = 0; i < 3; i++) {
@@ -456,9 +456,9 @@ static void shared_memory_of_every_kernel(void **state) {
 }
 
 /* A ring is launched with the whole of its memory, as a kernel without clusters. */
-static void shared_memory_of_a_ring(void **state) {
+static void expect_a_ring(void) {
     gpuloss_cross_entropy_desc d = rows_of(1000, 2000);
-    (void)state;
+    fake.launches = 0;
     context = new_context();
     d.logits_stride = d.classes + 1;
     expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
@@ -471,6 +471,13 @@ static void shared_memory_of_a_ring(void **state) {
     assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
     assert_int_equal(fake.launch[0].shared_bytes, 0);
     gpuloss_destroy(context);
+}
+
+static void shared_memory_of_a_ring(void **state) {
+    (void)state;
+    expect_a_ring();
+    fake.driver_version = 12020;
+    expect_a_ring();
 }
 
 /* A kernel that is not given its shared memory is no use: the call says so, and the next one tries again. */
@@ -502,25 +509,26 @@ static void shared_memory_is_refused(void **state) {
 }
 
 /* The rows have been counted by then: the count must not be found by the next launch. */
-static void a_launch_fails(void **state) {
+static void expect_clearing(void) {
     gpuloss_cross_entropy_desc ce = rows_of(1000, 5000);
     gpuloss_kl_div_desc kl = pairs_of(1000, 5000);
     int fills;
-    (void)state;
     context = new_context();
     GIVE_LABELS(&kl);
     PLAIN(1000, 5000, 132, 3, 8);
     PAIRS(1000, 2048, 396, 1, 8);
     fills = fake.fills;
-    fake.fail_symbol = "cuLaunchKernelEx";
+    fake.fail_entry = "gpuloss_cross_entropy_clustered_f32";
     expect_error(gpuloss_cross_entropy(context, &ce, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_cross_entropy",
                  "launching");
+    assert_string_equal(fake.failed, "cuLaunchKernelEx");
     assert_string_equal(last_launch()->entry, PREPARE_KERNEL);
     assert_int_equal(fake.prepares, 0);
     assert_int_equal(fake.fills, fills + 1);
     assert_int_equal(fake.fill[fills].base, last_launch()->parameters.rows.scratch);
     assert_int_equal(fake.fill[fills].bytes, sizeof(gpulossi_scratch));
     assert_ptr_equal(fake.fill[fills].stream, stream_number(1));
+    fake.fail_entry = "gpuloss_kl_div_logits_clustered_f32";
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "launching");
     assert_int_equal(fake.prepares, 0);
     assert_int_equal(fake.fills, fills + 2);
@@ -528,10 +536,17 @@ static void a_launch_fails(void **state) {
     kl = pairs_of(1000, 5000);
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "launching");
     assert_int_equal(fake.fills, fills + 2);
-    fake.fail_symbol = NULL;
+    fake.fail_entry = NULL;
     PLAIN(1000, 5000, 132, 3, 8);
     PAIRS(1000, 2048, 396, 1, 8);
     gpuloss_destroy(context);
+}
+
+static void a_launch_fails(void **state) {
+    (void)state;
+    expect_clearing();
+    fake.driver_version = 12020;
+    expect_clearing();
 }
 
 /* Shards, sparse teachers and what sums up shards have no kernels for clusters, however long their rows are. */

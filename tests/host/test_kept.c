@@ -124,11 +124,11 @@ static void gpus_that_keep_less(void **state) {
 
 static void gpus_that_keep_nothing(void **state) {
     (void)state;
-    fake.shared_optin = 204 * 1024 - 1;
+    fake.shared_optin = 205 * 1024 - 1;
     context = new_context();
     expect_not_kept(rows_of(GPULOSS_F32, 1000, 4096), __LINE__);
     gpuloss_destroy(context);
-    fake.shared_optin = 204 * 1024;
+    fake.shared_optin = 205 * 1024;
     context = new_context();
     KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
     gpuloss_destroy(context);

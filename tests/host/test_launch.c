@@ -362,14 +362,146 @@ static void empty_input(void **state) {
     gpuloss_destroy(context);
 }
 
+/* By either function of the driver. */
 static void on_the_stream_given(void **state) {
-    gpuloss_context *context = new_context();
-    gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    static const int drivers[] = {12020, 13000};
+    size_t i;
     (void)state;
-    expect_ok(gpuloss_cross_entropy(context, &ce, stream_number(5)));
-    assert_ptr_equal(fake.launch[0].stream, stream_number(5));
-    assert_ptr_equal(fake.launch[1].stream, stream_number(5));
-    gpuloss_destroy(context);
+    for (i = 0; i < 2; i++) {
+        gpuloss_context *context;
+        gpuloss_cross_entropy_desc ce = some_cross_entropy();
+        fake.driver_version = drivers[i];
+        fake.launches = 0;
+        context = new_context();
+        expect_ok(gpuloss_cross_entropy(context, &ce, stream_number(5)));
+        assert_ptr_equal(fake.launch[0].stream, stream_number(5));
+        assert_ptr_equal(fake.launch[1].stream, stream_number(5));
+        gpuloss_destroy(context);
+    }
+}
+
+/* The prepare kernel, and one of each way to spread rows that the GPU has kernels for. */
+static void launch_in_every_way(gpuloss_context *context) {
+    gpuloss_cross_entropy_desc ce = some_cross_entropy(), combine = some_combine();
+    gpuloss_kl_div_desc kl = some_kl_div();
+    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
+    fake.launches = 0;
+    ce.grad_logits = kl.grad_input = FAR_AWAY;
+    kl.target = GPULOSS_PTR((uintptr_t)1 << 55);
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    ce.classes = 1200;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    ce.logits_stride = 1201;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    ce.logits_stride = 0;
+    ce.classes = 100000;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    ce.classes = 16384;
+    ce.label_smoothing = 0.5;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    ce.label_smoothing = 0.0;
+    ce.inner = 4;
+    ce.rows = 132 * 2 * 64;
+    ce.classes = 15;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    expect_ok(gpuloss_cross_entropy_combine(context, &combine, NULL));
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
+    kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
+    kl.classes = 100000;
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+}
+
+static int launches_of(const char *part) {
+    int i, count = 0;
+    for (i = 0; i < fake.launches; i++)
+        count += strstr(fake.launch[i].entry, part) != NULL;
+    return count;
+}
+
+/* Either every kernel may come before the one before it has ended, or none may. */
+static void dependent_launches(void **state) {
+    static const char *const every_way[] = {PREPARE_KERNEL,
+                                            "_packed_",
+                                            "_block_rows_",
+                                            "_ring_",
+                                            "_clustered_",
+                                            "_kept_",
+                                            "_planes_",
+                                            "_combine_shards",
+                                            "_kl_div_pp_",
+                                            "_kl_div_sparse_",
+                                            "_kl_div_logits_clustered_"};
+    static const struct {
+        int major, minor, driver_version;
+        const char *missing;
+        int has_clusters, is_dependent;
+    } gpus[] = {{9, 0, 12030, NULL, 1, 1},
+                {9, 0, 13000, NULL, 1, 1},
+                {12, 0, 12080, NULL, 1, 1},
+                {9, 0, 13000, NULL, 0, 1},
+                {9, 0, 13000, "cuFuncSetAttribute", 1, 1},
+                {9, 0, 12029, NULL, 1, 0},
+                {9, 0, 12020, NULL, 1, 0},
+                {9, 0, 12000, NULL, 1, 0},
+                {9, 0, 13000, "cuLaunchKernelEx", 1, 0},
+                {8, 9, 13000, NULL, 1, 0},
+                {8, 0, 12030, NULL, 1, 0},
+                {7, 0, 12030, NULL, 1, 0},
+                {5, 0, 9000, NULL, 1, 0}};
+    size_t i, k;
+    int l;
+    (void)state;
+    for (i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
+        gpuloss_context *context;
+        fake.major = gpus[i].major;
+        fake.minor = gpus[i].minor;
+        fake.driver_version = gpus[i].driver_version;
+        fake.missing[0] = gpus[i].missing;
+        fake.has_clusters = gpus[i].has_clusters;
+        context = new_context();
+        launch_in_every_way(context);
+        for (l = 0; l < fake.launches; l++)
+            if (fake.launch[l].dependent != gpus[i].is_dependent)
+                fail_msg("%d.%d, driver %d: %s is %sdependent", gpus[i].major, gpus[i].minor, gpus[i].driver_version,
+                         fake.launch[l].entry, fake.launch[l].dependent ? "" : "not ");
+        for (k = 0; i == 0 && k < sizeof every_way / sizeof every_way[0]; k++)
+            if (launches_of(every_way[k]) == 0)
+                fail_msg("nothing is launched of %s", every_way[k]);
+        gpuloss_destroy(context);
+    }
+}
+
+/* The rows have been counted by then: the count must not be found by the next launch, by either function of the driver. */
+static void a_launch_fails(void **state) {
+    static const struct {
+        int driver_version;
+        const char *symbol;
+    } drivers[] = {{12020, "cuLaunchKernel"}, {12030, "cuLaunchKernelEx"}};
+    size_t i;
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        gpuloss_cross_entropy_desc ce = some_cross_entropy();
+        gpuloss_context *context;
+        int fills;
+        fake.driver_version = drivers[i].driver_version;
+        context = new_context();
+        expect_ok(gpuloss_cross_entropy(context, &ce, stream_number(1)));
+        fills = fake.fills;
+        fake.fail_entry = last_launch()->entry;
+        expect_error(gpuloss_cross_entropy(context, &ce, stream_number(1)), GPULOSS_ERROR_DRIVER,
+                     "gpuloss_cross_entropy", "launching");
+        fake.fail_entry = NULL;
+        assert_string_equal(fake.failed, drivers[i].symbol);
+        assert_string_equal(last_launch()->entry, PREPARE_KERNEL);
+        assert_int_equal(fake.prepares, 0);
+        assert_int_equal(fake.fills, fills + 1);
+        assert_int_equal(fake.fill[fills].base, last_launch()->parameters.rows.scratch);
+        assert_int_equal(fake.fill[fills].bytes, sizeof(gpulossi_scratch));
+        assert_ptr_equal(fake.fill[fills].stream, stream_number(1));
+        expect_ok(gpuloss_cross_entropy(context, &ce, stream_number(1)));
+        gpuloss_destroy(context);
+    }
 }
 
 /* A grid holds what runs at once, and no more. */
@@ -430,6 +562,8 @@ int launch_tests(void) {
         TEST(kl_div_keeps_rows_that_count),
         TEST(empty_input),
         TEST(on_the_stream_given),
+        TEST(dependent_launches),
+        TEST(a_launch_fails),
         TEST(occupancy_limits_the_grid),
         TEST(occupancy_is_not_known),
     };

@@ -272,25 +272,40 @@ static int is_of_clusters(const char *entry) {
     return strstr(entry, "_kept_") != NULL || strstr(entry, "_clustered_") != NULL;
 }
 
+/* What waits for an earlier kernel is an instruction where that is known, and elsewhere a comment. */
+static void expect_waiting(const fake_module *module, int waits) {
+    if (module->waits != waits)
+        fail_msg("%s %s for the kernel before it", module->entry, waits ? "does not wait" : "waits");
+    assert_int_equal(strstr(module->ptx, "//griddepcontrol") == NULL, waits);
+    assert_non_null(strstr(module->ptx, "griddepcontrol.launch_dependents;"));
+    assert_int_equal(
+        strstr(module->ptx, "\n  griddepcontrol") != NULL || strstr(module->ptx, "\ngriddepcontrol") != NULL, waits);
+}
+
 /* What a text begins with. The target is the lowest name from which the assembler keeps warps converged, sm_70, and for
- * GPUs older than that the oldest; what is for newer ones names these, in the first version that knows them. */
+ * GPUs older than that the oldest; what is for newer ones names these, in the first version that knows them. Where kernels
+ * wait for each other all texts are for the GPUs that know how. */
 static void target_line(void **state) {
     static const struct {
-        int major, minor;
+        int major, minor, driver_version;
         const char *target;
-    } gpus[] = {{5, 0, ".target sm_50\n"}, {5, 3, ".target sm_50\n"},  {6, 1, ".target sm_50\n"},
-                {7, 0, ".target sm_70\n"}, {7, 5, ".target sm_70\n"},  {8, 7, ".target sm_70\n"},
-                {9, 0, ".target sm_70\n"}, {10, 0, ".target sm_70\n"}, {12, 1, ".target sm_70\n"}};
+    } gpus[] = {
+        {5, 0, 13000, ".target sm_50\n"},  {5, 3, 13000, ".target sm_50\n"},  {6, 1, 13000, ".target sm_50\n"},
+        {7, 0, 13000, ".target sm_70\n"},  {7, 5, 13000, ".target sm_70\n"},  {8, 7, 13000, ".target sm_70\n"},
+        {9, 0, 12020, ".target sm_70\n"},  {9, 0, 12030, ".target sm_90\n"},  {9, 0, 13000, ".target sm_90\n"},
+        {10, 0, 12020, ".target sm_70\n"}, {10, 0, 13000, ".target sm_90\n"}, {12, 1, 13000, ".target sm_90\n"}};
     size_t i;
     (void)state;
     for (i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         gpuloss_context *context;
         const char *ptx;
+        const int waits = strcmp(gpus[i].target, ".target sm_90\n") == 0;
         int m, of_clusters = 0, of_planes = 0;
         fake_reset();
         fake_set_current(&fake.context[2]);
         fake.major = gpus[i].major;
         fake.minor = gpus[i].minor;
+        fake.driver_version = gpus[i].driver_version;
         context = new_context();
         expect_ok(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_F16, NULL));
         expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_F64, NULL));
@@ -300,18 +315,19 @@ static void target_line(void **state) {
             ptx = fake.module[m].ptx;
             assert_int_equal(strncmp(ptx,
                                      is_of_clusters(fake.module[m].entry) ? ".version 8.1\n"
-                                     : target == 90                       ? ".version 8.0\n"
+                                     : target == 90 || waits              ? ".version 8.0\n"
                                      : target == 80                       ? ".version 7.0\n"
                                                                           : ".version 6.0\n",
                                      13),
                              0);
             assert_int_equal(strncmp(ptx + 13,
-                                     target == 90   ? ".target sm_90\n"
-                                     : target == 80 ? ".target sm_80\n"
-                                                    : gpus[i].target,
+                                     target == 90             ? ".target sm_90\n"
+                                     : target == 80 && !waits ? ".target sm_80\n"
+                                                              : gpus[i].target,
                                      14),
                              0);
             assert_null(strstr(ptx + 27, ".target"));
+            expect_waiting(&fake.module[m], target == 90 || waits);
             of_clusters += target == 90;
             of_planes += target == 80;
         }

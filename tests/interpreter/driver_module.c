@@ -501,9 +501,11 @@ static int take_config(struct launch *launch, const struct launch_config *config
             if (a->value.number)
                 return E_NOT_SUPPORTED;
             break;
+        case LA_SERIALIZATION:
+            launch->dependent = a->value.number != 0;
+            break;
         case LA_IGNORE:
         case LA_CLUSTER_POLICY:
-        case LA_SERIALIZATION:
         case LA_PRIORITY:
             break;
         default:

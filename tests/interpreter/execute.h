@@ -91,4 +91,11 @@ static inline void ptxsim_need(struct warp *w, const struct insn *i, uint32_t sl
                      what);
 }
 
+/* Faults where a lane of the group may be ahead of the kernels before this one, whose results global memory has. */
+static inline void ptxsim_need_wait(struct warp *w, const struct insn *i, uint32_t mask, enum ptxsim_space space,
+                                    uint32_t base, int64_t offset) {
+    if (mask & ~w->waited)
+        ptxsim_early(w, i, mask & ~w->waited, space, base, offset);
+}
+
 #endif

@@ -267,6 +267,7 @@ static void copy(struct warp *w, const struct insn *i, int lane, enum ptxsim_spa
 EXEC(cp_async) {
     uint32_t size = i->immediate;
     need_all(w, i, mask);
+    ptxsim_need_wait(w, i, mask, SP_GLOBAL, i->s[1], i->offset_more[0]);
     EACH_LANE({
         uint64_t to = SOURCE(0)[l] + (uint64_t)i->offset, from = SOURCE(1)[l] + (uint64_t)i->offset_more[0];
         uint32_t take = i->ns > 2 ? (uint32_t)SOURCE(2)[l] : size;
@@ -326,6 +327,7 @@ static uint32_t bulk_size(struct warp *w, const struct insn *i, int lane, int so
 
 EXEC(cp_bulk_load) {
     need_all(w, i, mask);
+    ptxsim_need_wait(w, i, mask, (enum ptxsim_space)i->space[1], i->s[1], i->offset_more[0]);
     EACH_LANE({
         uint32_t bytes = bulk_size(w, i, l, 2);
         uint64_t mbarrier = SOURCE(3)[l] + (uint64_t)i->offset_more[1];
@@ -337,12 +339,14 @@ EXEC(cp_bulk_load) {
 
 EXEC(cp_bulk_store) {
     need_all(w, i, mask);
+    ptxsim_need_wait(w, i, mask, SP_GLOBAL, i->s[0], i->offset);
     EACH_LANE(copy(w, i, l, SP_GLOBAL, ADDRESS(l), SP_SHARED, SOURCE(1)[l] + (uint64_t)i->offset_more[0],
                    bulk_size(w, i, l, 2), NULL))
     return NEXT;
 }
 
-/* What comes to the cache must be there and be somebody's, though nothing happens to it. */
+/* What comes to the cache must be there and be somebody's, though nothing happens to it. The kernels before this one
+ * may still write it: the cache is that of the whole GPU. */
 EXEC(cp_bulk_prefetch) {
     need_all(w, i, mask);
     EACH_LANE({

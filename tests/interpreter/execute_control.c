@@ -1,4 +1,4 @@
-/* Branches, calls, and the barriers of a block. */
+/* Branches, calls, the barriers of a block, and the wait for earlier kernels. */
 #include "execute.h"
 
 EXEC(bra) {
@@ -66,6 +66,19 @@ EXEC(trap) {
 }
 
 EXEC(nanosleep) {
+    (void)w, (void)i, (void)mask;
+    return NEXT;
+}
+
+/* Kernels run one after the other, so all that a thread waits for has happened; what counts is that it has waited. */
+EXEC(grid_wait) {
+    (void)i;
+    w->waited |= mask;
+    return NEXT;
+}
+
+/* The next kernel may begin, but waits for the end of this one all the same. */
+EXEC(launch_dependents) {
     (void)w, (void)i, (void)mask;
     return NEXT;
 }

@@ -53,6 +53,7 @@ static enum ptxsim_next load(struct warp *w, const struct insn *i, uint32_t mask
     uint64_t address[PTXSIM_WARP];
     uint32_t each = i->bytes, bytes = each * i->nv;
     ptxsim_need(w, i, i->s[0], mask, "the address");
+    ptxsim_need_wait(w, i, mask, space, i->s[0], i->offset);
     for (uint32_t l = 0; l < PTXSIM_WARP; l++)
         address[l] = base[l] + (uint64_t)i->offset;
     uint32_t defined[8];
@@ -77,6 +78,7 @@ static enum ptxsim_next store(struct warp *w, const struct insn *i, uint32_t mas
     const uint64_t *base = SOURCE(0);
     uint32_t each = i->bytes, bytes = each * i->nv;
     ptxsim_need(w, i, i->s[0], mask, "the address");
+    ptxsim_need_wait(w, i, mask, space, i->s[0], i->offset);
     for (uint32_t m = mask; m; m &= m - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(m);
         uint8_t *init;
@@ -183,6 +185,7 @@ static enum ptxsim_next atomic(struct warp *w, const struct insn *i, uint32_t ma
     uint64_t old[PTXSIM_WARP];
     for (uint32_t n = 0; n < i->ns; n++)
         ptxsim_need(w, i, i->s[n], mask, n ? "an atomic's operand" : "the address");
+    ptxsim_need_wait(w, i, mask, (enum ptxsim_space)i->space[0], i->s[0], i->offset);
     for (uint32_t m = mask; m; m &= m - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(m);
         uint64_t address = base[l] + (uint64_t)i->offset;

@@ -178,6 +178,18 @@ enum ptxsim_space ptxsim_generic_space(uint64_t address) {
     return SP_GLOBAL;
 }
 
+void ptxsim_early(struct warp *w, const struct insn *i, uint32_t mask, enum ptxsim_space space, uint32_t base,
+                  int64_t offset) {
+    const uint64_t *address = ptxsim_source(w, base);
+    for (; mask; mask &= mask - 1) {
+        int lane = __builtin_ctz(mask);
+        uint64_t at = address[lane] + (uint64_t)offset;
+        if (space == SP_GLOBAL || (space == SP_GENERIC && ptxsim_generic_space(at) == SP_GLOBAL))
+            ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "global memory at 0x%llx is touched before griddepcontrol.wait",
+                         (unsigned long long)at);
+    }
+}
+
 static const char *access_name(enum ptxsim_access access) {
     return access == ACC_LOAD ? "load" : access == ACC_STORE ? "store" : "atomic";
 }

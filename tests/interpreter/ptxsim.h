@@ -354,6 +354,7 @@ struct launch {
     struct kernel *kernel;
     uint32_t grid[3], block[3], cluster[3];
     uint32_t dynamic_bytes;
+    bool dependent; /* the kernels before it in its stream may still run */
     uint8_t *params;
     uint64_t steps, step_limit; /* warp instructions of the present blocks */
     uint64_t instructions;
@@ -400,6 +401,7 @@ struct warp {
     struct kernel *kernel;
     uint32_t index; /* in the block */
     uint32_t exists, exited;
+    uint32_t waited; /* lanes that know the kernels before this one to have ended */
     uint32_t runnable, at_bar, at_sync, at_warpbar, at_cluster;
     uint32_t cur, cur_pc, next_pc;
     uint32_t pc[PTXSIM_WARP];
@@ -499,6 +501,9 @@ enum ptxsim_access { ACC_LOAD, ACC_STORE, ACC_ATOMIC, ACC_MBARRIER };
 uint8_t *ptxsim_access(struct warp *w, const struct insn *i, int lane, enum ptxsim_space space, uint64_t address,
                        uint32_t bytes, enum ptxsim_access access, uint8_t **local_init);
 enum ptxsim_space ptxsim_generic_space(uint64_t address);
+/* These lanes access memory before griddepcontrol.wait: a fault if one of them means global memory. */
+void ptxsim_early(struct warp *w, const struct insn *i, uint32_t mask, enum ptxsim_space space, uint32_t base,
+                  int64_t offset);
 
 /* shared.c */
 int ptxsim_shared_new(struct cta *cta, uint32_t bytes);

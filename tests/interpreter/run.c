@@ -148,6 +148,7 @@ static void warp_reset(struct warp *w) {
     struct kernel *kernel = w->kernel;
     uint32_t threads = w->cta->threads - w->index * PTXSIM_WARP;
     w->exists = w->runnable = mask_below(threads);
+    w->waited = w->launch->dependent ? 0 : ~0u;
     w->exited = w->at_bar = w->at_sync = w->at_warpbar = w->at_cluster = w->cur = 0;
     w->clock = 1;
     w->full_sync = 0;
@@ -219,6 +220,10 @@ void ptxsim_advance(struct warp *w, uint32_t mask, uint32_t pc) {
 }
 
 void ptxsim_leave(struct warp *w, uint32_t mask) {
+    /* Where a thread does not wait, the next kernel could run beside the kernels before this one. */
+    if (mask & ~w->waited)
+        ptxsim_fault(w, &w->kernel->code[w->cur_pc], __builtin_ctz(mask & ~w->waited), E_LAUNCH_FAILED,
+                     "a thread of a dependent launch ends without griddepcontrol.wait");
     w->runnable &= ~mask;
     w->exited |= mask;
     w->cta->live -= (uint32_t)__builtin_popcount(mask);

@@ -73,6 +73,7 @@ int main(int argc, char **argv) {
     failed += run_coverage_tests();
     failed += run_coverage_option_tests();
     failed += run_coverage_divergence_tests();
+    failed += run_stream_tests();
     failed += run_large_tests();
     if (harness_context)
         worst_print();

@@ -28,6 +28,7 @@ int run_misuse_tests(void);
 int run_coverage_tests(void);
 int run_coverage_option_tests(void);
 int run_coverage_divergence_tests(void);
+int run_stream_tests(void);
 int run_large_tests(void);
 
 #endif

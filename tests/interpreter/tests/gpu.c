@@ -52,6 +52,7 @@ void gpu_open(struct gpu *gpu, const char *path) {
     FIND(function, "cuModuleGetFunction", 1);
     FIND(set, "cuFuncSetAttribute", 1);
     FIND(launch, "cuLaunchKernel", 1);
+    FIND(launch_ex, "cuLaunchKernelEx", 0);
     FIND(alloc, "cuMemAlloc_v2", 1);
     FIND(release_memory, "cuMemFree_v2", 1);
     FIND(upload, "cuMemcpyHtoD_v2", 1);

@@ -5,6 +5,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* As the driver has them. */
+enum { LAUNCH_CLUSTER = 4, LAUNCH_DEPENDENT = 6 };
+
+struct launch_attribute {
+    int id, unused;
+    unsigned value[16];
+};
+
+struct launch_config {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    struct launch_attribute *attributes;
+    unsigned count;
+};
+
 struct gpu {
     int (*init)(unsigned);
     int (*retain)(void **, int);
@@ -18,6 +33,7 @@ struct gpu {
     int (*set)(void *, int, int);
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
                   void **);
+    int (*launch_ex)(const struct launch_config *, void *, void **, void **); /* null on an old driver */
     int (*alloc)(uint64_t *, size_t);
     int (*release_memory)(uint64_t);
     int (*upload)(uint64_t, const void *, size_t);

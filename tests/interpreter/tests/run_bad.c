@@ -17,7 +17,10 @@ static struct gpu gpu;
 static const char *folder;
 
 /* Launches on arrays of as many elements as the block has threads: the input initialised, the output not. */
-static int launch(void *module, const char *file, unsigned blocks, unsigned threads, unsigned shared) {
+static int launch(void *module, const char *file, unsigned blocks, unsigned threads, unsigned shared,
+                  unsigned dependent) {
+    struct launch_attribute attribute = {LAUNCH_DEPENDENT, 0, {dependent}};
+    struct launch_config config = {{blocks, 1, 1}, {threads, 1, 1}, shared, NULL, &attribute, 1};
     uint32_t words[ELEMENTS] = {0}, n = threads;
     uint64_t in, out;
     void *function, *params[] = {&in, &out, &n};
@@ -28,7 +31,7 @@ static int launch(void *module, const char *file, unsigned blocks, unsigned thre
     assert_int_equal(gpu.function(&function, module, "kernel"), 0);
     if (strcmp(file, "use_after_free.ptx") == 0)
         assert_int_equal(gpu.release_memory(in), 0);
-    assert_int_equal(gpu.launch(function, blocks, 1, 1, threads, 1, 1, shared, NULL, params, NULL), 0);
+    assert_int_equal(gpu.launch_ex(&config, function, params, NULL), 0);
     int error = gpu.synchronize();
     /* The error stays until the context has gone. */
     assert_int_equal(gpu.synchronize(), error);
@@ -41,17 +44,19 @@ static void refused(void **state) {
     char *text = read_text(folder, file), log[1024] = "", says[256];
     int options[] = {5, 6}, error;
     void *values[] = {log, (void *)(uintptr_t)sizeof log}, *module;
-    unsigned want, blocks, threads, shared;
+    unsigned want, blocks, threads, shared, dependent = 0;
     const char *at = strstr(text, "//! error ");
     assert_non_null(at);
-    assert_int_equal(sscanf(at, "//! error %u blocks %u threads %u shared %u", &want, &blocks, &threads, &shared), 4);
+    int found = sscanf(at, "//! error %u blocks %u threads %u shared %u dependent %u", &want, &blocks, &threads,
+                       &shared, &dependent);
+    assert_in_range(found, 4, 5);
     at = strstr(text, "//! says ");
     assert_non_null(at);
     assert_int_equal(sscanf(at, "//! says %255[^\n]", says), 1);
     error = gpu.load(&module, text, 2, options, values);
     const char *message = log;
     if (!error) {
-        error = launch(module, file, blocks, threads, shared);
+        error = launch(module, file, blocks, threads, shared, dependent);
         message = gpu.last_fault();
         gpu_reset(&gpu);
     }

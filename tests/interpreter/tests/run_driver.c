@@ -1,4 +1,5 @@
-/* The interpreter as a driver: device models and their limits, errors of entry points, clusters, threads, coverage. */
+/* The interpreter as a driver: device models and their limits, errors of entry points, clusters, dependent launches,
+ * threads, coverage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -88,32 +89,17 @@ static void device_limits(void **state) {
     }
 }
 
-struct attribute {
-    int id, unused;
-    unsigned cluster[16];
-};
-
-struct config {
-    unsigned grid[3], block[3], shared;
-    void *stream;
-    struct attribute *attributes;
-    unsigned count;
-};
-
 static int cluster_launch(unsigned size, unsigned grid) {
-    struct attribute attribute = {4, 0, {size, 1, 1}};
-    struct config config = {{grid, 1, 1}, {32, 1, 1}, 0, NULL, &attribute, 1};
-    int (*launch)(const struct config *, void *, void **, void **);
-    void *handle = dlopen(library, RTLD_NOW), *address = dlsym(handle, "cuLaunchKernelEx");
-    memcpy(&launch, &address, sizeof address);
-    return launch(&config, empty, NULL, NULL);
+    struct launch_attribute attribute = {LAUNCH_CLUSTER, 0, {size, 1, 1}};
+    struct launch_config config = {{grid, 1, 1}, {32, 1, 1}, 0, NULL, &attribute, 1};
+    return gpu.launch_ex(&config, empty, NULL, NULL);
 }
 
 /* How many clusters the device takes at a time, or less than 0 where it takes none of this size. */
 static int clusters_at_a_time(unsigned size, unsigned shared) {
-    struct attribute attribute = {4, 0, {size, 1, 1}};
-    struct config config = {{size, 1, 1}, {256, 1, 1}, shared, NULL, &attribute, 1};
-    int (*occupancy)(int *, void *, const struct config *), clusters = 0;
+    struct launch_attribute attribute = {LAUNCH_CLUSTER, 0, {size, 1, 1}};
+    struct launch_config config = {{size, 1, 1}, {256, 1, 1}, shared, NULL, &attribute, 1};
+    int (*occupancy)(int *, void *, const struct launch_config *), clusters = 0;
     void *handle = dlopen(library, RTLD_NOW), *address = dlsym(handle, "cuOccupancyMaxActiveClusters");
     memcpy(&occupancy, &address, sizeof address);
     return occupancy(&clusters, empty, &config) ? -1 : clusters;
@@ -149,6 +135,50 @@ static void cluster_sizes(void **state) {
     (void)state;
     assert_int_equal(in_child(with_clusters, "sm_90"), 0);
     assert_int_equal(in_child(without_clusters, "sm_80"), 0);
+}
+
+/* Before it waits, a kernel may use its parameters and shared memory, and ask for what it will read. */
+static const char waiting[] =
+    ".version 8.0\n.target sm_90\n.address_size 64\n"
+    ".shared .align 16 .b8 tile[128];\n"
+    ".visible .entry add_one(.param .u64 data) {\n"
+    "    .reg .pred %p;\n    .reg .b32 %r<5>;\n    .reg .b64 %rd<5>;\n"
+    "    ld.param.u64 %rd1, [data];\n    mov.u32 %r1, %tid.x;\n    setp.eq.u32 %p, %r1, 0;\n    mov.u32 %r4, 128;\n"
+    "    @%p cp.async.bulk.prefetch.L2.global [%rd1], %r4;\n"
+    "    mul.wide.u32 %rd2, %r1, 4;\n    add.u64 %rd1, %rd1, %rd2;\n    prefetch.global.L2 [%rd1];\n"
+    "    mov.u64 %rd3, tile;\n    cvta.shared.u64 %rd4, %rd3;\n    add.u64 %rd4, %rd4, %rd2;\n"
+    "    st.u32 [%rd4], %r1;\n    ld.u32 %r3, [%rd4];\n"
+    "    griddepcontrol.wait;\n    griddepcontrol.launch_dependents;\n"
+    "    ld.global.u32 %r2, [%rd1];\n    add.u32 %r2, %r2, 1;\n    st.global.u32 [%rd1], %r2;\n    ret;\n}\n";
+
+static int dependent_launches(void) {
+    enum { WORDS = 32, TIMES = 3 };
+    int errors = 0;
+    uint64_t data;
+    uint32_t words[WORDS] = {0};
+    void *other, *function, *params[] = {&data};
+    struct launch_attribute attributes[] = {{LAUNCH_DEPENDENT, 0, {1}}, {LAUNCH_CLUSTER, 0, {1, 1, 1}}};
+    struct launch_config config = {{1, 1, 1}, {WORDS, 1, 1}, 0, NULL, attributes, 2};
+    EXPECT(gpu.load(&other, waiting, 0, NULL, NULL) == 0);
+    EXPECT(gpu.function(&function, other, "add_one") == 0);
+    EXPECT(gpu.alloc(&data, sizeof words) == 0);
+    EXPECT(gpu.upload(data, words, sizeof words) == 0);
+    for (int i = 0; i < TIMES; i++)
+        EXPECT(gpu.launch_ex(&config, function, params, NULL) == 0);
+    EXPECT(gpu.launch(function, 1, 1, 1, WORDS, 1, 1, 0, NULL, params, NULL) == 0);
+    EXPECT(gpu.synchronize() == 0);
+    EXPECT(gpu.download(words, data, sizeof words) == 0);
+    EXPECT(words[0] == TIMES + 1 && words[WORDS - 1] == TIMES + 1);
+    /* Without it a kernel need not wait. */
+    attributes[0].value[0] = 0;
+    EXPECT(gpu.launch_ex(&config, empty, NULL, NULL) == 0);
+    EXPECT(gpu.synchronize() == 0);
+    return errors;
+}
+
+static void dependent(void **state) {
+    (void)state;
+    assert_int_equal(in_child(dependent_launches, "sm_90"), 0);
 }
 
 static int misuse(void) {
@@ -251,8 +281,8 @@ static void coverage(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(device_limits), cmocka_unit_test(cluster_sizes), cmocka_unit_test(entry_points),
-        cmocka_unit_test(many_threads),  cmocka_unit_test(coverage),
+        cmocka_unit_test(device_limits), cmocka_unit_test(cluster_sizes), cmocka_unit_test(dependent),
+        cmocka_unit_test(entry_points),  cmocka_unit_test(many_threads),  cmocka_unit_test(coverage),
     };
     if (argc < 2) {
         fprintf(stderr, "usage: %s LIBRARY\n", argv[0]);
