@@ -226,9 +226,9 @@ static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     WHOLE_ROWS_OF(2048, has ? "ring" : "held", "options");
     WHOLE_ROWS_OF(2049, has ? "ring" : "streamed", "options");
     WHOLE_ROWS_OF(4095, has ? "ring" : "streamed", "options");
-    WHOLE_ROWS_OF(4096, has ? "ring" : "streamed", is_half(d.dtype) ? "options_kept" : "options");
-    ROWS_OF(4097, has ? "ring" : "streamed", is_half(d.dtype) ? "options_kept" : "options");
-    ROWS_OF(1 << 16, has ? "ring" : "streamed", "options");
+    WHOLE_ROWS_OF(4096, has ? "ring" : "streamed", has ? "options_kept" : "options");
+    ROWS_OF(4097, has ? "ring" : "streamed", has ? "options_kept" : "options");
+    ROWS_OF((1 << 16) + 1, has ? "ring" : "streamed", "options");
 }
 
 static void long_rows_that_are_few(void **state) {
