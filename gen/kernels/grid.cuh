@@ -336,7 +336,7 @@ template <int n_sums, int n_counts> struct Total {
 
     /* What blocks tell each other at the end, a word a lane: the digits of each sum, the counts, and who has been to memory.
      * Each block adds its words to those of the others, and in their upper bits that it was there, so that one trip to
-     * memory tells who is the last, and tells that one everything. There are less than 2^15 blocks; what they add to a word
+     * memory tells who is the last, and tells that one everything. There are less than 2^14 blocks; what they add to a word
      * is not negative, and less than 2^48. */
     enum {
         kFirstCount = n_sums * Exact::kOwnDigits,
