@@ -27,7 +27,7 @@ enum { NONE = -1, ASSUMED = -2 };
 
 struct line {
     char *text;
-    bool instruction, recorded, executed;
+    bool instruction, newer, recorded, executed;
     int block;
 };
 
@@ -87,6 +87,12 @@ static bool starts_instruction(const char *text) {
         length -= 2;
     return length > 1 && text[length - 1] == ';' &&
            (*text == '@' || (*text >= 'a' && *text <= 'z') || strncmp(text, "{ ", 2) == 0);
+}
+
+/* An instruction for newer GPUs only: a comment that the library takes away there. */
+static const char newer[] = "//griddepcontrol.";
+static bool is_newer(const char *text) {
+    return strncmp(text, newer, sizeof newer - 1) == 0;
 }
 
 static bool is_label(const char *text) {
@@ -157,7 +163,8 @@ static bool read_ptx(const char *path) {
         }
         struct line *line = &k->lines[++k->count];
         memset(line, 0, sizeof *line);
-        line->text = must(strdup(text));
+        line->newer = is_newer(text);
+        line->text = must(strdup(text + (line->newer ? strlen("//") : 0)));
         line->instruction = starts_instruction(text);
         k->instructions += line->instruction;
         if (entry)
@@ -231,6 +238,10 @@ static bool read_coverage(const char *path) {
         if (line < 1 || line > k->count || strcmp(k->lines[line].text, trimmed(buffer + text)) != 0) {
             complain("another text was executed", name, line);
             break;
+        }
+        if (k->lines[line].newer && !k->lines[line].instruction) {
+            k->lines[line].instruction = true;
+            k->instructions++;
         }
         k->lines[line].recorded = true;
         k->lines[line].executed = k->lines[line].executed || executed;
