@@ -131,6 +131,16 @@ const fake_launched *last_launch(void) {
     return &fake.launch[fake.launches - 1];
 }
 
+void expect_cleared(int fills, struct CUstream_st *stream) {
+    const fake_filled *last = &fake.fill[fills - 1];
+    assert_string_equal(last_launch()->entry, PREPARE_KERNEL);
+    assert_int_equal(fake.prepares, 0);
+    assert_int_equal(fake.fills, fills);
+    assert_int_equal(last->base, last_launch()->parameters.rows.scratch);
+    assert_int_equal(last->bytes, sizeof(gpulossi_scratch));
+    assert_ptr_equal(last->stream, stream);
+}
+
 void expect_divisor(unsigned flags, double divisor, double scale, int prepares, int line) {
     const gpulossi_rows *rows = &last_launch()->parameters.rows;
     if (fake.launches != (prepares ? 2 : 1))

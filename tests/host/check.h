@@ -60,6 +60,8 @@ gpuloss_kl_div_sparse_desc some_kl_div_sparse(void);
 
 struct CUstream_st *stream_number(int n);
 const fake_launched *last_launch(void);
+/* The kernel after the prepare kernel was not launched on that stream; of so many fills the last took back what was counted. */
+void expect_cleared(int fills, struct CUstream_st *stream);
 /* What the last launch divides by: flags that say where that comes from, the divisor and the factor of the gradient as
  * far as the host knows them, and whether another launch, which counts the rows, came before it. */
 enum { BY_DATA = GPULOSSI_DATA_DIVISOR, BY_PREPARED = GPULOSSI_DATA_DIVISOR | GPULOSSI_PREPARED };

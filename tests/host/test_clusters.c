@@ -522,12 +522,7 @@ static void expect_clearing(void) {
     expect_error(gpuloss_cross_entropy(context, &ce, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_cross_entropy",
                  "launching");
     assert_string_equal(fake.failed, "cuLaunchKernelEx");
-    assert_string_equal(last_launch()->entry, PREPARE_KERNEL);
-    assert_int_equal(fake.prepares, 0);
-    assert_int_equal(fake.fills, fills + 1);
-    assert_int_equal(fake.fill[fills].base, last_launch()->parameters.rows.scratch);
-    assert_int_equal(fake.fill[fills].bytes, sizeof(gpulossi_scratch));
-    assert_ptr_equal(fake.fill[fills].stream, stream_number(1));
+    expect_cleared(fills + 1, stream_number(1));
     fake.fail_entry = "gpuloss_kl_div_logits_clustered_f32";
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "launching");
     assert_int_equal(fake.prepares, 0);
