@@ -1,10 +1,11 @@
 /* Rows of cross-entropy with options in the shared memory of a cluster. A thread has the same classes of every row, whose
  * weights it keeps in registers, so that it reads them once a launch.
  *
- * No barrier comes between rows. Each warp asks for its part of the rows to come by itself, reduces it, and writes it when
- * it hears what the whole row is, some rows later. Meanwhile one warp of each block adds up what these know of a row and
- * sends it to the other blocks of the cluster, and another, the manager, adds up what has come from all blocks, tells the
- * others, and finishes the row.
+ * No barrier comes between rows. Each warp reduces its part of the rows, and writes it when it hears what the whole row is,
+ * some rows later. Meanwhile two warps of each block add up what these know of a row, in turn, and send it to the other
+ * blocks of the cluster, and another, the manager, adds up what has come from all blocks, tells the others, and finishes the
+ * row. Rows to be written each warp asks for by itself, its part when it has written another. Others are asked for by those
+ * that send, all of the block's part at once: when a row is reduced its place is free, and more of them may be under way.
  *
  * All rows start on 16 bytes and fit, and logits are taken as they are. What is not finite, or too large for the short
  * formulas, is found in what they give, and the row is then gone through again in the long way. */
@@ -25,13 +26,19 @@ template <class E> class Kept {
         W = Width<E>::value,
         K = GPULOSSI_KEPT_CLASSES / W, /* vectors of a thread */
         kChunk = kLanes * K,           /* of a warp, side by side */
-        kOthers = 2,                   /* warps besides: the manager, and the one that sends */
+        kSenders = 2,                  /* warps that send what a block knows, a row each in turn */
+        kOthers = 1 + kSenders,        /* and the manager, besides those that work */
         kWorkers = GPULOSSI_KEPT_WARPS,
-        kRows = GPULOSSI_KEPT_VECTORS / K, /* that there is room for */
-        kLead = kRows / 3,                 /* rows that are reduced before the first of them is written */
-        kTurns = 8, /* rows that may be between reduced and written somewhere in the cluster; 2 + 2 kLead at least */
+        kRows = GPULOSSI_KEPT_VECTORS / K,   /* that there is room for */
+        kLead = kRows / 3,                   /* rows that are reduced before the first of them is written */
+        kAtOnce = sizeof(Bits) == 2 ? 2 : 1, /* where none is written: rows that are reduced together, at most 2, ... */
+        kAhead = 14,                         /* ... and rows that are before the first of them is looked at again */
+        kTurns = 32,                         /* rows that may be under way somewhere in the cluster */
         kNobody = INT32_MAX
     };
+    static_assert(kTurns >= 2 * kAhead + 2 * kAtOnce && kAhead >= kLead,
+                  "a block may be one lead ahead of another that is");
+    static_assert(kRows % kAtOnce == 0 && kAhead % kAtOnce == 0 && kTurns % kAtOnce == 0, "they come and go together");
 
     /* Of a row, or a part of it: with a the masses before smoothing, drop = sum a (top - x). */
     struct alignas(16) Part {
@@ -105,6 +112,21 @@ template <class E> class Kept {
     DEVICE uint4 *slot(uint32_t number, int v) {
         return &stash_of_block()[place(number) * (kWorkers * kChunk) + (uint32_t)v];
     }
+    /* Asks for a row's whole vectors of n from v on, that the block has, to an address of the ring. */
+    __device__ __forceinline__ void ask(uint32_t number, uint32_t arrival, uint32_t to, int v, int n) const {
+        uint32_t bytes = (uint32_t)(max(0, min((int)cut.whole_vectors - v, n)) * GPULOSSI_VECTOR_BYTES);
+        Arrival::expect(arrival, bytes);
+        if (bytes != 0)
+            Arrival::copy(arrival, to, loss.array(0, row_of(number)) + (int64_t)v * W, bytes);
+    }
+    /* For all warps of the block; rows that are reduced together come together, also where there is no second one. */
+    __device__ __forceinline__ void ask_for_all(uint32_t number) const {
+        if (lane() == 0 && number / kAtOnce * kAtOnce < count && workers > 0)
+            ask(number, shared.copied[0][place(number) / kAtOnce * kAtOnce].address(),
+                (uint32_t)__cvta_generic_to_shared(slot(number, 0)), first, number < count ? workers * kChunk : 0);
+    }
+    /* Rows that are reduced before the first of them is looked at again. */
+    __device__ __forceinline__ uint32_t lead() const { return loss.writes() ? kLead : kAhead; }
     /* The mass of a class before smoothing. */
     __device__ __forceinline__ float weight(int64_t c) const {
         return cut.inside(c) && loss.terms.has_masses() ? loss.terms.class_weight(p.class_offset + c) : 0.0f;
@@ -113,23 +135,20 @@ template <class E> class Kept {
     struct Worker {
         const Kept &of;
         Shared &shared;
-        int at, in_row;    /* this thread's first vector within the block, and in the row */
-        bool speaks;       /* whether this is the one lane that tells of the row: it has written what others read */
-        uint32_t slots;    /* the addresses of this thread's first vector in the ring, ... */
-        uint32_t arrivals; /* ... and of its warp's copies */
-        float w[K][W];
+        int at;              /* this thread's first vector within the block */
+        bool speaks;         /* whether this is the one lane that tells of the row: it has written what others read */
+        uint32_t slots;      /* the addresses of this thread's first vector in the ring, ... */
+        uint32_t arrivals;   /* ... and of its warp's copies */
+        float w[K][W], mass; /* of its classes, and their sum */
 
         __device__ __forceinline__ explicit Worker(const Kept &of)
             : of(of), shared(of.shared), at((int)(threadIdx.x / kLanes - kOthers) * kChunk + (int)lane()),
-              in_row(of.first + at), speaks(lane() == speaker()),
-              slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
+              speaks(lane() == speaker()), slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
               arrivals(shared.copied[at / kChunk][0].address()) {
             float sums[K];
-            keep(slots);
-            keep(arrivals);
 #pragma unroll
             for (int k = 0; k < K; k++) {
-                int v = in_row + k * kLanes;
+                int v = in_row() + k * kLanes;
 #pragma unroll
                 for (int i = 0; i < W; i++)
                     w[k][i] = works() ? of.weight(of.cut.first(v) + i) : 0.0f;
@@ -140,11 +159,16 @@ template <class E> class Kept {
                         put(place, k, filled<E>(lowest()));
                 }
             }
-            float mass = WholeWarp().template over<Sum>(in_halves<Sum>(sums));
+            mass = in_halves<Sum>(sums);
+            float of_warp = WholeWarp().template over<Sum>(mass);
             if (lane() == 0)
-                shared.mass_of_warp[at / kChunk] = mass;
+                shared.mass_of_warp[at / kChunk] = of_warp;
         }
 
+        /* The same in the row. */
+        __device__ __forceinline__ int in_row() const {
+            return of.first + at;
+        }
         __device__ __forceinline__ uint32_t vector(uint32_t place, int k) const {
             return slots + (place * (kWorkers * kChunk) + (uint32_t)k * kLanes) * GPULOSSI_VECTOR_BYTES;
         }
@@ -171,83 +195,109 @@ template <class E> class Kept {
             return at / kChunk < of.workers;
         }
         __device__ __forceinline__ uint32_t speaker() const {
-            uint32_t of_warp = (uint32_t)(of.cut.vectors - 1 - (in_row - (int)lane()));
+            uint32_t of_warp = (uint32_t)(of.cut.vectors - 1 - (in_row() - (int)lane()));
             return of.p.rows.classes % W != 0 && of_warp < kChunk ? of_warp % kLanes : 0;
         }
         /* Whether this thread has the last vector of a row and it is not whole; and which of its own that is. */
         __device__ __forceinline__ bool partial() const {
-            return of.p.rows.classes % W != 0 && (uint32_t)(of.cut.vectors - 1 - in_row) < kChunk &&
-                   (of.cut.vectors - 1 - in_row) % kLanes == 0;
+            return of.p.rows.classes % W != 0 && (uint32_t)(of.cut.vectors - 1 - in_row()) < kChunk &&
+                   (of.cut.vectors - 1 - in_row()) % kLanes == 0;
         }
         __device__ __forceinline__ int last() const {
-            return (of.cut.vectors - 1 - in_row) / kLanes;
+            return (of.cut.vectors - 1 - in_row()) / kLanes;
         }
         __device__ __forceinline__ void ask(uint32_t number, uint32_t place) const {
-            if (lane() == 0 && number < of.count) {
-                int left = (int)of.cut.whole_vectors - in_row;
-                uint32_t bytes = (uint32_t)(max(0, min(left, (int)kChunk)) * GPULOSSI_VECTOR_BYTES);
-                uint32_t arrival = arrivals + place * (uint32_t)sizeof(Arrival);
-                Arrival::expect(arrival, bytes);
-                if (bytes != 0)
-                    Arrival::copy(arrival, vector(place, 0), of.loss.array(0, of.row_of(number)) + (int64_t)in_row * W,
-                                  bytes);
-            }
+            if (lane() == 0 && number < of.count)
+                of.ask(number, arrivals + place * (uint32_t)sizeof(Arrival), vector(place, 0), in_row(), kChunk);
         }
 
-        /* The row of this number; its part of what is not whole is there afterwards as well. */
-        template <bool kMasses> __device__ __forceinline__ void reduce(uint32_t number, uint32_t place) const {
-            Vector<E> x[K][1];
-            Part &part = shared.of_warp[turn(number)][at / kChunk];
+        /* The row of this number and the next ones, R in all; their parts of what is not whole are there afterwards as well.
+         * In place of a row past the last the first is reduced again, and nobody hears of it. */
+        template <bool kMasses, int R> __device__ __forceinline__ void reduce(uint32_t number, uint32_t place) const {
+            Vector<E> x[R][K][1];
+            float highest[R], top[R], sum[R], drop[R];
             if (partial())
-                put(place, last(),
-                    load_elements<E>(of.cut, of.loss.array(0, of.row_of(number)), of.cut.vectors - 1, lowest()));
-            take(place, x);
-            float highest = largest(x, 0), top = largest_over(WholeWarp(), highest);
-            uint32_t lanes = __ballot_sync(0xffffffffu, highest == top);
-            if (speaks)
-                part.top = top, part.best = (int)lanes;
-            /* No number comes of a top that is not near. */
-            if (top == -Limits<float>::infinity())
-                top = 0;
-            Below<float> below(Below<float>::near(top) ? top : Limits<float>::nan());
-            float sums[K], drops[K];
+#pragma unroll 1
+                for (int r = 0; r < R && number + r < of.count; r++)
+                    put(place + r, last(),
+                        load_elements<E>(of.cut, of.loss.array(0, of.row_of(number + r)), of.cut.vectors - 1,
+                                         lowest()));
 #pragma unroll
-            for (int k = 0; k < K; k++) {
-                float power[W];
+            for (int r = 0; r < R; r++)
+                take(number + r < of.count ? place + r : place, x[r]);
 #pragma unroll
-                for (int i = 0; i < W; i++) {
-                    float y = below.power(x[k][0].get(i));
-                    power[i] = power_of_2(y);
-                    if (kMasses)
-                        drops[k] = i == 0 ? w[k][i] * y : fma(w[k][i], y, drops[k]);
+            for (int r = 0; r < R; r++)
+                highest[r] = largest(x[r], 0);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                top[r] = largest_over(WholeWarp(), highest[r]);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                uint32_t lanes = __ballot_sync(0xffffffffu, highest[r] == top[r]);
+                if (speaks && number + r < of.count) {
+                    Part &part = shared.of_warp[turn(number + r)][at / kChunk];
+                    part.top = top[r], part.best = (int)lanes;
                 }
-                sums[k] = in_halves<Sum>(power);
             }
-            float sum = in_halves<Sum>(sums), drop = kMasses ? in_halves<Sum>(drops) : 0.0f;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                /* Below the thread's own, which need not wait for the warp's. */
+                Below<float> below(larger(highest[r], Below<float>::least()));
+                float sums[K], drops[K];
+#pragma unroll
+                for (int k = 0; k < K; k++) {
+                    float power[W];
+#pragma unroll
+                    for (int i = 0; i < W; i++) {
+                        float y = below.power(x[r][k][0].get(i));
+                        power[i] = power_of_2(y);
+                        if (kMasses)
+                            drops[k] = i == 0 ? w[k][i] * y : fma(w[k][i], y, drops[k]);
+                    }
+                    sums[k] = in_halves<Sum>(power);
+                }
+                float higher = Below<float>::near(top[r])             ? below.power(top[r])
+                               : top[r] == -Limits<float>::infinity() ? 0.0f
+                                                                      : Limits<float>::nan();
+                sum[r] = in_halves<Sum>(sums) * power_of_2(-higher);
+                drop[r] = kMasses ? fmaf(mass, higher, -in_halves<Sum>(drops)) : 0.0f;
+            }
             if (kMasses) { /* the sum in the first half of the warp, the drop in the other */
                 bool in_other = lane() >= kLanes / 2;
-                float of_lane = in_other ? drop : sum;
-                of_lane += __shfl_xor_sync(0xffffffffu, in_other ? sum : drop, kLanes / 2);
+                float of_lane[R];
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    of_lane[r] = in_other ? drop[r] : sum[r];
+                    of_lane[r] += __shfl_xor_sync(0xffffffffu, in_other ? sum[r] : drop[r], kLanes / 2);
+                }
 #pragma unroll
                 for (int distance = kLanes / 4; distance > 0; distance /= 2)
-                    of_lane += __shfl_xor_sync(0xffffffffu, of_lane, distance);
-                float of_other = __shfl_xor_sync(0xffffffffu, of_lane, kLanes / 2);
-                sum = in_other ? of_other : of_lane;
-                drop = 0.693147181f * fmaf(fmaf(top, below.slope, -below.offset), shared.mass_of_warp[at / kChunk],
-                                           -(in_other ? of_lane : of_other));
+#pragma unroll
+                    for (int r = 0; r < R; r++)
+                        of_lane[r] += __shfl_xor_sync(0xffffffffu, of_lane[r], distance);
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    float of_other = __shfl_xor_sync(0xffffffffu, of_lane[r], kLanes / 2);
+                    sum[r] = in_other ? of_other : of_lane[r];
+                    drop[r] = 0.693147181f * (in_other ? of_lane[r] : of_other);
+                }
             } else {
-                sum = WholeWarp().template over<Sum>(sum);
+                WholeWarp().template over_all<Sum>(sum);
             }
-            if (speaks) {
-                part.sum = sum * below.factor, part.drop = drop;
-                shared.reduced[turn(number)].arrive();
-            }
+            if (speaks)
+#pragma unroll
+                for (int r = 0; r < R; r++)
+                    if (number + r < of.count) {
+                        Part &part = shared.of_warp[turn(number + r)][at / kChunk];
+                        part.sum = sum[r], part.drop = drop[r];
+                        shared.reduced[turn(number + r)].arrive();
+                    }
         }
 
         template <bool kMasses>
         __device__ __forceinline__ void write(uint32_t number, uint32_t place, const Known &it) const {
             Bits *to = (Bits *)of.p.rows.grad + of.row_of(number) * of.p.rows.grad_stride;
-            char *first = (char *)to + (int64_t)in_row * GPULOSSI_VECTOR_BYTES;
+            char *first = (char *)to + (int64_t)in_row() * GPULOSSI_VECTOR_BYTES;
             Below<float> below(0);
             below.offset = it.offset;
             Vector<E> x[K][1];
@@ -259,7 +309,7 @@ template <class E> class Kept {
                 for (int i = 0; i < W; i++) /* adding 0 turns -0 into 0 */
                     g[i] =
                         fma(below.exp(x[k][0].get(i)), it.of_exp, kMasses ? fma(w[k][i], -it.of_weight, 0.0f) : 0.0f);
-                if (of.cut.whole(in_row + k * kLanes))
+                if (of.cut.whole(in_row() + k * kLanes))
                     store_whole<E, E>((Bits *)(first + k * kLanes * GPULOSSI_VECTOR_BYTES), g, true);
             }
             if (partial()) {
@@ -272,31 +322,38 @@ template <class E> class Kept {
                         fma(below.exp(one.get(i)), it.of_exp, fma(of.weight(of.cut.first(v) + i), -it.of_weight, 0.0f));
                 store<E, E>(of.cut, to, v, g);
             }
-            uint32_t from_here = (uint32_t)(it.vector - in_row);
+            uint32_t from_here = (uint32_t)(it.vector - in_row());
             if (from_here < kChunk && from_here % kLanes == 0)
                 to[it.y] = E::narrow(it.of_target);
         }
 
+        /* A vector that may be gone from the ring. */
+        __device__ __forceinline__ Vector<E> anew(uint32_t number, int v) const {
+            const Bits *row = of.loss.array(0, of.row_of(number));
+            return of.cut.whole(v) ? load_vector<E, kRead_once>(row + of.cut.first(v))
+                                   : load_elements<E>(of.cut, row, v, lowest());
+        }
         /* Once more, the long way. */
-        __device__ __forceinline__ void write_anew(uint32_t number, uint32_t place) const {
+        template <bool kWritten> __device__ __forceinline__ void go_again(uint32_t number, uint32_t place) const {
             typename Loss::Row r;
             State s = State::empty();
             r.of = of.loss.terms.row(of.row_of(number));
 #pragma unroll 1
-            for (int k = 0; k < K && in_row + k * kLanes < of.cut.vectors; k++)
-                of.loss.enter_one(r, s, of.cut, in_row + k * kLanes, taken(place, k));
+            for (int k = 0; k < K && in_row() + k * kLanes < of.cut.vectors; k++)
+                of.loss.enter_one(r, s, of.cut, in_row() + k * kLanes,
+                                  kWritten ? taken(place, k) : anew(number, in_row() + k * kLanes));
             s.fold(WholeWarp());
             if (lane() == 0) {
                 shared.long_of_warp[at / kChunk] = s;
                 shared.long_reduced.arrive();
             }
             shared.long_told.wait(shared.known[turn(number)].anew & 1);
-            if (!of.loss.writes())
+            if (!kWritten)
                 return;
             typename Terms::Gradient of_row = of.loss.terms.gradient(r.of, shared.long_state);
 #pragma unroll 1
-            for (int k = 0; k < K && in_row + k * kLanes < of.cut.vectors; k++) {
-                int v = in_row + k * kLanes;
+            for (int k = 0; k < K && in_row() + k * kLanes < of.cut.vectors; k++) {
+                int v = in_row() + k * kLanes;
                 int64_t target = r.of.y - of.cut.first(v);
                 Vector<E> x = taken(place, k);
                 float g[W];
@@ -309,33 +366,64 @@ template <class E> class Kept {
             }
         }
 
-        __device__ __forceinline__ void rows() const {
-            uint32_t place = 0, parity = 0, before = kRows - kLead; /* the place of the row that is written */
+        /* Rows that are written. */
+        __device__ __forceinline__ void write_rows() const {
+            uint32_t place = 0, parity = 0;
 #pragma unroll 1
             for (uint32_t number = 0; number < of.count + kLead; number++) {
                 if (number < of.count) {
                     Arrival::wait(arrivals + place * (uint32_t)sizeof(Arrival), parity);
                     if (of.loss.terms.has_masses())
-                        reduce<true>(number, place);
+                        reduce<true, 1>(number, place);
                     else
-                        reduce<false>(number, place);
+                        reduce<false, 1>(number, place);
                 }
                 if (number >= kLead) {
-                    uint32_t known = number - kLead;
+                    uint32_t known = number - kLead, before = place < kLead ? place + kRows - kLead : place - kLead;
                     shared.told[turn(known)].wait(parity_of_turn(known));
                     Known it = shared.known[turn(known)];
                     if (it.long_way)
-                        write_anew(known, before);
-                    else if (of.loss.writes() && of.loss.terms.has_masses())
+                        go_again<true>(known, before);
+                    else if (of.loss.terms.has_masses())
                         write<true>(known, before, it);
-                    else if (of.loss.writes())
+                    else
                         write<false>(known, before, it);
                     __syncwarp();
                     ask(known + kRows, before);
                 }
                 if (++place == kRows)
                     place = 0, parity ^= 1;
-                before = before + 1 == kRows ? 0 : before + 1;
+            }
+        }
+        /* Rows that are not: another warp asks for them, and nothing is left to do when they are known, as a rule. */
+        __device__ __forceinline__ void read_rows() const {
+            uint32_t place = 0, parity = 0;
+#pragma unroll 1
+            for (uint32_t number = 0; number < of.count + kAhead; number += kAtOnce) {
+                if (number < of.count) {
+                    shared.copied[0][place].wait(parity);
+                    if (of.loss.terms.has_masses())
+                        reduce<true, kAtOnce>(number, place);
+                    else
+                        reduce<false, kAtOnce>(number, place);
+                }
+                if (number >= kAhead)
+                    look_again(number - kAhead);
+                place += kAtOnce;
+                if (place == kRows)
+                    place = 0, parity ^= 1;
+            }
+        }
+        /* At kAtOnce rows from this one on; what is told of the first is told of all, but if it is to be gone through again. */
+        __device__ __forceinline__ void look_again(uint32_t number) const {
+            bool waits = true;
+#pragma unroll 1
+            for (uint32_t last = min(number + kAtOnce, of.count); number < last; number++) {
+                if (waits)
+                    shared.told[turn(number)].wait(parity_of_turn(number));
+                waits = shared.known[turn(number)].long_way;
+                if (waits)
+                    go_again<false>(number, 0);
             }
         }
     };
@@ -355,11 +443,15 @@ template <class E> class Kept {
         return best;
     }
 
-    /* Adds up what the warps know of a row, and sends it. */
-    __device__ __forceinline__ void send_all() const {
+    /* Adds up what the warps know of rows, from this one on, and sends it. */
+    __device__ __forceinline__ void send_all(uint32_t from) const {
         float mass = shared.mass_of_warp[lane() % kWorkers];
+        if (!loss.writes())
 #pragma unroll 1
-        for (uint32_t number = 0; number < count; number++) {
+            for (uint32_t i = from; i < kRows; i += kSenders)
+                ask_for_all(i);
+#pragma unroll 1
+        for (uint32_t number = from; number < count; number += kSenders) {
             Part part = Part::empty();
             if (workers > 0) {
                 shared.reduced[turn(number)].wait(parity_of_turn(number));
@@ -367,6 +459,10 @@ template <class E> class Kept {
                 float top = largest_over(WholeWarp(), part.top);
                 int best =
                     loss.terms.finds_best() ? best_of(number, part.top == top ? part.best : 0, top) : (int)kNobody;
+                if (!loss.writes()) { /* all have read it */
+                    __syncwarp();
+                    ask_for_all(number + kRows);
+                }
                 part.raise(top, mass);
                 part.best = best;
 #pragma unroll
@@ -375,8 +471,8 @@ template <class E> class Kept {
                     part.drop += __shfl_xor_sync(0xffffffffu, part.drop, distance);
                 }
             }
-            if (workers == 0 && number > kLead) /* as the workers of other blocks do */
-                shared.told[turn(number - kLead - 1)].wait(parity_of_turn(number - kLead - 1));
+            if (workers == 0 && number > lead()) /* as the workers of other blocks do */
+                shared.told[turn(number - lead() - 1)].wait(parity_of_turn(number - lead() - 1));
             __syncwarp(); /* what is read of this row may be written over when all know it */
             cluster.send(shared.folded[turn(number)], shared.of_block[turn(number)], part);
         }
@@ -391,16 +487,21 @@ template <class E> class Kept {
         float x_y, weight, scale, next_x_y; /* the last of the 32 rows after those */
         float mass;                         /* of a row */
         uint32_t anew;                      /* rows gone through again so far */
+        bool held;                          /* whether the row before is still to be told of */
 
         __device__ __forceinline__ explicit Manager(const Kept &of)
-            : of(of), shared(of.shared), next_x_y(0), mass(0), anew(0) {
+            : of(of), shared(of.shared), next_x_y(0), mass(0), anew(0), held(false) {
 #pragma unroll 1
             for (uint32_t twice = 0; twice < 2; twice++)
                 look_at(lane() + (twice - 1) * kLanes);
         }
 
+        /* Rows whose targets matter here: where they are finished, or written. */
+        __device__ __forceinline__ uint32_t looked_at() const {
+            return of.cluster.rank == 0 || of.loss.writes() ? of.count : 0;
+        }
         __device__ __forceinline__ float logit_of(uint32_t number) const {
-            if (number >= of.count)
+            if (number >= looked_at())
                 return 0;
             return of.loss.pick(of.cut, of.loss.begin(of.cut, of.row_of(number), true));
         }
@@ -410,7 +511,7 @@ template <class E> class Kept {
             x_y = __shfl_sync(0xffffffffu, next_x_y, lane()); /* waits for it */
             next_x_y = logit_of(number + kLanes);
             weight = scale = 0;
-            if (number < of.count) {
+            if (number < looked_at()) {
                 r = of.loss.begin(of.cut, of.row_of(number), true);
                 scale = (float)of.loss.terms.factor_of(r.of.row);
                 if (r.of.y >= 0)
@@ -450,8 +551,9 @@ template <class E> class Kept {
             return s;
         }
 
-        /* Tells the workers. False where the row is to be gone through again. */
-        __device__ __forceinline__ bool tell(uint32_t number, const Part &part, bool good) const {
+        /* Tells the workers, where rows are not written of those that are reduced together at the last one, or at one that is to
+         * be gone through again. False for such a row. */
+        __device__ __forceinline__ bool tell(uint32_t number, const Part &part, bool good) {
             const Terms &terms = of.loss.terms;
             int of_row = (int)(number % kLanes);
             float exact_x = __shfl_sync(0xffffffffu, x_y, of_row),
@@ -480,10 +582,15 @@ template <class E> class Kept {
             it.long_way = !good;
             it.anew = (int)anew;
             __syncwarp(); /* what is read of this row may be written over when all know it */
+            bool holds = !of.loss.writes() && number % kAtOnce + 1 < kAtOnce && number + 1 < of.count && good;
             if (lane() == 0) {
                 shared.known[turn(number)] = it;
-                shared.told[turn(number)].arrive();
+                if (!holds)
+                    shared.told[turn(number)].arrive();
+                if (held)
+                    shared.told[turn(number - 1)].arrive();
             }
+            held = holds;
             return good;
         }
 
@@ -539,7 +646,7 @@ template <class E> class Kept {
     /* All threads call. Nobody arrives at a barrier before it is there, and the weights are known afterwards. */
     __device__ __forceinline__ void begin() const {
         if (threadIdx.x < kWorkers * kRows)
-            shared.copied[threadIdx.x / kRows][threadIdx.x % kRows].begin();
+            shared.copied[threadIdx.x / kRows][threadIdx.x % kRows].begin(loss.writes() ? 1 : kAtOnce);
         if (threadIdx.x < kTurns) {
             shared.reduced[threadIdx.x].begin((uint32_t)max(workers, 1));
             shared.folded[threadIdx.x].begin();
@@ -588,17 +695,19 @@ template <class E> class Kept {
             end_of_warp(loss, (gpulossi_scratch *)p.rows.scratch, total);
         } else if (threadIdx.x < kOthers * kLanes) {
             kept.exchange_masses(false);
-            kept.send_all();
+            kept.send_all(threadIdx.x / kLanes - 1);
             Cluster::wait();
         } else {
             Worker worker(kept);
-            if (worker.works())
+            if (worker.works() && loss.writes())
 #pragma unroll 1
                 for (uint32_t i = 0; i < kRows; i++)
                     worker.ask(i, i);
             kept.exchange_masses(false);
-            if (worker.works())
-                worker.rows();
+            if (worker.works() && loss.writes())
+                worker.write_rows();
+            else if (worker.works())
+                worker.read_rows();
             Cluster::wait();
         }
     }

@@ -54,6 +54,7 @@ template <class N> struct Below;
 template <> struct Below<float> {
     float slope, offset, factor;
     DEVICE bool near(float top) { return fabs(top) < 4096.0f; }
+    DEVICE float least() { return -4095.0f; } /* that is near */
     /* With a scale, exp(scale x - scale top). */
     __device__ __forceinline__ explicit Below(float top, float scale = 1.0f)
         : slope(scale * 1.442695041f), offset(top * slope) {

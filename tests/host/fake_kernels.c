@@ -246,7 +246,7 @@ int fake_active_clusters(int *clusters, void *function, const void *config) {
     const fake_config *asked = (const fake_config *)config;
     const fake_attributes given = attributes_of(symbol, (fake_module *)function, asked);
     unsigned size = cluster_of(symbol, (fake_module *)function, asked, &given.cluster);
-    const unsigned threads = strstr(((fake_module *)function)->entry, "_kept_") != NULL ? 576 : 256;
+    const unsigned threads = strstr(((fake_module *)function)->entry, "_kept_") != NULL ? 608 : 256;
     if (asked->block[0] != threads || asked->shared_bytes != ((fake_module *)function)->shared_bytes_allowed)
         fake_violate("%s of %u threads with %u bytes", symbol, asked->block[0], asked->shared_bytes);
     if (given.dependent.id != 0)

@@ -380,9 +380,9 @@ static void devices_without_clusters(void **state) {
     expect_no_clusters(__LINE__);
     fake.shared_optin = 65536; /* the slots and nothing else */
     expect_no_clusters(__LINE__);
-    fake.shared_optin = 77 * 1024 - 1;
+    fake.shared_optin = 88 * 1024 - 1;
     expect_no_clusters(__LINE__);
-    fake.shared_optin = 77 * 1024;
+    fake.shared_optin = 88 * 1024;
     expect_some_clusters();
 }
 
@@ -395,7 +395,7 @@ static int loaded_rings(void) {
 
 /* A ring takes more than clusters do. Without it, rows are held as far as a block can; longer ones go to clusters. */
 static void devices_without_a_ring(void **state) {
-    static const int enough[] = {77 * 1024, 109 * 1024 - 1, 109 * 1024};
+    static const int enough[] = {88 * 1024, 120 * 1024 - 1, 120 * 1024};
     int i;
     (void)state;
     for (i = 0; i < 3; i++) {

@@ -1,0 +1,73 @@
+/* Cross-entropy with options by the kernel that keeps the weights of classes in registers: many rows of a cluster, of which
+ * some are gone through again, one after the other too, and logits that are far below the others. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "option_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
+enum { LANES = 32, CLASSES_OF_A_WARP = 1024 };
+/* The fewest vectors of a row that is kept: to be written, and not. */
+enum { WRITTEN = 2049, READ = 4096 };
+
+/* Exact in 16 bits, and past what the short formulas are for. */
+static const double far_below = -9984, far_above = 9984;
+
+static void check_rows(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient, unsigned number) {
+    static const unsigned sets[] = {OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_IGNORE_INDEX,
+                                    OPTION_Z_LOSS | OPTION_ROW_WEIGHTS};
+    const int64_t width = (int64_t)(16 / dtype_size(dtype));
+    option_shape shape = {rows, classes, 0};
+    option_inputs in;
+    ce_case c = option_case(dtype, shape, sets[number % 2], LOGITS_NORMAL, number, &in);
+    int64_t row, i;
+    for (row = 0; row < rows; row++) {
+        double *x = in.x + row * classes;
+        for (i = 0; i < classes; i++)
+            if ((row % 3 == 0 && i / width % LANES == 7) || (row % 5 == 1 && i / CLASSES_OF_A_WARP == 1))
+                x[i] = far_below;
+        if (row % 6 == 1 || row % 6 >= 4)
+            x[(classes / 2 + row) % classes] = row % 4 ? far_above : (double)NAN;
+    }
+    c.logits_stride = classes % width ? STRIDE_16_BYTES : STRIDE_PACKED;
+    c.grad_stride = c.logits_stride;
+    c.outputs &= ~(gradient ? 0u : (unsigned)CE_OUT_GRAD);
+    ce_test(&c, gradient ? "kept rows that are written" : "kept rows that are read");
+    option_inputs_free(&in);
+}
+
+static void check_all(bool gradient) {
+    unsigned d, number;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (number = 0; number < 2; number++) {
+            int64_t width = (int64_t)(16 / dtype_size(dtypes[d])), most = gradient && d == 0 ? 4400 : 2400;
+            check_rows(dtypes[d], harness_small ? 35 + number : most + number,
+                       (gradient ? WRITTEN : READ) * width + number * 3, gradient, number + d);
+        }
+    test_done();
+}
+
+static void kept_rows_that_are_written(void **state) {
+    (void)state;
+    check_all(true);
+}
+static void kept_rows_that_are_read(void **state) {
+    (void)state;
+    check_all(false);
+}
+
+int run_kept_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kept_rows_that_are_written),
+        cmocka_unit_test(kept_rows_that_are_read),
+    };
+    return cmocka_run_group_tests_name("kept", tests, NULL, NULL);
+}
