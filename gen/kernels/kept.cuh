@@ -37,7 +37,7 @@ template <class E> class Kept {
         kNobody = INT32_MAX
     };
     static_assert(kTurns >= 2 * kAhead + 2 * kAtOnce && kAhead >= kLead,
-                  "a block may be one lead ahead of another that is");
+                  "a block may be a lead before one that is a lead before a third");
     static_assert(kRows % kAtOnce == 0 && kAhead % kAtOnce == 0 && kTurns % kAtOnce == 0, "they come and go together");
 
     /* Of a row, or a part of it: with a the masses before smoothing, drop = sum a (top - x). */
