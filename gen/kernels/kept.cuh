@@ -328,7 +328,7 @@ template <class E> class Kept {
         }
 
         /* A vector that may be gone from the ring. */
-        __device__ __forceinline__ Vector<E> anew(uint32_t number, int v) const {
+        __device__ __forceinline__ Vector<E> reread(uint32_t number, int v) const {
             const Bits *row = of.loss.array(0, of.row_of(number));
             return of.cut.whole(v) ? load_vector<E, kRead_once>(row + of.cut.first(v))
                                    : load_elements<E>(of.cut, row, v, lowest());
@@ -341,7 +341,7 @@ template <class E> class Kept {
 #pragma unroll 1
             for (int k = 0; k < K && in_row() + k * kLanes < of.cut.vectors; k++)
                 of.loss.enter_one(r, s, of.cut, in_row() + k * kLanes,
-                                  kWritten ? taken(place, k) : anew(number, in_row() + k * kLanes));
+                                  kWritten ? taken(place, k) : reread(number, in_row() + k * kLanes));
             s.fold(WholeWarp());
             if (lane() == 0) {
                 shared.long_of_warp[at / kChunk] = s;

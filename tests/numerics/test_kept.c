@@ -20,10 +20,12 @@ enum { WRITTEN = 2049, READ = 4096 };
 /* Exact in 16 bits, and past what the short formulas are for. */
 static const double far_below = -9984, far_above = 9984;
 
-static void check_rows(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient, unsigned number) {
+/* Rows of so many vectors, and of so many classes more. */
+static void check_rows(gpuloss_dtype dtype, int64_t rows, int64_t vectors, int64_t more, bool gradient,
+                       unsigned number) {
     static const unsigned sets[] = {OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_IGNORE_INDEX,
                                     OPTION_Z_LOSS | OPTION_ROW_WEIGHTS};
-    const int64_t width = (int64_t)(16 / dtype_size(dtype));
+    const int64_t width = (int64_t)(16 / dtype_size(dtype)), classes = vectors * width + more;
     option_shape shape = {rows, classes, 0};
     option_inputs in;
     ce_case c = option_case(dtype, shape, sets[number % 2], LOGITS_NORMAL, number, &in);
@@ -48,9 +50,9 @@ static void check_all(bool gradient) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
         for (number = 0; number < 2; number++) {
-            int64_t width = (int64_t)(16 / dtype_size(dtypes[d])), most = gradient && d == 0 ? 4400 : 2400;
-            check_rows(dtypes[d], harness_small ? 35 + number : most + number,
-                       (gradient ? WRITTEN : READ) * width + number * 3, gradient, number + d);
+            int64_t most = gradient && d == 0 ? 4400 : 2400;
+            check_rows(dtypes[d], harness_small ? 35 + number : most + number, gradient ? WRITTEN : READ, number * 3,
+                       gradient, number + d);
         }
     test_done();
 }
