@@ -75,15 +75,15 @@ struct Cluster {
     }
 
     /* Folds the states of all threads into one, the same in all of them, and hands out the leader's word; `empty` is the state
-     * of nothing. No thread goes on before the leader's warp knows what it has read as `seen`. */
-    template <class State>
+     * of nothing. No thread goes on before the leader's warp knows what it has read as `seen`. Blocks have `warps`. */
+    template <int warps = kWarps, class State>
     __device__ __forceinline__ void fold(State &state, const State &empty, uint32_t &word, uint32_t seen, Kind kind,
                                          uint32_t number) const {
         struct alignas(16) Message {
             State state;
             uint32_t word, seen; /* the leader's word; no one reads the other */
         };
-        __shared__ State of_warp[2][kWarps];
+        __shared__ State of_warp[2][warps];
         __shared__ Message of_block[2][GPULOSSI_CLUSTER];
         uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
         Arrival &arrived = arrival(kind, number);
@@ -94,8 +94,8 @@ struct Cluster {
             of_block[number][threadIdx.x].state = empty;
         __syncthreads();
         if (warp == 0) {
-            state = of_warp[number % 2][lane % kWarps];
-            state.fold(Repeated<kWarps>(kWarps));
+            state = of_warp[number % 2][lane % warps];
+            state.fold(Repeated<warps>(warps));
             Message message;
             memset(&message, 0, sizeof message);
             message.state = state;

@@ -1,7 +1,9 @@
 /* Reverse KL, Jensen-Shannon and total variation of two arrays of logits of one type, and the student's gradient, for
  * clusters. With f of divergence.cuh, u = q df/dq but for what is the same for all classes, and T the temperature:
  *
- *   gradient = (u - q sum_c u) / T */
+ *   gradient = (u - q sum_c u) / T
+ *
+ * For Jensen-Shannon log(q / M) is kept in shared memory from the sum to the gradient, in place of the target's logits. */
 #ifndef GPULOSSI_DISTANCES_CUH
 #define GPULOSSI_DISTANCES_CUH
 
@@ -15,15 +17,19 @@ template <class E, int K> struct Distances : Distil<E, K> {
     typedef typename E::Bits Bits;
     using Sides::p;
     enum { W = Sides::W, n = Sides::n, kSums = 1 };
+    enum { kKept = 1 + W / 4, kPlaces = GPULOSSI_DISTANCES_PLACES };
+    enum { kAtOnce = W < 8 ? 4 : 2 };
 
     struct OfAny {
         int weighing; /* the side whose exponentials weigh differences, or -1 for neither */
     };
     typedef typename Sides::template StateOf<OfAny> State;
     struct Row : Sides::Row {
-        N mean;     /* of u / q, under q; where it is rough, of log2(q / M) */
-        bool rough; /* whether Jensen-Shannon is by the logarithm of the mixture */
-        bool zeros; /* whether this thread has met a probability of 0 then */
+        N mean;        /* of u / q, under q; where it is rough, of log2(q / M) */
+        bool rough;    /* whether Jensen-Shannon is by the logarithm of the mixture */
+        bool zeros;    /* whether this thread has met a probability of 0 then */
+        bool kept;     /* and whether it has kept log2(q / M) in place of logits */
+        bool ordinary; /* whether the gradient's short formulas give numbers, and zeros where they should */
     };
     /* What of u / q is summed is that over `inverse`, and of f too, but where the pairs are probabilities. */
     struct Sums {
@@ -42,7 +48,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;
         r.row = row;
-        r.zeros = false;
+        r.zeros = r.kept = r.ordinary = false;
         return r;
     }
     __device__ __forceinline__ State empty() const {
@@ -57,9 +63,10 @@ template <class E, int K> struct Distances : Distil<E, K> {
     }
 
     template <class Held> __device__ __forceinline__ bool enter_held(State &s, const Held &held) const {
-        return p.divergence == GPULOSS_REVERSE_KL ? Sides::template enter_all<0>(s, held)
-                                                  : Sides::template enter_all<-1>(s, held);
+        return p.divergence == GPULOSS_REVERSE_KL ? Sides::template enter_all<0, kAtOnce>(s, held)
+                                                  : Sides::template enter_all<-1, kAtOnce>(s, held);
     }
+    DEVICE bool spoiled(const Row &r) { return r.kept; }
 
     /* Of a pair of probabilities, where d = log t - log q. */
     struct Parts {
@@ -114,12 +121,13 @@ template <class E, int K> struct Distances : Distil<E, K> {
     }
 
     /* Total variation, all of it times inverse: q, |t - q|, and df/dq. */
-    __device__ __forceinline__ void variations(const Row &r, const Vector<E> (&x)[K][2], N (&q)[n], N (&f)[n],
-                                               N (&v)[n]) const {
+    template <int k, int m>
+    __device__ __forceinline__ void variations(const Row &r, const Vector<E> (&x)[k][2], N (&q)[m], N (&f)[m],
+                                               N (&v)[m]) const {
         this->exponentials(x, 0, r.input_top, r.near, q);
         this->exponentials(x, 1, r.target_top, r.near, v);
 #pragma unroll
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < m; i++) {
             N apart = fma(-r.ratio, v[i], q[i]);
             f[i] = fabs(apart);
             v[i] = apart > 0 ? N(0.5) : apart < 0 ? N(-0.5) : apart;
@@ -153,6 +161,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ void close(Row &r, const State &s) const {
         Sides::close(r, s);
         r.mean = r.sum;
+        r.ordinary = r.known;
         r.rough = p.divergence == GPULOSS_JENSEN_SHANNON && r.near;
     }
     __device__ __forceinline__ bool wants_sums(const Row &r) const {
@@ -194,29 +203,39 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.u += (double)in_halves<Sum>(u);
         });
     }
-    /* What roughly() gives of all that a thread holds at a time, vector by vector. */
-    template <class Held, class What>
-    __device__ __forceinline__ void roughly_held(const Row &r, const Held &held, What what) const {
-#pragma unroll 1
+    /* What add() does, of all that a thread holds at a time. False where it takes more care. */
+    template <class Held> __device__ __forceinline__ bool add_held(Row &r, const Held &held, Sums &sums) const {
+        if (p.divergence == GPULOSS_TOTAL_VARIATION && r.near) {
+            N all_f = N(0), all_u = N(0);
+#pragma unroll kAtOnce
+            for (int i = 0; i < Held::vectors; i++) {
+                Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
+                N q[W], f[W], v[W];
+                variations(r, x, q, f, v);
+                all_f += in_halves<Sum>(f);
+                all_u += times(q, v);
+            }
+            sums.f += (double)all_f;
+            sums.u += (double)all_u;
+            return true;
+        }
+        if (!r.rough)
+            return false;
+        r.kept = writes(r);
+        N of_t[4] = {N(0), N(0), N(0), N(0)}, of_q[4] = {N(0), N(0), N(0), N(0)};
+#pragma unroll kAtOnce
         for (int i = 0; i < Held::vectors; i++) {
             Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
             N q[W], t[W], q_to_m[W], t_to_m[W];
             roughly(r, x, q, t, q_to_m, t_to_m);
-            what(q, t, q_to_m, t_to_m);
-        }
-    }
-    /* What add() does, of all that a thread holds at a time. False where it takes more care. */
-    template <class Held> __device__ __forceinline__ bool add_held(const Row &r, const Held &held, Sums &sums) const {
-        if (!r.rough)
-            return false;
-        N of_t[4] = {N(0), N(0), N(0), N(0)}, of_q[4] = {N(0), N(0), N(0), N(0)};
-        roughly_held(r, held, [&](const N(&q)[W], const N(&t)[W], const N(&q_to_m)[W], const N(&t_to_m)[W]) {
 #pragma unroll
             for (int j = 0; j < W; j++) {
                 of_t[j % 4] = fma(t[j], t_to_m[j], of_t[j % 4]);
                 of_q[j % 4] = fma(q[j], q_to_m[j], of_q[j % 4]);
             }
-        });
+            if (r.kept)
+                held.keep(i, 1, q_to_m);
+        }
         N all_t = in_halves<Sum>(of_t), all_q = in_halves<Sum>(of_q);
         if (!(fabs(all_t + all_q) < Limits<N>::infinity()))
             return false;
@@ -254,10 +273,11 @@ template <class E, int K> struct Distances : Distil<E, K> {
         if (r.rough) {
             r.sum = N(0.693147181) * fma(r.sum, r.inverse, beta * (natural_log(r.ratio) * N(1.442695041)));
             r.mean *= r.inverse;
-            r.known = r.rough = r.sum > N(0.03125) && r.sum < Limits<N>::infinity();
+            r.known = r.rough = r.ordinary = r.sum > N(0.03125) && r.sum < Limits<N>::infinity();
         } else if (p.divergence == GPULOSS_TOTAL_VARIATION) {
             r.sum *= N(0.5) * r.inverse;
             r.mean *= r.inverse;
+            r.ordinary = r.near && r.sum < Limits<N>::infinity();
         }
     }
 
@@ -280,12 +300,10 @@ template <class E, int K> struct Distances : Distil<E, K> {
                 u[i] = q[i] * (u[i] - r.mean);
         } else if (p.divergence == GPULOSS_REVERSE_KL && r.near) {
             this->exponentials(x, 0, r.input_top, true, q);
-            N apart = r.apart - r.mean;
+            differences(r, x, q, u);
 #pragma unroll
             for (int i = 0; i < n; i++)
-                u[i] = q[i] == 0 ? N(0)
-                                 : q[i] * fma(x[i / W][0].get(i % W) - x[i / W][1].get(i % W),
-                                              this->inverse_temperature, apart);
+                u[i] *= q[i];
         } else {
             exactly(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
                 N q[W], f[W], u[W];
@@ -305,19 +323,58 @@ template <class E, int K> struct Distances : Distil<E, K> {
     /* The same of all that a thread holds at a time, which are whole vectors. False where it takes more care. */
     template <class Held>
     __device__ __forceinline__ bool work_held(const Cut<E> &cut, const Row &r, int at, const Held &held) const {
-        if (!r.rough || r.zeros || !cut.fits((Bits *)p.rows.grad + r.row * p.rows.grad_stride))
+        if (!r.ordinary || r.zeros || !cut.fits((Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = this->gradient_at(cut, r, at);
-        N scale = r.inverse * r.scale * (N(0.693147181) * (N(1) - beta));
-        roughly_held(r, held, [&](const N(&q)[W], const N(&)[W], const N(&q_to_m)[W], const N(&)[W]) {
-            N g[W];
+        N scale = r.inverse * r.scale;
+        if (r.rough)
+            write_held(first, held, scale * (N(0.693147181) * (N(1) - beta)),
+                       [&](int i, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
+                           held.kept(i, 1, u);
+                           this->exponentials(x, 0, r.input_top, true, q);
+                           less(u, r.mean);
+                       });
+        else if (p.divergence == GPULOSS_TOTAL_VARIATION)
+            write_held(first, held, scale, [&](int, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
+                N f[W];
+                variations(r, x, q, f, u);
+                less(u, r.mean);
+            });
+        else
+            write_held(first, held, scale, [&](int, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
+                this->exponentials(x, 0, r.input_top, true, q);
+                differences(r, x, q, u);
+            });
+        return true;
+    }
+    /* Gradients of q u, where `what` gives both. */
+    template <class Held, class What>
+    __device__ __forceinline__ void write_held(char *to, const Held &held, N scale, What what) const {
+#pragma unroll kAtOnce
+        for (int i = 0; i < Held::vectors; i++) {
+            Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
+            N q[W], u[W];
+            what(i, x, q, u);
 #pragma unroll
             for (int j = 0; j < W; j++)
-                g[j] = fma(q[j] * (q_to_m[j] - r.mean), scale, N(0));
-            store_whole<E, E>((Bits *)first, g, true);
-            first += Held::step * GPULOSSI_VECTOR_BYTES;
-        });
-        return true;
+                u[j] = fma(q[j] * u[j], scale, N(0));
+            store_whole<E, E>((Bits *)(to + Held::step * (i * GPULOSSI_VECTOR_BYTES)), u, true);
+        }
+    }
+    template <int m> DEVICE void less(N (&u)[m], N mean) {
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            u[i] -= mean;
+    }
+    /* log(q / t) less its mean under q, where there is a q. */
+    template <int k, int m>
+    __device__ __forceinline__ void differences(const Row &r, const Vector<E> (&x)[k][2], const N (&q)[m],
+                                                N (&u)[m]) const {
+        N apart = r.apart - r.mean;
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            u[i] = q[i] == 0 ? N(0)
+                             : fma(x[i / W][0].get(i % W) - x[i / W][1].get(i % W), this->inverse_temperature, apart);
     }
     DEVICE float log2_of(float x) {
         float y;

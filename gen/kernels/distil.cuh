@@ -26,7 +26,9 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     typedef Schedule<Distil> OfRows;
     typedef typename Base::Divergence Divergence;
     using Base::p;
-    enum { kArrays = 2, kSums = 0, W = Width<E>::value, n = K * W, kSummedAtOnce = W < 8 ? 1 : 2 };
+    enum { W = Width<E>::value, n = K * W, kAtOnce = W < 8 ? 1 : 2 /* vectors of each side, in a straight line */ };
+    enum { kArrays = 2, kKept = kArrays, kSums = 0 };
+    enum { kPlaces = GPULOSSI_SLOTS / (kArrays * GPULOSSI_VECTORS_STREAMED) }; /* of a ring */
 
     /* The softmaxes of both sides, and the sum of one side's exponentials times its logits less the other's. */
     template <class Weighing> struct StateOf : Weighing {
@@ -161,7 +163,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
 
     /* All that a thread holds at a time, of both arrays; side `weighing` weighs the differences, or -1 for neither. False
      * where it takes more care; nothing but the tops has changed then. */
-    template <int weighing, class State, class Held>
+    template <int weighing, int at_once, class State, class Held>
     __device__ __forceinline__ bool enter_all(State &s, const Held &held) const {
         N tops[2];
 #pragma unroll
@@ -180,7 +182,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             return false;
         Below<N> input(from_input, inverse_temperature), target(from_target, inverse_temperature);
         N sums[2] = {N(0), N(0)}, apart[4] = {N(0), N(0), N(0), N(0)};
-#pragma unroll kSummedAtOnce
+#pragma unroll at_once
         for (int i = 0; i < Held::vectors; i++) {
             Vector<E> x = held.vector(i, 0), t = held.vector(i, 1);
             N e[2][W];
@@ -204,7 +206,10 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         return true;
     }
     template <class State, class Held> __device__ __forceinline__ bool enter_held(State &s, const Held &held) const {
-        return enter_all<1>(s, held);
+        return enter_all<1, kAtOnce>(s, held);
+    }
+    DEVICE bool spoiled(const Row &) {
+        return false;
     }
 
     /* The mean of the differences has an error of some u times 1 + |apart|, and what is taken from it too: a sum of a

@@ -40,13 +40,14 @@ template <class E> class Kept {
                   "a block may be a lead before one that is a lead before a third");
     static_assert(kRows % kAtOnce == 0 && kAhead % kAtOnce == 0 && kTurns % kAtOnce == 0, "they come and go together");
 
-    /* Of a row, or a part of it: with a the masses before smoothing, drop = sum a (top - x). */
+    /* Of a row, or a part of it: with a the masses before smoothing, drop = sum a (top - x); of a warp over ln 2. */
     struct alignas(16) Part {
-        float top, sum, drop;
+        float top;
         int best; /* of a warp the lanes that have the top, else the first class that has it */
+        float sum, drop;
 
         DEVICE Part empty() {
-            Part part = {-Limits<float>::infinity(), 0, 0, kNobody};
+            Part part = {-Limits<float>::infinity(), kNobody, 0, 0};
             return part;
         }
         /* To a top of several parts; mass = sum a. */
@@ -64,9 +65,10 @@ template <class E> class Kept {
     struct alignas(16) Known {
         float offset, of_exp, of_weight, of_target;
         int y, vector; /* the target, where it has a gradient of its own, and its vector of the row; or -1 */
-        int long_way;  /* whether the row is to be gone through again ... */
+        int long_way;  /* which rows are to be gone through again: this one ... */
         int anew;      /* ... after so many others */
     };
+    enum { kNone, kItself, kNext }; /* one told of together with it */
     /* The state of a row that is gone through again, or of a block's part. */
     struct alignas(16) Whole {
         State state;
@@ -100,6 +102,18 @@ template <class E> class Kept {
     DEVICE bool finite(float x) { return fabs(x) < Limits<float>::infinity(); }
     /* What stands where a row has no class: so low that it adds nothing, also to a product with no mass. */
     DEVICE float lowest() { return E::kDtype == GPULOSS_F16 ? -65504.0f : -0x1p100f; }
+    /* Sums of m numbers over the lanes of a warp, m a power of two: each in the lanes of an m-th of it, as the first. */
+    template <int m> DEVICE void sums_by_lanes(float (&x)[m]) {
+#pragma unroll
+        for (int n = m / 2, distance = kLanes / 2; distance > 0; n /= 2, distance /= 2) {
+            bool in_other = lane() & distance;
+#pragma unroll
+            for (int i = 0; i < max(n, 1); i++) {
+                float kept = n > 0 && in_other ? x[n + i] : x[i], given = n == 0 || in_other ? x[i] : x[n + i];
+                x[i] = kept + __shfl_xor_sync(0xffffffffu, given, distance);
+            }
+        }
+    }
     DEVICE int least_of_warp(int x) {
         int all;
         asm volatile("redux.sync.min.s32 %0, %1, 0xffffffff;" : "=r"(all) : "r"(x) : "memory");
@@ -125,8 +139,14 @@ template <class E> class Kept {
             ask(number, shared.copied[0][place(number) / kAtOnce * kAtOnce].address(),
                 (uint32_t)__cvta_generic_to_shared(slot(number, 0)), first, number < count ? workers * kChunk : 0);
     }
+    /* Lanes of a warp that tell of what it has reduced. */
+    __device__ __forceinline__ uint32_t tellers() const {
+        return (loss.terms.has_masses() ? 2 : 1) * (loss.writes() ? 1 : kAtOnce);
+    }
     /* Rows that are reduced before the first of them is looked at again. */
-    __device__ __forceinline__ uint32_t lead() const { return loss.writes() ? kLead : kAhead; }
+    __device__ __forceinline__ uint32_t lead() const {
+        return loss.writes() ? kLead : kAhead;
+    }
     /* The mass of a class before smoothing. */
     __device__ __forceinline__ float weight(int64_t c) const {
         return cut.inside(c) && loss.terms.has_masses() ? loss.terms.class_weight(p.class_offset + c) : 0.0f;
@@ -135,15 +155,17 @@ template <class E> class Kept {
     struct Worker {
         const Kept &of;
         Shared &shared;
-        int at;              /* this thread's first vector within the block */
-        bool speaks;         /* whether this is the one lane that tells of the row: it has written what others read */
+        int at; /* this thread's first vector within the block */
+        /* Whether this lane tells of the tops of rows, or of one of their sums; of both, if it writes what others read. */
+        bool speaks, tells;
         uint32_t slots;      /* the addresses of this thread's first vector in the ring, ... */
         uint32_t arrivals;   /* ... and of its warp's copies */
         float w[K][W], mass; /* of its classes, and their sum */
 
         __device__ __forceinline__ explicit Worker(const Kept &of)
             : of(of), shared(of.shared), at((int)(threadIdx.x / kLanes - kOthers) * kChunk + (int)lane()),
-              speaks(lane() == speaker()), slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
+              speaks(lane() == speaker()), tells((lane() - speaker()) % (kLanes / of.tellers()) == 0),
+              slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
               arrivals(shared.copied[at / kChunk][0].address()) {
             float sums[K];
 #pragma unroll
@@ -212,10 +234,12 @@ template <class E> class Kept {
         }
 
         /* The row of this number and the next ones, R in all; their parts of what is not whole are there afterwards as well.
-         * In place of a row past the last the first is reduced again, and nobody hears of it. */
+         * In place of a row past the last the first is reduced again, and nobody looks at it. */
         template <bool kMasses, int R> __device__ __forceinline__ void reduce(uint32_t number, uint32_t place) const {
+            enum { kSums = kMasses ? 2 : 1 };
             Vector<E> x[R][K][1];
-            float highest[R], top[R], sum[R], drop[R];
+            float highest[R], top[R], sums[R * kSums];
+            Part *parts[R];
             if (partial())
 #pragma unroll 1
                 for (int r = 0; r < R && number + r < of.count; r++)
@@ -223,8 +247,10 @@ template <class E> class Kept {
                         load_elements<E>(of.cut, of.loss.array(0, of.row_of(number + r)), of.cut.vectors - 1,
                                          lowest()));
 #pragma unroll
-            for (int r = 0; r < R; r++)
+            for (int r = 0; r < R; r++) {
                 take(number + r < of.count ? place + r : place, x[r]);
+                parts[r] = &shared.of_warp[turn(number) + r][at / kChunk];
+            }
 #pragma unroll
             for (int r = 0; r < R; r++)
                 highest[r] = largest(x[r], 0);
@@ -234,16 +260,14 @@ template <class E> class Kept {
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 uint32_t lanes = __ballot_sync(0xffffffffu, highest[r] == top[r]);
-                if (speaks && number + r < of.count) {
-                    Part &part = shared.of_warp[turn(number + r)][at / kChunk];
-                    part.top = top[r], part.best = (int)lanes;
-                }
+                if (speaks)
+                    parts[r]->top = top[r], parts[r]->best = (int)lanes;
             }
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 /* Below the thread's own, which need not wait for the warp's. */
                 Below<float> below(larger(highest[r], Below<float>::least()));
-                float sums[K], drops[K];
+                float of_vectors[K], drops[K];
 #pragma unroll
                 for (int k = 0; k < K; k++) {
                     float power[W];
@@ -254,44 +278,20 @@ template <class E> class Kept {
                         if (kMasses)
                             drops[k] = i == 0 ? w[k][i] * y : fma(w[k][i], y, drops[k]);
                     }
-                    sums[k] = in_halves<Sum>(power);
+                    of_vectors[k] = in_halves<Sum>(power);
                 }
-                float higher = Below<float>::near(top[r])             ? below.power(top[r])
-                               : top[r] == -Limits<float>::infinity() ? 0.0f
-                                                                      : Limits<float>::nan();
-                sum[r] = in_halves<Sum>(sums) * power_of_2(-higher);
-                drop[r] = kMasses ? fmaf(mass, higher, -in_halves<Sum>(drops)) : 0.0f;
+                float higher = below.power(larger(top[r], Below<float>::least()));
+                sums[r * kSums] = in_halves<Sum>(of_vectors) * power_of_2(-higher);
+                if (kMasses)
+                    sums[r * kSums + 1] = fmaf(mass, higher, -in_halves<Sum>(drops));
             }
-            if (kMasses) { /* the sum in the first half of the warp, the drop in the other */
-                bool in_other = lane() >= kLanes / 2;
-                float of_lane[R];
-#pragma unroll
-                for (int r = 0; r < R; r++) {
-                    of_lane[r] = in_other ? drop[r] : sum[r];
-                    of_lane[r] += __shfl_xor_sync(0xffffffffu, in_other ? sum[r] : drop[r], kLanes / 2);
-                }
-#pragma unroll
-                for (int distance = kLanes / 4; distance > 0; distance /= 2)
-#pragma unroll
-                    for (int r = 0; r < R; r++)
-                        of_lane[r] += __shfl_xor_sync(0xffffffffu, of_lane[r], distance);
-#pragma unroll
-                for (int r = 0; r < R; r++) {
-                    float of_other = __shfl_xor_sync(0xffffffffu, of_lane[r], kLanes / 2);
-                    sum[r] = in_other ? of_other : of_lane[r];
-                    drop[r] = 0.693147181f * (in_other ? of_lane[r] : of_other);
-                }
-            } else {
-                WholeWarp().template over_all<Sum>(sum);
+            sums_by_lanes(sums);
+            if (tells) {
+                int which = (int)lane() / (kLanes / (R * kSums));
+                (&parts[0]->sum)[which / kSums * (int)(sizeof shared.of_warp[0] / sizeof(float)) + which % kSums] =
+                    sums[0];
+                shared.reduced[turn(number)].arrive();
             }
-            if (speaks)
-#pragma unroll
-                for (int r = 0; r < R; r++)
-                    if (number + r < of.count) {
-                        Part &part = shared.of_warp[turn(number + r)][at / kChunk];
-                        part.sum = sum[r], part.drop = drop[r];
-                        shared.reduced[turn(number + r)].arrive();
-                    }
         }
 
         template <bool kMasses>
@@ -395,7 +395,7 @@ template <class E> class Kept {
                     place = 0, parity ^= 1;
             }
         }
-        /* Rows that are not: another warp asks for them, and nothing is left to do when they are known, as a rule. */
+        /* Rows that are not: other warps ask for them, and nothing is left to do when they are known, as a rule. */
         __device__ __forceinline__ void read_rows() const {
             uint32_t place = 0, parity = 0;
 #pragma unroll 1
@@ -407,22 +407,23 @@ template <class E> class Kept {
                     else
                         reduce<false, kAtOnce>(number, place);
                 }
-                if (number >= kAhead)
-                    look_again(number - kAhead);
+                if (number >= kAhead) {
+                    shared.told[turn(number - kAhead)].wait(parity_of_turn(number - kAhead));
+                    if (shared.known[turn(number - kAhead)].long_way != kNone)
+                        look_again(number - kAhead);
+                }
                 place += kAtOnce;
                 if (place == kRows)
                     place = 0, parity ^= 1;
             }
         }
-        /* At kAtOnce rows from this one on; what is told of the first is told of all, but if it is to be gone through again. */
+        /* At kAtOnce rows from this one on. A second one is told of after the first has been gone through again, if that is to
+         * be. */
         __device__ __forceinline__ void look_again(uint32_t number) const {
-            bool waits = true;
 #pragma unroll 1
             for (uint32_t last = min(number + kAtOnce, of.count); number < last; number++) {
-                if (waits)
-                    shared.told[turn(number)].wait(parity_of_turn(number));
-                waits = shared.known[turn(number)].long_way;
-                if (waits)
+                shared.told[turn(number)].wait(parity_of_turn(number));
+                if (shared.known[turn(number)].long_way == kItself)
                     go_again<false>(number, 0);
             }
         }
@@ -454,8 +455,11 @@ template <class E> class Kept {
         for (uint32_t number = from; number < count; number += kSenders) {
             Part part = Part::empty();
             if (workers > 0) {
-                shared.reduced[turn(number)].wait(parity_of_turn(number));
+                shared.reduced[turn(loss.writes() ? number : number / kAtOnce * kAtOnce)].wait(parity_of_turn(number));
                 part = shared.of_warp[turn(number)][lane() % kWorkers];
+                part.drop *= 0.693147181f;
+                if (!(Below<float>::near(part.top) || part.top == -Limits<float>::infinity()))
+                    part.sum = Limits<float>::nan();
                 float top = largest_over(WholeWarp(), part.top);
                 int best =
                     loss.terms.finds_best() ? best_of(number, part.top == top ? part.best : 0, top) : (int)kNobody;
@@ -579,7 +583,7 @@ template <class E> class Kept {
                 }
                 good = good && finite(it.of_exp) && finite(it.of_weight);
             }
-            it.long_way = !good;
+            it.long_way = good ? kNone : kItself;
             it.anew = (int)anew;
             __syncwarp(); /* what is read of this row may be written over when all know it */
             bool holds = !of.loss.writes() && number % kAtOnce + 1 < kAtOnce && number + 1 < of.count && good;
@@ -587,8 +591,10 @@ template <class E> class Kept {
                 shared.known[turn(number)] = it;
                 if (!holds)
                     shared.told[turn(number)].arrive();
-                if (held)
+                if (held) {
+                    shared.known[turn(number - 1)].long_way = good ? kNone : kNext;
                     shared.told[turn(number - 1)].arrive();
+                }
             }
             held = holds;
             return good;
@@ -648,7 +654,7 @@ template <class E> class Kept {
         if (threadIdx.x < kWorkers * kRows)
             shared.copied[threadIdx.x / kRows][threadIdx.x % kRows].begin(loss.writes() ? 1 : kAtOnce);
         if (threadIdx.x < kTurns) {
-            shared.reduced[threadIdx.x].begin((uint32_t)max(workers, 1));
+            shared.reduced[threadIdx.x].begin((uint32_t)max(workers, 1) * tellers());
             shared.folded[threadIdx.x].begin();
             shared.told[threadIdx.x].begin();
         }

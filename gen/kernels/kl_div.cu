@@ -9,7 +9,7 @@
  * kind allow without spilling. */
 template <class E, bool kLogInput, bool kLogTarget> struct Rows {
     typedef gpulossi_kl_div Params;
-    enum { blocks = sizeof(typename E::Bits) == 8 ? 2 : 4 };
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 2 : 4 };
     DEVICE void run(const Params &p) {
         Schedule<KlDiv<E, kLogInput, kLogTarget>>::template streamed<GPULOSSI_PAIRS_STREAMED>(p);
     }
@@ -20,32 +20,35 @@ template <class E> struct pl : Rows<E, false, true> {};
 template <class E> struct ll : Rows<E, true, true> {};
 
 template <class E> struct logits : Distil<E, (Width<E>::value < 8) ? GPULOSSI_PAIRS_STREAMED : 1> {
-    enum { blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
 };
 
 template <class E> struct logits_clustered {
     typedef gpulossi_kl_div Params;
-    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K, blocks = 3 };
+    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K };
+    enum { threads = GPULOSSI_BLOCK, blocks = 3 };
     DEVICE void run(const Params &p) { PairsRing<Distil<E, K>, K, kTimes>::run(p); }
 };
 
 template <class E> struct distances_clustered {
     typedef gpulossi_kl_div Params;
-    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K, blocks = 3 };
-    DEVICE void run(const Params &p) { PairsRing<Distances<E, K>, K, kTimes>::run(p); }
+    enum { is_short = Width<E>::value == 8, K = is_short ? 1 : 2 };
+    enum { kTimes = (is_short ? GPULOSSI_DISTANCES_SHORT : GPULOSSI_DISTANCES_VECTORS) / K };
+    enum { threads = GPULOSSI_DISTANCES_THREADS, blocks = is_short ? 4 : 3 };
+    DEVICE void run(const Params &p) { PairsRing<Distances<E, K>, K, kTimes, threads>::run(p); }
 };
 
 template <class E> struct options : Pairs<E> {
-    enum { blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
 };
 
 template <class E> struct sparse : Sparse<E> {
-    enum { blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
 };
 
 typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;
 
-extern "C" __global__ void __launch_bounds__(GPULOSSI_BLOCK, Kernel::blocks)
+extern "C" __global__ void __launch_bounds__(Kernel::threads, Kernel::blocks)
     MODULE_ENTRY(const __grid_constant__ Kernel::Params p) {
     wait_for_earlier();
     Kernel::run(p);

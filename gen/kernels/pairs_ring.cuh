@@ -7,8 +7,8 @@
 
 #include "ring.cuh"
 
-/* Sums of doubles over a cluster, which only the leader's warp hears of. */
-class LateSum {
+/* Sums of doubles over a cluster of blocks of so many warps, which only the leader's warp hears of. */
+template <int warps> class LateSum {
     struct alignas(16) Part {
         double x, unused; /* sent too */
     };
@@ -21,7 +21,7 @@ class LateSum {
     }
     /* All threads of all blocks call, with the number of sums before. */
     __device__ __forceinline__ void send(const Cluster &cluster, double x, uint32_t number) const {
-        __shared__ double of_warp[kWarps];
+        __shared__ double of_warp[warps];
         x = WholeWarp().over<Sum>(x);
         if (threadIdx.x % kLanes == 0)
             of_warp[threadIdx.x / kLanes] = x;
@@ -50,14 +50,15 @@ class LateSum {
     }
 };
 
-/* K vectors a thread at a time, kTimes times a step of the ring. What of a row finds no room is read again.
+/* K vectors a thread at a time, kTimes times a step of the ring. What of a row finds no room is read again. A place of the
+ * ring has room for as many arrays as the loss keeps, of which those that are read come first.
  *
  * A loss of kSums adds up some over a row once its state is folded: add() and a close() with them, again while wants_sums()
  * says so. Another may add one up when it writes the gradient, by work(): unless the row is `known`, whose factor_of() is the
  * divergence then, and else what makes it of that sum. finish() gets it. writes() is asked of each row. A whole step in the
  * ring goes to enter_held(), add_held() and work_held() first, which take it in a straight line, or say that it is not for
- * them. */
-template <class Loss, int K, int kTimes> class PairsRing {
+ * them. add_held() may write over it: then the loss says that the row is `spoiled`, and what is for others is read again. */
+template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class PairsRing {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
@@ -70,7 +71,9 @@ template <class Loss, int K, int kTimes> class PairsRing {
         W = Width<E>::value,
         kPart = kLanes * K,
         kChunk = kPart * kTimes,
-        kPlaces = GPULOSSI_SLOTS / (A * K * kTimes)
+        kPlaces = Loss::kPlaces,
+        kPlace = Loss::kKept * kChunk, /* vectors of one */
+        kWarps = kThreads / kLanes
     };
     const Params &p;
     Loss loss;
@@ -96,8 +99,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
     __device__ __forceinline__ explicit PairsRing(const Params &p) : p(p), loss(p) {
         __shared__ Arrival of_block[kWarps][kPlaces];
         arrivals = of_block[threadIdx.x / kLanes][0].address();
-        slots =
-            (uint32_t)__cvta_generic_to_shared(&stash_of_block()[(int)(threadIdx.x / kLanes) * kPlaces * (A * kChunk)]);
+        slots = (uint32_t)__cvta_generic_to_shared(&stash_of_block()[(int)(threadIdx.x / kLanes) * kPlaces * kPlace]);
         keep(slots);
         if (lane() == 0) {
             Seldom &own = seldom();
@@ -117,7 +119,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
     }
     /* Those of a row that stay in the ring. */
     __device__ __forceinline__ int held() const {
-        return (int)(p.rows.slots / (K * kTimes));
+        return (int)(p.rows.slots * GPULOSSI_BLOCK / (kThreads * K * kTimes));
     }
     DEVICE int steps_of(const Params &p, int warps) {
         int64_t most =
@@ -142,7 +144,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
     }
     /* The address of one of a warp's slots, for vectors of the first array; those of another are a chunk away. */
     __device__ __forceinline__ uint32_t slot(int place, int i) const {
-        return slots + (uint32_t)(place * (A * kChunk) + i) * GPULOSSI_VECTOR_BYTES;
+        return slots + (uint32_t)(place * kPlace + i) * GPULOSSI_VECTOR_BYTES;
     }
     /* The first vector of this warp in a step of a row. */
     __device__ __forceinline__ int vector(int step) const {
@@ -314,6 +316,25 @@ template <class Loss, int K, int kTimes> class PairsRing {
         enum { vectors = K * kTimes, step = kLanes };
         uint32_t slot;
         __device__ __forceinline__ Vector<E> vector(int i, int a) const { return taken(slot, a * kChunk + i * kLanes); }
+        /* Numbers of a vector's elements, where arrays from `a` on have it. */
+        __device__ __forceinline__ void keep(int i, int a, const float (&x)[W]) const {
+#pragma unroll
+            for (int j = 0; j < W; j += 4, a++)
+                asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address(i, a)), "f"(x[j]), "f"(x[j + 1]),
+                             "f"(x[j + 2]), "f"(x[j + 3])
+                             : "memory");
+        }
+        __device__ __forceinline__ void kept(int i, int a, float (&x)[W]) const {
+#pragma unroll
+            for (int j = 0; j < W; j += 4, a++)
+                asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                             : "=f"(x[j]), "=f"(x[j + 1]), "=f"(x[j + 2]), "=f"(x[j + 3])
+                             : "r"(address(i, a))
+                             : "memory");
+        }
+        __device__ __forceinline__ uint32_t address(int i, int a) const {
+            return slot + (uint32_t)(a * kChunk + i * kLanes) * GPULOSSI_VECTOR_BYTES;
+        }
     };
 
     __device__ __forceinline__ void reduce(const Cut<E> &cut, const Row &r, typename Loss::State &state) const {
@@ -341,6 +362,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
             Part part = part_of(step, 0);
             if (part.held && all_whole(cut, part) && loss.add_held(r, Held{part.slot}, sums))
                 continue;
+            part.held = part.held && !loss.spoiled(r);
 #pragma unroll 1
             for (int i = 0; i < kTimes && part.first < cut.vectors; i++, part.advance()) {
                 take<kRead_again>(cut, r.row, part, x);
@@ -356,13 +378,18 @@ template <class Loss, int K, int kTimes> class PairsRing {
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
             Part part = part_of(i < read ? steps - 1 - i : i - read, max(i - read, 0));
-            if (!(part.held && all_whole(cut, part) && loss.work_held(cut, r, part.at, Held{part.slot})))
+            bool frees = part.held;
+            if (!(part.held && all_whole(cut, part) && loss.work_held(cut, r, part.at, Held{part.slot}))) {
+                part.held = part.held && !loss.spoiled(r);
 #pragma unroll 1
                 for (int j = 0; j < kTimes && part.first < cut.vectors; j++, part.advance()) {
                     take<kRead_once>(cut, r.row, part, x);
                     loss.work(cut, r, part.at, kLanes, x, whole(cut, part), sum);
                 }
-            if (part.held) {
+            }
+            if (frees) {
+                if (loss.spoiled(r)) /* copies to the same place come after that */
+                    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                 free();
                 ask();
             }
@@ -393,7 +420,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
 
     __device__ __forceinline__ void rows(Totals *totals) {
         __shared__ Late lates[kLanes];
-        LateSum late_sum;
+        LateSum<kWarps> late_sum;
         bool awaited = false; /* the sum of the row before */
         Cluster::begin();
 #pragma unroll 1
@@ -407,7 +434,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
             Row r = loss.begin(cut, row, true);
             typename Loss::State state = loss.empty();
             reduce(cut, r, state);
-            cluster.fold(state, loss.empty(), word, 0, Cluster::kStates, seldom().done);
+            cluster.template fold<kWarps>(state, loss.empty(), word, 0, Cluster::kStates, seldom().done);
             advance(word);
             loss.close(r, state);
             if constexpr (Loss::kSums) {
@@ -416,7 +443,7 @@ template <class Loss, int K, int kTimes> class PairsRing {
                 while (loss.wants_sums(r)) {
                     typename Loss::Sums sums = {}, none = {};
                     add(cut, r, sums);
-                    cluster.fold(sums, none, unused, 0, Cluster::kSums, seldom().summed);
+                    cluster.template fold<kWarps>(sums, none, unused, 0, Cluster::kSums, seldom().summed);
                     count(seldom().summed);
                     loss.close(r, sums);
                 }

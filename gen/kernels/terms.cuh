@@ -227,15 +227,14 @@ template <class N, class R, Caller kCaller> struct Terms {
             log_sum = from_lse() ? (N)((const R *)p.lse_in)[r.row] - top : natural_log(s.x.sum);
         N lse = top + log_sum, weight = row_weight(r.row), loss = N(0), z = N(0);
         if (r.target == kClass) {
-            z = (N)p.lse_square_scale * lse * lse;
+            z = (N)p.lse_square_scale * lse * weight * lse; /* lse^2 may be too large, and the weight 0 */
             if (!soft())
                 loss = r.hard * log_sum; /* NaN where the row is */
             if (r.hard != 0)
                 loss = r.hard * (log_sum + (top - x_y));
             if (has_masses())
                 loss += s.mass * log_sum + s.drop;
-            loss = weight * (loss + z);
-            z *= weight;
+            loss = fma(weight, loss, z);
         } else if (has_indices() && r.target == kBad) {
             loss = z = Limits<N>::nan();
             if (p.bad_targets)

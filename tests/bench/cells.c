@@ -41,7 +41,9 @@ static const bench_cell headlines[] = {
     {"kl_div_logits", "bf16", 8192, 32000, 1, BENCH_BOTH, 1, 0},
     {"kl_div_logits", "f32", 4096, 128256, 1, BENCH_BOTH, 1, 0},
     {"kl_div_logits", "bf16", 4096, 128256, 1, BENCH_BOTH, 1, 0},
+    {"jsd_logits", "f32", 8192, 32000, 1, BENCH_BOTH, 1, 0},
     {"jsd_logits", "bf16", 8192, 32000, 1, BENCH_BOTH, 1, 0},
+    {"jsd_logits", "f32", 4096, 128256, 1, BENCH_BOTH, 1, 0},
     {"jsd_logits", "bf16", 4096, 128256, 1, BENCH_BOTH, 1, 0},
 };
 

@@ -117,6 +117,8 @@ int fake_depth(void);
 /* Modules, allocations, streams, primary contexts and host memory that are still held. */
 int fake_leaks(void);
 int fake_live_modules(void);
+/* The threads of a block of the kernel of that name, where clusters or rows in shared memory decide them; else 256. */
+unsigned fake_threads_of(const char *entry);
 /* The library's host memory. */
 void *fake_malloc(size_t bytes);
 void fake_free(void *pointer);

@@ -221,6 +221,10 @@ static int is_dependent(const char *symbol, const fake_module *module, const fak
     return 1;
 }
 
+unsigned fake_threads_of(const char *entry) {
+    return strstr(entry, "_kept_") != NULL ? 608 : strstr(entry, "_distances_clustered_") != NULL ? 128 : 256;
+}
+
 static int active_clusters(const fake_config *config, unsigned size) {
     return config->block[0] == GPULOSSI_KEPT_THREADS ? fake.kept_clusters[size] : fake.active_clusters[size];
 }
@@ -246,7 +250,7 @@ int fake_active_clusters(int *clusters, void *function, const void *config) {
     const fake_config *asked = (const fake_config *)config;
     const fake_attributes given = attributes_of(symbol, (fake_module *)function, asked);
     unsigned size = cluster_of(symbol, (fake_module *)function, asked, &given.cluster);
-    const unsigned threads = strstr(((fake_module *)function)->entry, "_kept_") != NULL ? 608 : 256;
+    const unsigned threads = fake_threads_of(((fake_module *)function)->entry);
     if (asked->block[0] != threads || asked->shared_bytes != ((fake_module *)function)->shared_bytes_allowed)
         fake_violate("%s of %u threads with %u bytes", symbol, asked->block[0], asked->shared_bytes);
     if (given.dependent.id != 0)

@@ -506,6 +506,7 @@ static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     TAKES((d.classes = 1 << 30, d.grad_logits = NULL), has ? "ring" : "streamed");
     /* 8 rows of an odd number of shorts are whole vectors, and 4 rows of as many floats; half of them are not. */
     TAKES(d.classes = 255, packed);
+    TAKES((d.grad_logits = NULL, d.classes = 255), packed_loss);
     TAKES(d.classes = 257, "held");
     TAKES(d.classes = 258, packed);
     TAKES(d.rows = 0, packed);

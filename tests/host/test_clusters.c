@@ -28,8 +28,8 @@ static void expect_clusters(const char *entry, unsigned clusters, unsigned size,
     if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.slots != slots)
         fail_msg("line %d: %u blocks in clusters of %u, with %u slots", line, l->grid, l->cluster,
                  l->parameters.rows.slots);
-    assert_int_equal(l->shared_bytes, 65536);
-    assert_int_equal(l->block, 256);
+    assert_int_equal(l->shared_bytes, strstr(entry, "_distances_clustered_bf16") != NULL ? 49152 : 65536);
+    assert_int_equal(l->block, fake_threads_of(entry));
     assert_int_equal(l->parameters.rows.group, 256);
     assert_ptr_equal(l->stream, stream_number(1));
 }
@@ -127,6 +127,15 @@ static void clusters_of_distances(void **state) {
         d.divergence = GPULOSS_REVERSE_KL;
         expect_kl_div(&d, "gpuloss_kl_div_distances_clustered_f32", rows[i].clusters, rows[i].size, rows[i].slots,
                       __LINE__);
+    }
+    /* Of 16 bits a thread has room for half as many logits. */
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        gpuloss_kl_div_desc d = pairs_of(1000, rows[i].vectors);
+        d.divergence = GPULOSS_JENSEN_SHANNON;
+        d.beta = 0.5;
+        d.dtype = GPULOSS_BF16;
+        d.classes *= 2;
+        expect_kl_div(&d, "gpuloss_kl_div_distances_clustered_bf16", rows[i].clusters, rows[i].size, 4, __LINE__);
     }
     gpuloss_destroy(context);
 }
@@ -442,7 +451,8 @@ static void shared_memory_of_every_kernel(void **state) {
         const int is_ring = strstr(module->entry, "_ring_") != NULL || strstr(module->entry, "_packed_") != NULL;
         const int is_kept = strstr(module->entry, "_kept_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_kept;
-        const int bytes = is_ring ? 98304 : is_kept ? 196608 : is_other ? 65536 : 0;
+        const int is_short = strstr(module->entry, "_distances_clustered_bf16") != NULL;
+        const int bytes = is_ring ? 98304 : is_kept ? 196608 : is_short ? 49152 : is_other ? 65536 : 0;
         if (module->occupancies != 1 || module->shared_bytes_set != bytes)
             fail_msg("%s is allowed %d bytes, and was asked about %d times", module->entry, module->shared_bytes_set,
                      module->occupancies);

@@ -12,7 +12,7 @@ static const fake_launched *expect_kernel(const gpuloss_kl_div_desc *d, const ch
     snprintf(entry, sizeof entry, "gpuloss_kl_div_%s_%s", name, every_dtype[d->dtype - GPULOSS_F32].name);
     if (strcmp(last_launch()->entry, entry) != 0)
         fail_msg("line %d: %s is launched instead of %s", line, last_launch()->entry, entry);
-    assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
+    assert_int_equal(last_launch()->block, fake_threads_of(entry));
     assert_ptr_equal(last_launch()->stream, stream_number(1));
     return last_launch();
 }

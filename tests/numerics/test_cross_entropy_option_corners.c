@@ -228,6 +228,26 @@ static void huge_logits_with_masses(void **state) {
     test_corner(prepare_huge, "huge logits with masses", OPTION_ALL & ~(unsigned)(OPTION_SOFTCAP | OPTION_Z_LOSS));
 }
 
+/* A z-loss that no float holds adds nothing where the row's weight is 0, and what a weight makes small is a number. Double
+ * holds it, so the reference is right for logits that a float holds. */
+static void prepare_overflowing_z_loss(ce_case *c, option_inputs *in) {
+    double huge = dtype_round(c->dtype, fmin(dtype_max(c->dtype), 0x1p127));
+    c->logit_scale = 0.5;
+    c->row_weights = in->row_weights;
+    in->row_weights[0] = in->row_weights[1] = 0;
+    in->row_weights[2] = 0x1p-120;
+    fill(c, in, 0, huge);
+    put(c, in, 1, c->classes / 2, huge);
+    fill(c, in, 2, huge);
+}
+
+static void overflowing_z_loss(void **state) {
+    (void)state;
+    REQUIRE_GPU();
+    test_corner(prepare_overflowing_z_loss, "z-loss that overflows",
+                OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_SCALE);
+}
+
 /* Label smoothing of logits that are far apart: the sum over the classes passes the largest float, the loss, which has
  * e/C of it, does not. */
 static void prepare_far_apart(ce_case *c, option_inputs *in) {
@@ -324,6 +344,7 @@ int run_cross_entropy_option_corner_tests(void) {
         cmocka_unit_test(options_without_softmax),
         cmocka_unit_test(huge_logits_with_softcap),
         cmocka_unit_test(huge_logits_with_masses),
+        cmocka_unit_test(overflowing_z_loss),
         cmocka_unit_test(far_apart_and_smoothed),
         cmocka_unit_test(ties_of_argmax),
         cmocka_unit_test(all_smoothed),

@@ -31,16 +31,19 @@ static double *lse_of(const ce_case *c) {
     return lse;
 }
 
-/* The passes in turn: all results, those of a forward pass, the loss alone, and the gradient from a given lse; of floats,
- * which are not for this kernel without it, always with the gradient. far: a logit of each row, or -inf of
- * two all; 0: none. */
-static void check_far(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits_kind kind, unsigned number,
-                      double far) {
+/* What is always asked for, so that rows are for this kernel: losses of floats alone are left to others. */
+static unsigned gradient_of(gpuloss_dtype dtype) {
+    return dtype == GPULOSS_F32 ? CE_OUT_GRAD : 0;
+}
+
+/* The passes in turn: all results, those of a forward pass, the loss alone, and the gradient from a given lse; `gradient`:
+ * CE_OUT_GRAD, where all have it, or 0. far: a logit of each row, or -inf of two all; 0: none. */
+static void check_far(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits_kind kind, unsigned number, double far,
+                      unsigned gradient) {
     option_shape shape = {rows, classes, 0};
     option_inputs in;
     ce_case c = option_case(dtype, shape, number % 3 == 2 ? OPTION_IGNORE_INDEX : 0, kind, number, &in);
     double *lse = NULL;
-    const unsigned gradient = dtype == GPULOSS_F32 ? CE_OUT_GRAD : 0;
     int64_t row, i;
     c.grad_dtype = GPULOSS_DTYPE_UNSET;
     c.reduction = all_reductions[number % REDUCTION_COUNT];
@@ -73,11 +76,12 @@ static void check_far(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits
 }
 
 static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits_kind kind, unsigned number) {
-    check_far(dtype, rows, classes, kind, number, 0);
+    check_far(dtype, rows, classes, kind, number, 0, gradient_of(dtype));
 }
 
 /* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32, that all have as much of a row or not; of shorts
- * also with a class whose word is not its own. The last stretch is not whole. */
+ * also with a class whose word is not its own. The last stretch is not whole. Losses of floats alone, too: rows that such
+ * a kernel has nowhere to write the gradients of. */
 static void classes_of_packed_rows(void **state) {
     static const int64_t classes[] = {1,  2,  3,  4,  5,  6,   7,   8,   9,   10,  11,  12,  13,  16,
                                       20, 24, 33, 64, 72, 100, 130, 161, 200, 255, 256, 300, 516, 1000};
@@ -91,6 +95,8 @@ static void classes_of_packed_rows(void **state) {
             for (pass = 0; pass < 4; pass++)
                 check_packed(dtypes[d], rows + pass, classes[k], (logits_kind)((number + pass) % LOGITS_KINDS),
                              4 * number + pass);
+            for (pass = 1; pass < 3 && dtypes[d] == GPULOSS_F32; pass++)
+                check_far(dtypes[d], 8 * rows, classes[k], LOGITS_NORMAL, 4 * number + pass, 0, 0);
         }
     test_done();
 }
@@ -126,7 +132,8 @@ static void far_losses_of_packed_rows(void **state) {
     for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
         for (pass = 0; pass < 24; pass++) {
             const double far[] = {1e30, -1e30, -(double)INFINITY};
-            check_far(pass < 12 ? GPULOSS_F32 : GPULOSS_BF16, 40, classes[k], LOGITS_NORMAL, 3 * pass, far[pass % 3]);
+            check_far(pass < 12 ? GPULOSS_F32 : GPULOSS_BF16, 40, classes[k], LOGITS_NORMAL, 3 * pass, far[pass % 3],
+                      gradient_of(pass < 12 ? GPULOSS_F32 : GPULOSS_BF16));
         }
     test_done();
 }
