@@ -65,10 +65,10 @@ template <class E> class Kept {
     struct alignas(16) Known {
         float offset, of_exp, of_weight, of_target;
         int y, vector; /* the target, where it has a gradient of its own, and its vector of the row; or -1 */
-        int long_way;  /* which rows are to be gone through again: this one ... */
+        int long_way;  /* which row is to be gone through again, if any ... */
         int anew;      /* ... after so many others */
     };
-    enum { kNone, kItself, kNext }; /* one told of together with it */
+    enum { kNone, kItself, kNext }; /* or the next one, which is told of together with it */
     /* The state of a row that is gone through again, or of a block's part. */
     struct alignas(16) Whole {
         State state;
@@ -286,7 +286,7 @@ template <class E> class Kept {
                     sums[r * kSums + 1] = fmaf(mass, higher, -in_halves<Sum>(drops));
             }
             sums_by_lanes(sums);
-            if (tells) {
+            if (tells) { /* of a row's sum, or its drop, which is beside it */
                 int which = (int)lane() / (kLanes / (R * kSums));
                 (&parts[0]->sum)[which / kSums * (int)(sizeof shared.of_warp[0] / sizeof(float)) + which % kSums] =
                     sums[0];
