@@ -164,10 +164,9 @@ static void add_losses(option_bounds *b, const reference_cross_entropy *r, const
     error += spread_part(b, s, shape, &spread);
     b->z_loss = z_part(b, r, lse, &z);
     total = fabsl(target) + spread + z;
-    /* With the product with r, the second last, which may be a small one. */
-    b->z_loss = weight * (b->z_loss + z * b->rounding) + (z > 0 ? b->a.smallest * fabsl(lse) : 0);
-    /* Two sums, and the product with r. */
-    b->loss = weight * (error + total * 3 * b->rounding) + b->z_loss;
+    /* The product with r; then, of the loss, the sum of its parts, and one operation for the product with r and the sum. */
+    b->z_loss = weight * (b->z_loss + z * b->rounding);
+    b->loss = weight * (error + total * 2 * b->rounding) + b->z_loss;
 }
 
 /* log sum exp(x - m), and with lse_in the rounded difference lse_in - m that stands for it. */

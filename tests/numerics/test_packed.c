@@ -132,8 +132,8 @@ static void far_losses_of_packed_rows(void **state) {
     for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
         for (pass = 0; pass < 24; pass++) {
             const double far[] = {1e30, -1e30, -(double)INFINITY};
-            check_far(pass < 12 ? GPULOSS_F32 : GPULOSS_BF16, 40, classes[k], LOGITS_NORMAL, 3 * pass, far[pass % 3],
-                      gradient_of(pass < 12 ? GPULOSS_F32 : GPULOSS_BF16));
+            const gpuloss_dtype dtype = pass < 12 ? GPULOSS_F32 : GPULOSS_BF16;
+            check_far(dtype, 40, classes[k], LOGITS_NORMAL, 3 * pass, far[pass % 3], gradient_of(dtype));
         }
     test_done();
 }
