@@ -43,6 +43,9 @@ static void vary_rows(const kl_case *c, const kl_inputs *in) {
             case 5:
                 x[i] = dtype_round(c->dtype, x[i] - 3e4), t[i] = dtype_round(c->dtype, t[i] + 3e4);
                 break;
+            case 6:
+                x[i] = dtype_round(c->dtype, x[i] + (c->dtype == GPULOSS_F16 ? 3e4 : 1e30));
+                break;
             case 7:
                 if (i % 3 == 1)
                     t[i] = -inf, x[i] = i % 2 ? -inf : x[i];
