@@ -1,14 +1,48 @@
-/* Cross-entropy of short packed rows, without options, a stretch of them at a time.
+/* Cross-entropy of short packed rows, without options, on GPUs that copy stretches of memory by themselves. Rows that
+ * follow each other are one stretch of memory, whatever the alignment of each: a warp has a ring of slots for stretches of
+ * whole rows, and the next ones come while it works on one. In its slot a row belongs to one lane or to a few; its
+ * gradients take the place of its logits there, and the stretch goes out as it came, in whole vectors.
  *
  * Lanes read rows of whole vectors by vectors, and all others by words of 4 bytes. */
 #ifndef GPULOSSI_PACKED_CUH
 #define GPULOSSI_PACKED_CUH
 
-#include "plain.cuh"
-#include "stretches.cuh"
+#include "ring.cuh"
 
-template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_RING_STEPS> {
-    typedef Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_RING_STEPS> Base;
+/* The elements of words. A Top is the largest of several, or of those in the same place of several words. */
+template <class E, int bytes = sizeof(typename E::Bits)> struct Words;
+template <class E> struct Words<E, 4> {
+    enum { kElements = 1 };
+    typedef float Top;
+    DEVICE Top none() { return -Limits<float>::infinity(); }
+    DEVICE Top top(uint32_t word) { return E::widen(word); }
+    DEVICE Top larger_of(Top a, Top b) { return larger(a, b); }
+    DEVICE float number(Top a) { return a; }
+    DEVICE float get(uint32_t word, int) { return E::widen(word); }
+    DEVICE uint32_t pack(const float *x) { return E::narrow(x[0]); }
+};
+template <class E> struct Words<E, 2> {
+    enum { kElements = 2 };
+    typedef uint32_t Top;
+    DEVICE Top none() { return E::narrow(-Limits<float>::infinity()) * 0x00010001u; }
+    DEVICE Top top(uint32_t word) { return word; }
+    DEVICE Top larger_of(Top a, Top b) { return E::larger_of_pairs(a, b); }
+    DEVICE float number(Top a) { return larger(get(a, 0), get(a, 1)); }
+    DEVICE float get(uint32_t word, int i) { return E::widen((typename E::Bits)(word >> (16 * i))); }
+    DEVICE uint32_t pack(const float *x) { return E::pair(x[0], x[1], false); }
+};
+
+/* The largest of n Tops, half by half. */
+template <class Of, int n> struct LargestTop {
+    DEVICE typename Of::Top of(const typename Of::Top *x) {
+        return Of::larger_of(LargestTop<Of, n / 2>::of(x), LargestTop<Of, n - n / 2>::of(x + n / 2));
+    }
+};
+template <class Of> struct LargestTop<Of, 1> {
+    DEVICE typename Of::Top of(const typename Of::Top *x) { return x[0]; }
+};
+
+template <class E> class Packed {
     typedef Plain<E> Loss;
     typedef typename Loss::Params Params;
     typedef typename Loss::Number N;
@@ -16,19 +50,25 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
     typedef typename Loss::State State;
     typedef typename E::Bits Bits;
     typedef Words<E> Of;
-    template <int bytes> using Part = typename Base::template Part<bytes>;
-    using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::classes, Base::row_bytes;
-    using Base::slots, Base::slot, Base::first_of, Base::count_of;
-    using Base::stretches, Base::run, Base::queue, Base::freed, Base::next;
+    enum { kSteps = GPULOSSI_RING_STEPS, kSlot = kLanes * GPULOSSI_RING_VECTORS, kRun = 4 };
     enum { kTargets = GPULOSSI_PACKED_ROWS / kLanes, kNone = -1, kElements = Of::kElements, kAlone = 10 };
     static_assert(sizeof(N) == 4, "a word has numbers of 4 bytes or less");
-    static_assert(kLanes * GPULOSSI_RING_VECTORS * GPULOSSI_RING_STEPS * GPULOSSI_VECTOR_BYTES / sizeof(Bits) <=
-                      INT16_MAX,
-                  "places are 16 bits");
+    static_assert(kSlot * GPULOSSI_VECTOR_BYTES / sizeof(Bits) <= INT16_MAX, "places are 16 bits");
 
-    int reduces, writes, results, further; /* results: besides the gradient; further: and besides the sum of losses */
+    const Params &p;
+    Loss loss;
+    int reduces, writes_any, results,
+        further;                           /* results: besides the gradient; further: and besides the sum of losses */
+    int lane, rank, size, shift;           /* this lane, its number among those of a row, their count and its log2 */
+    int classes, row_bytes, pieces, twist; /* of a row; and the vectors or words of this lane, and their order */
     int alone;                             /* the words of a row where they fit a lane's registers, or 0 */
-    int64_t y[kTargets];                   /* the class indices of the next stretch */
+    int rows, last_rows;                   /* of a stretch, and of the last */
+    uint32_t stretches, run;               /* in all, and those of a tile */
+    Ahead queue;
+    uint32_t asked, freed; /* stretches so far */
+    int next;              /* what is asked for next: of the tiles that are known, ... */
+    uint32_t visit;        /* ... and of the stretches of one */
+    int64_t y[kTargets];   /* the class indices of the next stretch */
 
     /* What is left to do of a row when it is reduced. Where several lanes have a row, each keeps another one's. */
     struct Late {
@@ -39,26 +79,89 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
     int lates;
     double sum; /* of losses */
 
+    DEVICE uint32_t run_of(uint32_t stretches) { return stretches > 16 * kRun * kWarps * gridDim.x ? kRun : 1; }
+
+    /* Floats are always written: their losses alone are not for this kernel. */
+    __device__ __forceinline__ bool writes() const { return sizeof(Bits) == 4 || writes_any; }
     __device__ __forceinline__ explicit Packed(const Params &p)
-        : Base(p), reduces(loss.reduces()), writes(loss.writes()),
+        : p(p), loss(p), reduces(loss.reduces()), writes_any(loss.writes()),
           further(p.lse || p.rows.loss_rows ||
                   ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !(p.rows.flags & GPULOSSI_PREPARED))),
-          alone(0), lates(0), sum(0) {
+          lane((int)(threadIdx.x % kLanes)), rank((int)(threadIdx.x & (p.rows.group - 1))), size((int)p.rows.group),
+          shift(__popc(p.rows.group - 1)), classes((int)p.rows.classes), row_bytes(classes * (int)sizeof(Bits)),
+          alone(0), rows((int)p.rows.slots), stretches((uint32_t)((p.rows.rows + rows - 1) / rows)),
+          run(run_of(stretches)),
+          queue(p.rows.scratch, (stretches + run - 1) / run, blockIdx.x * kWarps + threadIdx.x / kLanes,
+                gridDim.x * kWarps, run < kSteps ? 3 : 2, 14),
+          asked(0), freed(0), next(0), visit(0), lates(0), sum(0) {
+        last_rows = (int)(p.rows.rows - (int64_t)(stretches - 1) * rows);
         results = further || p.rows.loss || p.bad_targets;
         /* Losses from a given lse are summed one by one, which is left to the general way. */
         if (size == 1 && classes % kElements == 0 && classes <= kAlone && (reduces || !results))
             alone = classes / kElements;
         keep(reduces);
-        keep(writes);
+        keep(writes_any);
         keep(results);
         keep(further);
+        bool even = p.rows.flags & GPULOSSI_EVEN;
+        int all = even ? row_bytes / GPULOSSI_VECTOR_BYTES : row_bytes / 4;
+        /* Lanes that have different rows take the vectors of each in an order of their own, so that they do not meet in
+         * the same banks: at addresses with some bits changed, which stay in the row where its bytes are a power of 2. */
+        int swaps = even && (all & (all - 1)) == 0 ? (((lane & 7) >> shift) * min(all, 8)) >> 3 : 0;
+        pieces = (all - rank + size - 1) >> shift;
+        twist = swaps * size * GPULOSSI_VECTOR_BYTES;
         late.row = kNone;
+        if (lane == 0)
+#pragma unroll
+            for (int i = 0; i < kSteps; i++)
+                arrival(i).begin();
+        __syncwarp();
     }
 
+    DEVICE Arrival &arrival(uint32_t step) {
+        __shared__ Arrival arrivals[kWarps][kSteps];
+        return arrivals[threadIdx.x / kLanes][step % kSteps];
+    }
+    DEVICE char *slots() {
+        return (char *)stash_of_block();
+    }
+    /* Where in the slots of the block that of a stretch begins. */
+    DEVICE int slot(uint32_t step) {
+        return (int)((threadIdx.x / kLanes * kSteps + step % kSteps) * kSlot) * GPULOSSI_VECTOR_BYTES;
+    }
     /* Of the rows of this stretch: the class index, or a number less than 0 that says why there is none. */
     DEVICE int16_t *places() {
         __shared__ int16_t of_block[kWarps][GPULOSSI_PACKED_ROWS];
         return of_block[threadIdx.x / kLanes];
+    }
+
+    __device__ __forceinline__ int64_t first_of(uint32_t stretch) const {
+        return (int64_t)stretch * rows;
+    }
+    __device__ __forceinline__ int count_of(uint32_t stretch) const {
+        return stretch + 1 == stretches ? last_rows : rows;
+    }
+
+    /* Asks for as many stretches of the tiles that are known as there is room for. Nobody in the warp uses what was
+     * freed. */
+    __device__ __forceinline__ void ask() {
+        if (writes())
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncwarp();
+#pragma unroll 1
+        while (asked - freed < kSteps && next < queue.known) {
+            uint32_t tile = queue.after(next), stretch = tile * run + visit;
+            if (tile >= queue.tiles)
+                return;
+            if (stretch < stretches) {
+                if (lane == 0)
+                    arrival(asked).request(slots() + slot(asked), loss.array(0, first_of(stretch)),
+                                           (uint32_t)(count_of(stretch) * row_bytes & -GPULOSSI_VECTOR_BYTES));
+                asked++;
+            }
+            if (++visit == run)
+                visit = 0, next++;
+        }
     }
 
     template <class Index> __device__ __forceinline__ void fetch_indices(int64_t first, int count) {
@@ -103,6 +206,82 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
         }
     }
 
+    /* A lane's pieces of a row, of so many bytes. */
+    template <int bytes> struct Pieces {
+        enum { kWords = bytes / 4, kAtOnce = bytes == 16 ? 2 : 4 };
+        int start, count, step, twist; /* in bytes, but for the count */
+
+        DEVICE void load(int at, uint32_t *words) {
+            if (bytes == 16) {
+                uint4 w = *(const uint4 *)(slots() + at);
+                words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
+            } else {
+                words[0] = *(const uint32_t *)(slots() + at);
+            }
+        }
+        DEVICE void store(int at, const uint32_t *words) {
+            if (bytes == 16)
+                *(uint4 *)(slots() + at) = make_uint4(words[0], words[1], words[2], words[3]);
+            else
+                *(uint32_t *)(slots() + at) = words[0];
+        }
+        template <bool writes, int m, class Use> __device__ __forceinline__ void some(int &at, Use use) const {
+            uint32_t words[m * kWords];
+            int from[m];
+#pragma unroll
+            for (int k = 0; k < m; k++) {
+                from[k] = bytes == 16 ? at ^ twist : at;
+                load(from[k], words + k * kWords);
+                at += step;
+            }
+            use(words);
+            if (writes)
+#pragma unroll
+                for (int k = 0; k < m; k++)
+                    store(from[k], words + k * kWords);
+        }
+        /* Calls `use` with the words of some pieces at a time; `writes`: which it changes. */
+        template <bool writes, class Use> __device__ __forceinline__ void each(Use use) const {
+            int at = start;
+            int left = count;
+#pragma unroll 1
+            for (; left >= kAtOnce; left -= kAtOnce)
+                some<writes, kAtOnce>(at, use);
+            if (kAtOnce > 2 && (left & 2))
+                some<writes, 2>(at, use);
+            if (left & 1)
+                some<writes, 1>(at, use);
+        }
+        /* The same for what is seldom: shorter. */
+        template <bool writes, class Use> __device__ __forceinline__ void each_slowly(Use use) const {
+            int at = start;
+#pragma unroll 1
+            for (int left = count; left > 0; left--)
+                some<writes, 1>(at, use);
+        }
+    };
+
+    /* A lane's part of row `row` of a slot. Where a row of 16 bits has an odd number of classes, one of them is in a word
+     * with one of another row: the first class or the last. */
+    template <int bytes> struct Part {
+        Pieces<bytes> pieces;
+        Bits *lone;
+
+        __device__ __forceinline__ Part(int slot, int row, bool live, const Packed &of) {
+            int first = row * of.row_bytes;
+            lone = NULL;
+            if (bytes == 4 && kElements == 2 && (of.classes & 1)) {
+                if (of.rank == 0 && live)
+                    lone = (Bits *)(slots() + slot + first) + (first & 2 ? 0 : of.classes - 1);
+                first = (first + 2) & ~3;
+            }
+            pieces.start = slot + first + of.rank * bytes;
+            pieces.twist = of.twist;
+            pieces.step = of.size * bytes;
+            pieces.count = live ? of.pieces : 0;
+        }
+    };
+
     template <int bytes> __device__ __forceinline__ void reduce(const Part<bytes> &part, State &state) const {
         typename Of::Top top = Of::none();
         part.pieces.template each<false>([&](auto &words) {
@@ -132,19 +311,12 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
             });
             state.sum *= below.factor;
         } else {
-            N other =
-                exp_below(lone, from); /* two sums in turn, so that not too many numbers follow each other in one */
+            state.sum = exp_below(lone, from);
             part.pieces.template each_slowly<false>([&](auto &words) {
-                enum { n = sizeof words / 4 * kElements };
-                N e[n];
 #pragma unroll
-                for (int i = 0; i < n; i++)
-                    e[i] = exp_below(Of::get(words[i / kElements], i % kElements), from);
-                N more = other + in_halves<Sum>(e);
-                other = state.sum;
-                state.sum = more;
+                for (int i = 0; i < (int)sizeof words / 4 * kElements; i++)
+                    state.sum += exp_below(Of::get(words[i / kElements], i % kElements), from);
             });
-            state.sum += other;
         }
         if (size > 1)
             state.sum = lanes.template over<Sum>(state.sum);
@@ -241,7 +413,7 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
             if (++lates == size)
                 finish(total);
         }
-        if (writes) {
+        if (writes()) {
             __syncwarp(); /* whoever wants the target's logit has it */
             if (live)
                 loss.slope(r, state, reduces);
@@ -289,7 +461,7 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
             r.top = state.top;
             if (results && reduces)
                 add(r, state, x_y, total);
-            if (writes) {
+            if (writes()) {
                 loss.slope(r, state, reduces);
                 N weight = r.inverse * r.scale * below.factor;
 #pragma unroll
@@ -335,18 +507,36 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
             work(first, row, row < count && (left & 1), total);
         }
     }
+    /* What the stretch at the end has beside whole vectors. */
+    DEVICE void copy_rest(Bits *to, const Bits *from, int bytes, int lane) {
+        int whole = (bytes & -GPULOSSI_VECTOR_BYTES) / (int)sizeof(Bits);
+        if (whole + lane < bytes / (int)sizeof(Bits))
+            to[whole + lane] = from[whole + lane];
+    }
+    __device__ __forceinline__ void send(int64_t first, int bytes) {
+        uint4 *to = (uint4 *)loss.grad(first);
+        const uint4 *from = (const uint4 *)(slots() + slot(freed));
+#pragma unroll 4
+        for (int v = lane; v < bytes / GPULOSSI_VECTOR_BYTES; v += kLanes)
+            __stcs(&to[v], from[v]);
+        copy_rest((Bits *)to, (const Bits *)from, bytes, lane);
+    }
+
     __device__ __forceinline__ void stretch(uint32_t number, uint32_t after, typename Loss::Totals &total) {
         int64_t first = first_of(number);
         int count = count_of(number), bytes = count * row_bytes;
-        this->ask(writes);
+        ask();
         settle_targets(count);
         if (after < stretches)
             fetch_targets(after);
-        this->receive(first, bytes);
+        if (bytes % GPULOSSI_VECTOR_BYTES != 0)
+            copy_rest((Bits *)(slots() + slot(freed)), loss.array(0, first), bytes, lane);
+        arrival(freed).wait(freed / kSteps & 1);
+        __syncwarp();
         rows_of_slot(first, count, total);
-        if (writes) {
+        if (writes()) {
             __syncwarp();
-            this->send(loss.grad(first), bytes);
+            send(first, bytes);
         }
         freed++;
     }

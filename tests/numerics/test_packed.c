@@ -46,7 +46,7 @@ static void check_far(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits
     double *lse = NULL;
     int64_t row, i;
     c.grad_dtype = GPULOSS_DTYPE_UNSET;
-    c.reduction = all_reductions[(number + number / 4) % REDUCTION_COUNT];
+    c.reduction = all_reductions[number % REDUCTION_COUNT];
     option_index_type(&c, number / 2);
     if (number % 5 == 1 && classes < 250)
         in.targets[rows / 2] = classes + 2; /* none */
@@ -133,7 +133,7 @@ static void far_losses_of_packed_rows(void **state) {
         for (pass = 0; pass < 24; pass++) {
             const double far[] = {1e30, -1e30, -(double)INFINITY};
             const gpuloss_dtype dtype = pass < 12 ? GPULOSS_F32 : GPULOSS_BF16;
-            check_far(dtype, 300, classes[k], LOGITS_NORMAL, 3 * pass, far[pass % 3], gradient_of(dtype));
+            check_far(dtype, 40, classes[k], LOGITS_NORMAL, 3 * pass, far[pass % 3], gradient_of(dtype));
         }
     test_done();
 }
