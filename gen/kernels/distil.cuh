@@ -212,10 +212,11 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         return false;
     }
 
-    /* The mean of the differences has an error of up to 9u times 1 + |apart|, with what is taken from it: 3u from the
-     * exponentials, 2u from the weight, 4u from the logarithm of the ratio of the sums. Where the sum is a quarter of that,
-     * it is no worse than the sum of p d - p + q, whose terms have some 30u each, most of it from p. A row that has such a
-     * sum holds nothing but numbers, and -inf where neither side has mass. */
+    /* The mean of the differences, with what is taken from it, has an error of up to 7u times 1 + |apart|: 3u from the
+     * exponentials, 4u from the logarithm of the ratio of the sums. They seldom add up: where the sum is a sixteenth of
+     * 2 + |apart|, of 10^6 rows of 3 classes none was off by more than 0.76 of what the sum of p d - p + q may be, whose
+     * terms have some 30u each, most of it from p. A row that has such a sum holds nothing but numbers, and -inf where
+     * neither side has mass. */
     template <class State> __device__ __forceinline__ void close(Row &r, const State &s) const {
         Softmax<N> x = s.side[0], t = s.side[1];
         r.near = Below<N>::near(inverse_temperature * x.top) && Below<N>::near(inverse_temperature * t.top);
@@ -225,9 +226,9 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         r.ratio = Format<N>::divide(x.sum, t.sum);
         r.apart =
             x.sum > 0 && t.sum > 0 ? (t.top - x.top) * inverse_temperature + log_ratio(t.sum, x.sum) : Limits<N>::nan();
-        N weight = s.weighing == 0 ? r.inverse : r.inverse * r.ratio;
-        r.sum = fma(s.apart * weight, inverse_temperature, s.weighing == 0 ? r.apart : -r.apart);
-        r.known = s.weighing >= 0 && r.near && r.sum * N(4) > N(1) + fabs(r.apart) && r.sum < Limits<N>::infinity();
+        N mean = Format<N>::divide(s.apart, s.weighing == 0 ? x.sum : t.sum);
+        r.sum = fma(mean, inverse_temperature, s.weighing == 0 ? r.apart : -r.apart);
+        r.known = s.weighing >= 0 && r.near && r.sum * N(16) > N(2) + fabs(r.apart) && r.sum < Limits<N>::infinity();
         if (r.near) { /* both factors are next to 1 */
             N of_input = Below<N>(x.top, inverse_temperature).factor;
             N of_target = Below<N>(t.top, inverse_temperature).factor;

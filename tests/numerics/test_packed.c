@@ -43,7 +43,7 @@ static void check_far(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits
     option_shape shape = {rows, classes, 0};
     option_inputs in;
     ce_case c = option_case(dtype, shape, number % 3 == 2 ? OPTION_IGNORE_INDEX : 0, kind, number, &in);
-    double *lse = NULL;
+    double *lse = NULL, *of_rows = NULL;
     int64_t row, i;
     c.grad_dtype = GPULOSS_DTYPE_UNSET;
     c.reduction = all_reductions[(number + number / 4) % REDUCTION_COUNT];
@@ -70,9 +70,12 @@ static void check_far(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits
         c.outputs = CE_OUT_GRAD | (number % 8 == 3 ? CE_OUT_LOSS : 0u);
         c.lse_in = lse = number % 16 < 8 ? lse_of(&c) : NULL;
     }
+    if (number % 7 == 3 && c.outputs & CE_OUT_GRAD)
+        c.grad_loss_rows = of_rows = quarters(rows);
     ce_test(&c, "packed rows");
     option_inputs_free(&in);
     free(lse);
+    free(of_rows);
 }
 
 static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits_kind kind, unsigned number) {

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -27,8 +28,8 @@ static kl_case packed_case(gpuloss_dtype dtype, int64_t rows, int64_t classes, u
     return c;
 }
 
-/* The rows of a stretch by turns: as they are; near each other, so that their sum has to be found anew; far from 0; and with
- * classes, or all of them, that have no mass on one side or on both. */
+/* The rows of a stretch by turns: as they are; near each other, so that their sum has to be found anew; far from 0, in the
+ * second half further; and with classes, or all of them, that have no mass on one side or on both. */
 static void vary_rows(const kl_case *c, const kl_inputs *in) {
     static const double inf = (double)INFINITY;
     int64_t row, i, n = c->classes;
@@ -44,7 +45,7 @@ static void vary_rows(const kl_case *c, const kl_inputs *in) {
                 x[i] = dtype_round(c->dtype, x[i] - 3e4), t[i] = dtype_round(c->dtype, t[i] + 3e4);
                 break;
             case 6:
-                x[i] = dtype_round(c->dtype, x[i] + (c->dtype == GPULOSS_F16 ? 3e4 : 1e30));
+                x[i] = dtype_round(c->dtype, x[i] + (c->dtype == GPULOSS_F16 ? 3e4 : 1e30) * (i < n / 2 ? 1 : 1.5));
                 break;
             case 7:
                 if (i % 3 == 1)
@@ -64,10 +65,14 @@ static void vary_rows(const kl_case *c, const kl_inputs *in) {
 static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
     kl_inputs in;
     kl_case c = packed_case(dtype, rows, classes, number, &in);
+    double *of_rows = NULL;
     if (number % 2)
         vary_rows(&c, &in);
+    if (number % 7 == 3 && c.outputs & KL_OUT_GRAD)
+        c.grad_loss_rows = of_rows = quarters(rows);
     kl_test(&c, "packed rows of two logits");
     kl_inputs_free(&in);
+    free(of_rows);
 }
 
 /* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32, that all have as much of a row or not; of shorts
@@ -122,6 +127,27 @@ static void rows_of_blocks_of_pairs(void **state) {
     test_done();
 }
 
+/* So many of them that a block finishes 32 before it has come to the end, and the rows of the other divergences. */
+static void many_rows_of_blocks_of_pairs(void **state) {
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (number = 0; number < 6; number++) {
+            const int64_t width = (int64_t)(16 / dtype_size(dtypes[d]));
+            const bool forward = number % 2 == 0;
+            kl_inputs in;
+            kl_case c = packed_case(dtypes[d], 230, (forward ? 513 : 129) * width, number + d, &in);
+            c.divergence = forward ? GPULOSS_FORWARD_KL : number == 1 ? GPULOSS_REVERSE_KL : GPULOSS_JENSEN_SHANNON;
+            c.beta = number == 3 ? 0.5 : number == 5 ? 0.1 : 0;
+            c.outputs |= forward ? 0u : (unsigned)KL_OUT_GRAD;
+            vary_rows(&c, &in);
+            kl_test(&c, "many rows of blocks");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
 static void same_bits_packed_pairs(void **state) {
     static const int64_t classes[] = {10, 33, 256, 1000, 4112};
     unsigned d, k;
@@ -140,9 +166,8 @@ static void same_bits_packed_pairs(void **state) {
 
 int run_packed_pairs_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_of_packed_pairs),
-        cmocka_unit_test(many_packed_pairs),
-        cmocka_unit_test(rows_of_blocks_of_pairs),
+        cmocka_unit_test(classes_of_packed_pairs), cmocka_unit_test(many_packed_pairs),
+        cmocka_unit_test(rows_of_blocks_of_pairs), cmocka_unit_test(many_rows_of_blocks_of_pairs),
         cmocka_unit_test(same_bits_packed_pairs),
     };
     return cmocka_run_group_tests_name("packed rows of two logits", tests, NULL, NULL);
