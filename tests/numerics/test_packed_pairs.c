@@ -62,11 +62,22 @@ static void vary_rows(const kl_case *c, const kl_inputs *in) {
     }
 }
 
+/* Weights whose sum is for none of the integers that others are summed up in. */
+static double *far_weights(int64_t rows) {
+    double *weights = require_doubles(rows);
+    int64_t row;
+    for (row = 0; row < rows; row++)
+        weights[row] = ldexp(row % 2 ? -1 : 1, 40 * (int)(row % 5 - 2));
+    return weights;
+}
+
 static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
     kl_inputs in;
     kl_case c = packed_case(dtype, rows, classes, number, &in);
     double *of_rows = NULL;
-    if (number % 2)
+    if (number % 7 == 5)
+        c.row_weights = of_rows = far_weights(rows);
+    else if (number % 2)
         vary_rows(&c, &in);
     if (number % 7 == 3 && c.outputs & KL_OUT_GRAD)
         c.grad_loss_rows = of_rows = quarters(rows);
@@ -136,14 +147,19 @@ static void many_rows_of_blocks_of_pairs(void **state) {
         for (number = 0; number < 6; number++) {
             const int64_t width = (int64_t)(16 / dtype_size(dtypes[d]));
             const bool forward = number % 2 == 0;
+            double *weights = number < 4 ? NULL : far_weights(230);
             kl_inputs in;
             kl_case c = packed_case(dtypes[d], 230, (forward ? 513 : 129) * width, number + d, &in);
             c.divergence = forward ? GPULOSS_FORWARD_KL : number == 1 ? GPULOSS_REVERSE_KL : GPULOSS_JENSEN_SHANNON;
             c.beta = number == 3 ? 0.5 : number == 5 ? 0.1 : 0;
             c.outputs |= forward ? 0u : (unsigned)KL_OUT_GRAD;
-            vary_rows(&c, &in);
+            if (weights)
+                c.row_weights = weights;
+            else
+                vary_rows(&c, &in);
             kl_test(&c, "many rows of blocks");
             kl_inputs_free(&in);
+            free(weights);
         }
     test_done();
 }
