@@ -214,7 +214,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
 
     /* The mean of the differences, with what is taken from it, has an error of up to 7u times 1 + |apart|: 3u from the
      * exponentials, 4u from the logarithm of the ratio of the sums. They seldom add up: where the sum is a sixteenth of
-     * 2 + |apart|, of 10^6 rows of 3 classes none was off by more than 0.76 of what the sum of p d - p + q may be, whose
+     * 2 + |apart|, of 10^6 rows of 3 classes none was off by more than 0.8 of what the sum of p d - p + q may be, whose
      * terms have some 30u each, most of it from p. A row that has such a sum holds nothing but numbers, and -inf where
      * neither side has mass. */
     template <class State> __device__ __forceinline__ void close(Row &r, const State &s) const {

@@ -120,9 +120,9 @@ static void many_packed_pairs(void **state) {
     for (d = 0; d < DTYPES; d++)
         for (number = d; number < 4 + d; number++) {
             check_packed(dtypes[d], 3 * rows + 7, number % 2 ? 10 : 3, number);
-            if (harness_small || number % 2)
+            if (harness_small || (number < d + 2 && number % 2))
                 check_packed(dtypes[d], rows / 2, d == 0 ? 33 : 65, number + 1);
-            if (harness_small || number % 2 == 0)
+            if (harness_small || (number < d + 2 && number % 2 == 0))
                 check_packed(dtypes[d], rows / 2, d == 0 ? 36 : 72, number + 2);
             if (harness_small || number == d)
                 check_packed(dtypes[d], rows / 2, d == 0 ? 67 : 135, number + 3);
