@@ -227,14 +227,14 @@ gpuloss_kl_div_desc bench_kl_div_desc(int cell) {
     return d;
 }
 
-int bench_kl(uint64_t input, uint64_t target, int64_t rows, int64_t classes, uint64_t loss) {
+int bench_kl(int kind, uint64_t input, uint64_t target, int64_t rows, int64_t classes, uint64_t loss) {
     gpuloss_kl_div_desc d = GPULOSS_KL_DIV_DEFAULTS;
     d.input = GPULOSS_PTR(input);
     d.target = GPULOSS_PTR(target);
     d.rows = rows;
     d.classes = classes;
     d.dtype = GPULOSS_F32;
-    d.input_kind = d.target_kind = GPULOSS_PROBABILITIES;
+    d.input_kind = d.target_kind = (gpuloss_kind)kind;
     d.loss = GPULOSS_PTR(loss);
     return check(gpuloss_kl_div(bench.context, &d, NULL));
 }
