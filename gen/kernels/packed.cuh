@@ -20,14 +20,14 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
     using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::classes, Base::row_bytes;
     using Base::slots, Base::slot, Base::first_of, Base::count_of;
     using Base::stretches, Base::run, Base::queue, Base::freed, Base::next;
-    enum { kTargets = GPULOSSI_PACKED_ROWS / kLanes, kNone = -1, kElements = Of::kElements, kAlone = 10 };
+    enum { kTargets = GPULOSSI_PACKED_ROWS / kLanes, kNone = -1, kElements = Of::kElements, kAlone = 22 / kElements };
     static_assert(sizeof(N) == 4, "a word has numbers of 4 bytes or less");
     static_assert(kLanes * GPULOSSI_RING_VECTORS * GPULOSSI_RING_STEPS * GPULOSSI_VECTOR_BYTES / sizeof(Bits) <=
                       INT16_MAX,
                   "places are 16 bits");
 
     int reduces, writes, results, further; /* results: besides the gradient; further: and besides the sum of losses */
-    int alone;                             /* the words of a row where they fit a lane's registers, or 0 */
+    int alone;                             /* whether rows fit a lane's registers */
     int64_t y[kTargets];                   /* the class indices of the next stretch */
 
     /* What is left to do of a row when it is reduced. Where several lanes have a row, each keeps another one's. */
@@ -43,11 +43,10 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
         : Base(p), reduces(loss.reduces()), writes(loss.writes()),
           further(p.lse || p.rows.loss_rows ||
                   ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !(p.rows.flags & GPULOSSI_PREPARED))),
-          alone(0), lates(0), sum(0) {
+          lates(0), sum(0) {
         results = further || p.rows.loss || p.bad_targets;
         /* Losses from a given lse are summed one by one, which is left to the general way. */
-        if (size == 1 && classes % kElements == 0 && classes <= kAlone && (reduces || !results))
-            alone = classes / kElements;
+        alone = size == 1 && classes / kElements <= kAlone && (reduces || !results);
         keep(reduces);
         keep(writes);
         keep(results);
@@ -65,8 +64,7 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
         const Index *from = (const Index *)p.targets + first;
 #pragma unroll
         for (int i = 0; i < kTargets; i++) {
-            if (i * kLanes + lane < count)
-                y[i] = from[i * kLanes + lane];
+            y[i] = from[min(i * kLanes + lane, count - 1)];
             if ((i + 1) * kLanes >= count)
                 break;
         }
@@ -255,37 +253,52 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
         }
     }
 
-    /* Rows of few words, one a lane, in registers: of so many words or, where those are of one element, of one less. Says
-     * which of the lane's rows are left: those far from 0, and those of bad targets. */
-    template <int n_words>
-    __device__ __forceinline__ uint32_t rows_of(int of_row, int64_t first, int count, typename Loss::Totals &total) {
-        enum { n = n_words * kElements };
-        uint32_t *words = (uint32_t *)(slots() + slot(freed)) + lane * of_row, left = 0, this_row = 1;
+    /* Rows of few words, one a lane, in registers: `least` of them at least, and at most `most`; and of what is beside
+     * whole words. `even`: rows of whole vectors. Says which of the lane's rows are left: those far from 0, and those of bad
+     * targets. */
+    template <bool even, int least, int most>
+    __device__ __forceinline__ uint32_t rows_of(int64_t first, int count, typename Loss::Totals &total) {
+        enum { n = most * kElements, kPiece = even ? GPULOSSI_VECTOR_BYTES : 4, kWords = kPiece / 4 };
+        const int words_of_row = classes / kElements, begin = slot(freed) + lane * row_bytes;
+        const bool odd = !even && kElements > 1 && (classes & 1);
+        const int to_words = odd && (lane & 1) ? sizeof(Bits) : 0,
+                  to_lone = lane & 1 ? 0 : row_bytes - (int)sizeof(Bits);
+        uint32_t left = 0, this_row = 1;
         const int16_t *place = places() + lane;
 #pragma unroll 1
-        for (int row = lane; row < count; row += kLanes, this_row <<= 1, words += kLanes * of_row, place += kLanes) {
+        for (int row = lane, at = begin; row < count;
+             row += kLanes, this_row <<= 1, at += kLanes * row_bytes, place += kLanes) {
             Row r = row_of(first + row, *place);
-            Bits *at_target = (Bits *)words + max(r.place, 0);
-            N x_y = E::widen(*at_target), e[n];
-            typename Of::Top tops[n_words];
+            Bits *at_target = (Bits *)(slots() + at) + max(r.place, 0), *lone = (Bits *)(slots() + at + to_lone);
+            uint32_t x[most];
+            N x_y = E::widen(*at_target), e[n], of_lone = odd ? E::widen(*lone) : loss.absent(0);
+            typename Of::Top tops[most];
             State state = {N(0), N(1)};
-            uint32_t x[n_words];
+            auto place_of = [&](int i) { return even ? (at + 4 * i) ^ this->twist : at + to_words + 4 * i; };
 #pragma unroll
-            for (int i = 0; i < n_words; i++) {
-                x[i] = i + 1 < n_words || kElements > 1 || of_row == n_words ? words[i] : E::narrow(loss.absent(0));
-                tops[i] = Of::top(x[i]);
+            for (int i = 0; i < most; i += kWords) {
+#pragma unroll
+                for (int k = 0; k < kWords; k++)
+                    x[i + k] = Of::absent();
+                if (i < least || i < words_of_row)
+                    Pieces<kPiece>::load(place_of(i), x + i);
             }
-            state.top = reduces ? Of::number(LargestTop<Of, n_words>::of(tops)) : ((const N *)p.lse_in)[r.row];
+#pragma unroll
+            for (int i = 0; i < most; i++)
+                tops[i] = Of::top(x[i]);
+            state.top =
+                reduces ? larger(Of::number(LargestTop<Of, most>::of(tops)), of_lone) : ((const N *)p.lse_in)[r.row];
             if (!Below<N>::near(state.top) || r.place < -1) {
                 left |= this_row;
                 continue;
             }
             Below<N> below(state.top);
+            of_lone = below.exp(of_lone);
 #pragma unroll
             for (int i = 0; i < n; i++)
                 e[i] = below.exp(Of::get(x[i / kElements], i % kElements));
             if (reduces)
-                state.sum = in_halves<Sum>(e) * below.factor;
+                state.sum = (in_halves<Sum>(e) + of_lone) * below.factor;
             r.top = state.top;
             if (results && reduces)
                 add(r, state, x_y, total);
@@ -296,9 +309,14 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
                 for (int i = 0; i < n; i++)
                     e[i] *= weight;
 #pragma unroll
-                for (int i = 0; i < n_words; i++)
-                    if (i + 1 < n_words || kElements > 1 || of_row == n_words)
-                        words[i] = r.place >= 0 ? Of::pack(e + i * kElements) : 0;
+                for (int i = 0; i < most; i++)
+                    x[i] = r.place >= 0 ? Of::pack(e + i * kElements) : 0;
+#pragma unroll
+                for (int i = 0; i < most; i += kWords)
+                    if (i < least || i < words_of_row)
+                        Pieces<kPiece>::store(place_of(i), x + i);
+                if (odd)
+                    *lone = E::narrow(r.place >= 0 ? of_lone * weight : N(0));
                 if (r.place >= 0)
                     *at_target = E::narrow(loss.of_target(r, x_y));
             }
@@ -306,26 +324,24 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
         return left;
     }
     __device__ __forceinline__ uint32_t rows_in_registers(int64_t first, int count, typename Loss::Totals &total) {
-        enum { step = kElements == 1 ? 2 : 1 };
-        switch ((alone + step - 1) / step) {
-        case 1:
-            return rows_of<step>(alone, first, count, total);
-        case 2:
-            return rows_of<2 * step>(alone, first, count, total);
-        case 3:
-            return rows_of<3 * step>(alone, first, count, total);
-        case 4:
-            return rows_of<4 * step>(alone, first, count, total);
-        case 5:
-            return rows_of<5 * step>(alone, first, count, total);
-        default:
-            return ~0u;
-        }
+        enum { m = 2 / kElements }; /* words of floats are twice as many */
+        const int words = classes / kElements;
+        if (p.rows.flags & GPULOSSI_EVEN)
+            return words == 4                     ? rows_of<true, 4, 4>(first, count, total)
+                   : words == 8 || kElements == 2 ? rows_of<true, 8, 8>(first, count, total)
+                                                  : rows_of<true, 12, 20>(first, count, total);
+        if (words <= 4 * m)
+            return rows_of<false, 0, 4 * m>(first, count, total);
+        if (words <= 5 * m)
+            return rows_of<false, 4 * m, 5 * m>(first, count, total);
+        if (words <= 8 * m)
+            return rows_of<false, 5 * m, 8 * m>(first, count, total);
+        return rows_of<false, 8 * m, kAlone>(first, count, total);
     }
 
     __device__ __forceinline__ void rows_of_slot(int64_t first, int count, typename Loss::Totals &total) {
         uint32_t left = ~0u;
-        if (alone > 0) {
+        if (alone) {
             left = rows_in_registers(first, count, total);
             if (!__any_sync(0xffffffffu, left != 0))
                 return;

@@ -10,6 +10,7 @@ template <class E> struct Words<E, 4> {
     enum { kElements = 1 };
     typedef float Top;
     DEVICE Top none() { return -Limits<float>::infinity(); }
+    DEVICE uint32_t absent() { return E::narrow(none()); }
     DEVICE Top top(uint32_t word) { return E::widen(word); }
     DEVICE Top larger_of(Top a, Top b) { return larger(a, b); }
     DEVICE float number(Top a) { return a; }
@@ -20,6 +21,7 @@ template <class E> struct Words<E, 2> {
     enum { kElements = 2 };
     typedef uint32_t Top;
     DEVICE Top none() { return E::narrow(-Limits<float>::infinity()) * 0x00010001u; }
+    DEVICE uint32_t absent() { return none(); }
     DEVICE Top top(uint32_t word) { return word; }
     DEVICE Top larger_of(Top a, Top b) { return E::larger_of_pairs(a, b); }
     DEVICE float number(Top a) { return larger(get(a, 0), get(a, 1)); }

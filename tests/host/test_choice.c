@@ -521,19 +521,18 @@ static void packed_rows(void **state) {
     on_every_dtype(new_context(), check_packed_rows);
 }
 
-/* The loss alone: not of floats where 32 rows fit 4096 bytes, nor of rows of whole vectors and more than
- * 3072. */
+/* The loss alone: not of rows of whole vectors of floats and more than 3072 bytes. */
 static void packed_losses(void **state) {
     static const struct {
         int64_t classes;
         const char *floats, *halves;
-    } cases[] = {{1, "short_rows", "packed"}, {31, "short_rows", "packed"}, {32, "held", "packed"},
-                 {33, "packed", "packed"},    {36, "packed", "packed"},     {512, "packed", "packed"},
-                 {513, "packed", "packed"},   {514, "packed", "packed"},    {516, "packed", "packed"},
-                 {600, "packed", "packed"},   {767, "packed", "packed"},    {768, "packed", "packed"},
-                 {769, "held", "held"},       {770, "packed", "packed"},    {772, "block_rows", "packed"},
-                 {1022, "packed", "packed"},  {1023, "held", "held"},       {1024, "block_rows", "packed"},
-                 {1025, "held", "held"},      {1026, "held", "packed"},     {2048, "block_rows", "packed"},
+    } cases[] = {{1, "packed", "packed"},    {31, "packed", "packed"},  {32, "packed", "packed"},
+                 {33, "packed", "packed"},   {36, "packed", "packed"},  {512, "packed", "packed"},
+                 {513, "packed", "packed"},  {514, "packed", "packed"}, {516, "packed", "packed"},
+                 {600, "packed", "packed"},  {767, "packed", "packed"}, {768, "packed", "packed"},
+                 {769, "held", "held"},      {770, "packed", "packed"}, {772, "block_rows", "packed"},
+                 {1022, "packed", "packed"}, {1023, "held", "held"},    {1024, "block_rows", "packed"},
+                 {1025, "held", "held"},     {1026, "held", "packed"},  {2048, "block_rows", "packed"},
                  {2050, "held", "held"}};
     size_t i, t;
     (void)state;
