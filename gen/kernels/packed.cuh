@@ -60,6 +60,7 @@ template <class E> class Packed : Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_R
         return of_block[threadIdx.x / kLanes];
     }
 
+    /* Lanes without a row take the last one's: each load in a branch of its own would wait for the one before. */
     template <class Index> __device__ __forceinline__ void fetch_indices(int64_t first, int count) {
         const Index *from = (const Index *)p.targets + first;
 #pragma unroll
