@@ -100,7 +100,7 @@ static void classes_of_packed_rows(void **state) {
 /* So many rows that a slot has several for each lane, and that warps take several slots at a time. */
 static void many_packed_rows(void **state) {
     unsigned d, number;
-    int64_t rows = harness_small ? 6200 : 210000, several = harness_small ? 3100 : 70000;
+    int64_t rows = harness_small ? 6200 : 210000, several = harness_small ? 1100 : 70000;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
