@@ -298,7 +298,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
 #pragma unroll
             for (int i = 0; i < n; i++)
                 u[i] = q[i] * (u[i] - r.mean);
-        } else if (p.divergence == GPULOSS_REVERSE_KL && r.near) {
+        } else if (p.divergence == GPULOSS_REVERSE_KL && r.near && r.sum < Limits<N>::infinity()) {
             this->exponentials(x, 0, r.input_top, true, q);
             differences(r, x, q, u);
 #pragma unroll

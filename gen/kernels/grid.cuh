@@ -460,14 +460,14 @@ DEVICE void end_of_warp(const Loss &loss, gpulossi_scratch *scratch, typename Lo
         conclude(loss, scratch, total.far, word);
 }
 /* ... and where each thread has left its own in shared memory. */
-template <class Loss>
+template <int threads = GPULOSSI_BLOCK, class Loss>
 DEVICE void end(const Loss &loss, gpulossi_scratch *scratch, const typename Loss::Totals *totals) {
     __syncthreads();
     if (threadIdx.x >= kLanes)
         return;
     typename Loss::Totals total = totals[threadIdx.x];
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x + kLanes; i < GPULOSSI_BLOCK; i += kLanes)
+    for (uint32_t i = threadIdx.x + kLanes; i < threads; i += kLanes)
         total.add(totals[i]);
     end_of_warp(loss, scratch, total);
 }

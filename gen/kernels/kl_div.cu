@@ -2,6 +2,7 @@
 #include "distances.cuh"
 #include "distil.cuh"
 #include "kl.cuh"
+#include "packed_pairs.cuh"
 #include "pairs.cuh"
 #include "sparse.cuh"
 
@@ -28,6 +29,19 @@ template <class E> struct logits_clustered {
     enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K };
     enum { threads = GPULOSSI_BLOCK, blocks = 3 };
     DEVICE void run(const Params &p) { PairsRing<Distil<E, K>, K, kTimes>::run(p); }
+};
+
+template <class E> struct logits_packed {
+    typedef gpulossi_kl_div Params;
+    enum { threads = GPULOSSI_PAIRS_THREADS, blocks = GPULOSSI_PAIRS_BLOCKS };
+    DEVICE void run(const Params &p) { PackedPairs<E>::run_on(p); }
+};
+
+template <class E> struct logits_block_rows {
+    typedef gpulossi_kl_div Params;
+    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K };
+    enum { threads = GPULOSSI_PAIRS_THREADS, blocks = 6 };
+    DEVICE void run(const Params &p) { PairsRing<Distil<E, K>, K, kTimes, threads>::run(p); }
 };
 
 template <class E> struct distances_clustered {

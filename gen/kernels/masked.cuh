@@ -34,13 +34,23 @@ template <class N, class Params> struct Masked {
         return of_all * weight(row) * (p.rows.grad_loss_rows ? (double)((const N *)p.rows.grad_loss_rows)[row] : 1.0);
     }
 
-    __device__ __forceinline__ void finish(int64_t row, bool out, double loss, Totals &total) const {
+    __device__ __forceinline__ bool counts() const { return (p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared(); }
+    __device__ __forceinline__ void put(int64_t row, double loss) const {
         if (p.rows.loss_rows)
             ((N *)p.rows.loss_rows)[row] = (N)loss;
+    }
+    __device__ __forceinline__ void add(double losses, Totals &total) const {
         if (p.rows.loss)
-            total.add(GPULOSSI_SUM_LOSS, loss, scratch());
-        if ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared())
+            total.add(GPULOSSI_SUM_LOSS, losses, scratch());
+    }
+    __device__ __forceinline__ void count(bool out, Totals &total) const {
+        if (counts())
             total.counts[GPULOSSI_COUNT_ROWS] += !out;
+    }
+    __device__ __forceinline__ void finish(int64_t row, bool out, double loss, Totals &total) const {
+        put(row, loss);
+        add(loss, total);
+        count(out, total);
     }
     __device__ __forceinline__ bool wants(int) const { return p.rows.loss != 0; }
     __device__ __forceinline__ bool prepared() const { return p.rows.flags & GPULOSSI_PREPARED; }

@@ -174,9 +174,9 @@ int bench_prepare(int cell) {
         return fill(BENCH_INPUT, count, c, 0, 16.0f, -8.0f) || launch("fill_targets", 512, 256, arguments) ||
                fill(BENCH_WEIGHTS, classes, &weights, 0, 1.0f, 0.5f);
     }
-    if (is(c, "kl_div_pp"))
-        return fill(BENCH_INPUT, count, c, 1, -1.0f / (float)classes, 0.0f) ||
-               fill(BENCH_TARGET, count, c, 1, -1.0f / (float)classes, 0.0f);
+    if (is(c, "kl_div_pp")) /* none is 0, in f16 neither: that would be an infinite loss */
+        return fill(BENCH_INPUT, count, c, 1, -1.0f / (float)classes, 0x1p-24f) ||
+               fill(BENCH_TARGET, count, c, 1, -1.0f / (float)classes, 0x1p-24f);
     return fill(BENCH_INPUT, count, c, 0, 8.0f, -14.0f) || fill(BENCH_TARGET, count, c, 0, 8.0f, -14.0f);
 }
 
@@ -227,14 +227,14 @@ gpuloss_kl_div_desc bench_kl_div_desc(int cell) {
     return d;
 }
 
-int bench_kl(uint64_t input, uint64_t target, int64_t rows, int64_t classes, uint64_t loss) {
+int bench_kl(int kind, uint64_t input, uint64_t target, int64_t rows, int64_t classes, uint64_t loss) {
     gpuloss_kl_div_desc d = GPULOSS_KL_DIV_DEFAULTS;
     d.input = GPULOSS_PTR(input);
     d.target = GPULOSS_PTR(target);
     d.rows = rows;
     d.classes = classes;
     d.dtype = GPULOSS_F32;
-    d.input_kind = d.target_kind = GPULOSS_PROBABILITIES;
+    d.input_kind = d.target_kind = (gpuloss_kind)kind;
     d.loss = GPULOSS_PTR(loss);
     return check(gpuloss_kl_div(bench.context, &d, NULL));
 }

@@ -66,7 +66,7 @@ const char *bench_calls_line(int cell, const bench_calls *measured); /* until th
 int bench_csv_open(const char *path);
 int bench_csv_line(int cell, const char *who, double milliseconds, double ceiling); /* if it is open, else nothing */
 
-/* One divergence of float probabilities, batchmean, for a look at its accuracy. */
-int bench_kl(uint64_t input, uint64_t target, int64_t rows, int64_t classes, uint64_t loss);
+/* One divergence of floats, both of that gpuloss_kind, batchmean, for a look at its accuracy. */
+int bench_kl(int kind, uint64_t input, uint64_t target, int64_t rows, int64_t classes, uint64_t loss);
 
 #endif

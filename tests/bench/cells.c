@@ -37,6 +37,8 @@ static const bench_cell headlines[] = {
     {"cross_entropy", "bf16", 16 * 512 * 512, 21, 1, BENCH_BOTH, 1, 0},
     {"cross_entropy", "bf16", 8 * 512 * 512, 150, 1, BENCH_LOSS, 1, 0},
     {"cross_entropy", "bf16", 8 * 512 * 512, 150, 1, BENCH_BOTH, 1, 0},
+    {"kl_div_logits", "f32", 131072, 1000, 1, BENCH_BOTH, 1, 0},
+    {"kl_div_logits", "bf16", 131072, 1000, 1, BENCH_BOTH, 1, 0},
     {"kl_div_logits", "f32", 8192, 32000, 1, BENCH_BOTH, 1, 0},
     {"kl_div_logits", "bf16", 8192, 32000, 1, BENCH_BOTH, 1, 0},
     {"kl_div_logits", "f32", 4096, 128256, 1, BENCH_BOTH, 1, 0},

@@ -20,9 +20,9 @@ typedef struct candidate {
     const char *name;
     int module, clustered;
     unsigned group;
-    unsigned size;  /* of a cluster; 0: of none */
-    int row_blocks; /* as in the plan */
-    int64_t units;
+    unsigned size;        /* of a cluster; 0: of none */
+    int row_blocks, half; /* as in the plan, and ... */
+    int64_t units, room;  /* ... these too */
     double milliseconds;
     float loss;
 } candidate;
@@ -52,12 +52,12 @@ static int check(gpuloss_status status) {
 /* ---- which candidates a cell has ---- */
 
 static void add(const char *name, int module, unsigned group, int64_t units) {
-    candidate c = {name, module, 0, group, 0, 0, units, 0, 0};
+    candidate c = {name, module, 0, group, 0, 0, 0, units, 0, 0, 0};
     candidates[count++] = c;
 }
 
 /* The sizes that the GPU takes are known of a kernel that is loaded. */
-static int list_clusters(int module_f32, gpuloss_dtype dtype) {
+static int list_clusters(const char *name, int module_f32, gpuloss_dtype dtype, int64_t room) {
     gpuloss_context *context = bench_context();
     int module = gpulossi_fast_module(module_f32, dtype);
     unsigned size;
@@ -68,8 +68,9 @@ static int list_clusters(int module_f32, gpuloss_dtype dtype) {
         return 1;
     for (size = 1; size <= GPULOSSI_CLUSTER; size++)
         if (kernel->clusters[size] > 0) {
-            add("clustered", module, GPULOSSI_BLOCK, plan.rows->rows);
+            add(name, module, GPULOSSI_BLOCK, plan.rows->rows);
             candidates[count - 1].clustered = 1;
+            candidates[count - 1].room = room;
             candidates[count - 1].size = size;
         }
     return 0;
@@ -99,7 +100,7 @@ static int list_cross_entropy(int cell) {
     if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_ring_f32, d.dtype))
         add("ring", plan.module, plan.rows->group, plan.units);
     candidates[count - 1].row_blocks = plan.row_blocks;
-    return list_clusters(GPULOSSI_MODULE_cross_entropy_clustered_f32, d.dtype);
+    return list_clusters("clustered", GPULOSSI_MODULE_cross_entropy_clustered_f32, d.dtype, GPULOSSI_SLOTS);
 }
 
 /* Groups below a warp only next to the one that is chosen: of long rows they are hopeless. */
@@ -108,11 +109,18 @@ static int list_kl_div(int cell) {
     unsigned group, ours;
     if (check(gpulossi_plan_kl_div(bench_context(), "schedules", &d, &kl_div, &counting, &plan)))
         return 1;
+    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_packed_f32, d.dtype)) {
+        add("packed", plan.module, plan.rows->group, plan.units);
+        candidates[count - 1].half = plan.half;
+    }
     ours = plan.rows->group;
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
         if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours))
             add("streamed", gpulossi_module(GPULOSSI_MODULE_kl_div_logits_f32, d.dtype), group, d.rows);
-    return list_clusters(GPULOSSI_MODULE_kl_div_logits_clustered_f32, d.dtype);
+    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype) &&
+        list_clusters("block_rows", GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype, GPULOSSI_SLOTS / 4))
+        return 1;
+    return list_clusters("clustered", GPULOSSI_MODULE_kl_div_logits_clustered_f32, d.dtype, GPULOSSI_SLOTS / 2);
 }
 
 static int find_chosen(void) {
@@ -146,10 +154,11 @@ static int launch_clusters(const gpulossi_kernel *kernel, unsigned size) {
     void *arguments[1] = {plan.parameters};
     gpulossi_launch_attribute attributes[GPULOSSI_LAUNCH_ATTRIBUTES];
     gpulossi_launch_config config;
-    plan.rows->slots = (uint32_t)(slots < plan.room ? slots : plan.room);
+    plan.rows->slots = (uint32_t)(slots < running->room ? slots : running->room);
     if (clusters > plan.rows->rows)
         clusters = plan.rows->rows;
-    config = gpulossi_config(attributes, kernel, (unsigned)clusters * size, kernel->threads, size, 0, NULL);
+    config =
+        gpulossi_config(attributes, kernel->shared_bytes, (unsigned)clusters * size, kernel->threads, size, 0, NULL);
     return bench_check("cuLaunchKernelEx", driver->launch_ex(&config, kernel->function, arguments, NULL));
 }
 
@@ -160,6 +169,7 @@ static int call_running(void) {
     plan.module = running->module;
     plan.clustered = running->clustered;
     plan.row_blocks = running->row_blocks;
+    plan.half = running->half;
     plan.units = running->units;
     plan.rows->group = running->group;
     if (check(gpulossi_prepare(context, &plan, NULL, 0, NULL, &kernel, &prepare)))

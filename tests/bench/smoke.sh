@@ -120,7 +120,7 @@ run_schedules() { "$1" $ceilings --runs 1 "${@:2}" >"$out/schedules" || { tail -
 small="--bytes 600 --most 800 --classes 64"
 accept 'the schedules' run_schedules "$BUILD/schedules" $small
 accept 'every schedule' check_schedules "$out/schedules" -v wanted=8 -v of='cross_entropy f32 2 64 6' -v candidates="$(
-    printf ' %s' held{2,4,8,16,32,64,128,256} streamed{32,64,128,256} clustered{1..16}
+    printf ' %s' held{2,4,8,16,32,64,128,256} streamed{32,64,128,256} packed1 clustered{1..16}
 )"
 check_small() { check_schedules "$1" -v wanted=8; }
 changed "$out/schedules" '0,/ \*$/s///' && reject 'no choice' 'none is chosen' check_small "$out/bad"
@@ -146,7 +146,7 @@ changed tests/bench/schedules.c 's/plan.units = .*/& plan.rows->divisor += runni
     reject 'another loss' 'the loss disagrees: [0-9]' planted
 changed tests/bench/schedules.c 's/return running->clustered ?.*/if (running->group == 64) return 0;\n&/' &&
     reject 'a schedule that leaves no loss' 'the loss disagrees: -*nan' planted
-changed tests/bench/schedules.c 's/GPULOSSI_VECTORS_HELD \*.*>=/group >/' &&
+changed tests/bench/schedules.c 's/add("packed", .*/;/' &&
     reject 'a choice that is not measured' 'not among the candidates' planted
 reject 'no runs' 'from 1 to' run_schedules "$BUILD/schedules" --runs 0
 

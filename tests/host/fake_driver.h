@@ -69,8 +69,9 @@ typedef struct fake_filled {
 struct fake_driver {
     /* What it plays; see fake_reset for the defaults. */
     int driver_version, devices, major, minor, multiprocessors;
-    int blocks_small, blocks_large; /* resident blocks by size ... */
-    int blocks_shared;              /* ... and of kernels that ask for shared memory */
+    int blocks_small; /* resident blocks, ... */
+    int blocks_shared,
+        blocks_half; /* ... of kernels that ask for shared memory, and of those that ask for half of it */
     int has_clusters, shared_optin;
     int active_clusters[FAKE_CLUSTER_SIZES];
     int kept_clusters[FAKE_CLUSTER_SIZES]; /* of the larger blocks that keep weights */

@@ -35,8 +35,8 @@ static int driver_of(const char *ptx) {
 
 int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values) {
     int code = fake_begin("cuModuleLoadDataEx", NEEDS_CONTEXT);
-    static const char *const rows[] = {"_clustered_", "_kept_", "_ring_", "_packed_", NULL};
-    static const char *const clusters[] = {"_clustered_", "_kept_", NULL};
+    static const char *const rows[] = {"_clustered_", "_kept_", "_ring_", "_packed_", "_logits_block_rows_", NULL};
+    static const char *const clusters[] = {"_clustered_", "_kept_", "_logits_block_rows_", NULL};
     const char *ptx = (const char *)image, *entry = strstr(ptx, ".entry ");
     const char *line = strstr(ptx, ".target sm_");
     const int target = line != NULL ? atoi(line + 11) : 0;
@@ -104,11 +104,15 @@ int fake_module_function(void **function, void *handle, const char *name) {
 int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes) {
     int code = fake_begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);
     fake_module *module = (fake_module *)function;
-    module->occupancies++;
-    if (shared_bytes != (module->keeps_rows ? module->shared_bytes_allowed : 0))
+    const unsigned whole = module->keeps_rows ? module->shared_bytes_allowed : 0;
+    /* First with all of the shared memory, then with half of it. */
+    if (shared_bytes != whole >> module->occupancies)
         fake_violate("occupancy of %s asked for with %u bytes", module->entry, (unsigned)shared_bytes);
+    if ((unsigned)threads != fake_threads_of(module->entry))
+        fake_violate("occupancy of %s asked for with %d threads", module->entry, threads);
+    module->occupancies++;
     if (code == 0)
-        *blocks = shared_bytes > 0 ? fake.blocks_shared : threads > 256 ? fake.blocks_large : fake.blocks_small;
+        *blocks = shared_bytes == 0 ? fake.blocks_small : shared_bytes < whole ? fake.blocks_half : fake.blocks_shared;
     return fake_end(code);
 }
 
@@ -222,7 +226,8 @@ static int is_dependent(const char *symbol, const fake_module *module, const fak
 }
 
 unsigned fake_threads_of(const char *entry) {
-    return strstr(entry, "_kept_") != NULL ? 608 : strstr(entry, "_distances_clustered_") != NULL ? 128 : 256;
+    static const char *const smaller[] = {"_distances_clustered_", "_logits_packed_", "_logits_block_rows_", NULL};
+    return strstr(entry, "_kept_") != NULL ? 608 : has_part(entry, smaller) ? 128 : 256;
 }
 
 static int active_clusters(const fake_config *config, unsigned size) {
@@ -270,6 +275,8 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     const fake_attributes given = attributes_of(symbol, module, config);
     const unsigned cluster = module->for_clusters ? cluster_of(symbol, module, config, &given.cluster) : 0;
     const int dependent = is_dependent(symbol, module, &given.dependent);
+    const int halves = strstr(module->entry, "_logits_packed_") != NULL;
+    const unsigned whole = module->keeps_rows ? module->shared_bytes_allowed : 0;
     if (!module->live)
         fake_violate("%s of an unloaded module", symbol);
     if (fake_depth() > 0 && module->context != fake_current())
@@ -287,7 +294,7 @@ static int launch(const char *symbol, void *function, const fake_config *config,
         fake.failed = symbol;
         code = fake.fail_code;
     }
-    if (config->shared_bytes > module->shared_bytes_allowed)
+    if (config->shared_bytes != whole && (config->shared_bytes != whole / 2 || !halves))
         fake_violate("%s of %s with %u bytes", symbol, module->entry, config->shared_bytes);
     if (module->for_clusters && (cluster == 0 || (cluster > 1 && active_clusters(config, cluster) == 0)))
         fake_violate("%s of clusters that are too large", symbol);

@@ -23,7 +23,8 @@ static const char *module_name(int module) {
 /* Texts for newer GPUs are in the first version of PTX that has what they take. */
 static const char *version_of(int module) {
     const int target = gpulossi_target_of(module);
-    if (strstr(module_name(module), "_kept_") != NULL || strstr(module_name(module), "_clustered_") != NULL)
+    if (strstr(module_name(module), "_kept_") != NULL || strstr(module_name(module), "_clustered_") != NULL ||
+        strstr(module_name(module), "_logits_block_rows_") != NULL)
         return "8.1";
     return target == GPULOSSI_CLUSTER_GPU ? "8.0" : target == 80 ? "7.0" : "6.0";
 }
@@ -31,7 +32,7 @@ static const char *version_of(int module) {
 static int is_for_clusters(int module) {
     return gpulossi_target_of(module) == GPULOSSI_CLUSTER_GPU &&
            strncmp(module_name(module), "cross_entropy_ring_", 19) != 0 &&
-           strncmp(module_name(module), "cross_entropy_packed_", 21) != 0 &&
+           strstr(module_name(module), "_packed_") == NULL &&
            strncmp(module_name(module), "cross_entropy_block_rows_", 25) != 0;
 }
 

@@ -481,16 +481,15 @@ static void short_rows_in_stretches(void **state) {
     on_every_dtype(new_context_without_clusters(), check_short_rows);
 }
 
-/* Rows without a gap between them, as many as a warp takes at a time in 4096 bytes; the next ones start on 16 bytes. */
+/* Rows without a gap between them, as many as a warp takes at a time in a slot; the next ones start on 16 bytes. */
 static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
     const char *packed = has ? "packed" : "held", *shorts = bytes == 2 ? "short_rows" : "held";
-    const char *packed_loss = bytes == 2 ? "packed" : "held";
     gpuloss_cross_entropy_desc d;
     base.classes = 60;
     TAKES((void)0, packed);
-    TAKES(d.grad_logits = NULL, packed_loss);
-    TAKES((d.grad_logits = NULL, d.grad_logits_stride = d.classes + 16), packed_loss);
+    TAKES(d.grad_logits = NULL, packed);
+    TAKES((d.grad_logits = NULL, d.grad_logits_stride = d.classes + 16), packed);
     TAKES(d.lse_in = AT(6), packed);
     TAKES((d.grad_logits = NULL, d.lse_in = AT(6)), shorts);
     TAKES(d.logits_stride = d.classes + 16, "held");
@@ -501,14 +500,18 @@ static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     TAKES(d.inner = 8, "columns");
     TAKES(d.classes = 1, packed);
     TAKES(d.classes = 4096 / bytes, packed);
+    TAKES(d.classes = 4100 / bytes, has ? "ring" : "held");
+    TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), "held");
     TAKES((d.classes = 4112 / bytes, d.grad_logits = NULL), has ? "block_rows" : "held");
     TAKES((d.classes = 4096 / bytes - 1, d.grad_logits = NULL), "held");
     TAKES((d.classes = 1 << 30, d.grad_logits = NULL), has ? "ring" : "streamed");
     /* 8 rows of an odd number of shorts are whole vectors, and 4 rows of as many floats; half of them are not. */
-    TAKES(d.classes = 255, packed);
-    TAKES((d.grad_logits = NULL, d.classes = 255), packed_loss);
-    TAKES(d.classes = 257, "held");
-    TAKES(d.classes = 258, packed);
+    TAKES(d.classes = 257, packed);
+    TAKES(d.classes = 767, packed);
+    TAKES((d.grad_logits = NULL, d.classes = 767), packed);
+    TAKES(d.classes = 769, "held");
+    TAKES((d.grad_logits = NULL, d.classes = 769), "held");
+    TAKES(d.classes = 770, packed);
     TAKES(d.rows = 0, packed);
     assert_int_equal(last_launch()->grid, 1);
 }
@@ -518,7 +521,36 @@ static void packed_rows(void **state) {
     on_every_dtype(new_context(), check_packed_rows);
 }
 
-/* As many rows as a warp takes at a time, as often as they fit the slot and each warp has a slot of them. */
+/* The loss alone: not of rows of whole vectors of floats and more than 3072 bytes. */
+static void packed_losses(void **state) {
+    static const struct {
+        int64_t classes;
+        const char *floats, *halves;
+    } cases[] = {{1, "packed", "packed"},    {31, "packed", "packed"},  {32, "packed", "packed"},
+                 {33, "packed", "packed"},   {36, "packed", "packed"},  {512, "packed", "packed"},
+                 {513, "packed", "packed"},  {514, "packed", "packed"}, {516, "packed", "packed"},
+                 {600, "packed", "packed"},  {767, "packed", "packed"}, {768, "packed", "packed"},
+                 {769, "held", "held"},      {770, "packed", "packed"}, {772, "block_rows", "packed"},
+                 {1022, "packed", "packed"}, {1023, "held", "held"},    {1024, "block_rows", "packed"},
+                 {1025, "held", "held"},     {1026, "held", "packed"},  {2048, "block_rows", "packed"},
+                 {2050, "held", "held"}};
+    size_t i, t;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (t = 0; t < DTYPES; t++) {
+            gpuloss_cross_entropy_desc d = some_cross_entropy();
+            d.dtype = every_dtype[t].dtype;
+            d.classes = cases[i].classes;
+            d.grad_logits = NULL;
+            if (d.dtype != GPULOSS_F64)
+                expect_kernel(&d, is_half(d.dtype) ? cases[i].halves : cases[i].floats, __LINE__);
+        }
+    gpuloss_destroy(context);
+}
+
+/* As many rows as a warp takes at a time, as often as they fit the slot and each warp has a slot of them. Slots are three
+ * times as long where a lane would not have a row to itself in the shorter ones. */
 static void slots_of_packed_rows(void **state) {
     static const struct {
         int bytes;
@@ -529,15 +561,24 @@ static void slots_of_packed_rows(void **state) {
                  {4, 1 << 20, 6, 1, 160},
                  {4, 1 << 20, 10, 1, 96},
                  {4, 1 << 20, 32, 1, 32},
-                 {4, 1 << 20, 33, 2, 16},
-                 {4, 1 << 20, 64, 2, 16},
-                 {4, 1 << 20, 256, 8, 4},
-                 {4, 1 << 20, 1000, 32, 1},
+                 {4, 1 << 20, 33, 1, 64},
+                 {4, 1 << 20, 48, 1, 64},
+                 {4, 1 << 20, 49, 1, 32},
+                 {4, 1 << 20, 96, 1, 32},
+                 {4, 1 << 20, 97, 2, 16},
+                 {4, 1 << 20, 256, 4, 8},
+                 {4, 1 << 20, 513, 8, 4},
+                 {4, 1 << 20, 768, 8, 4},
+                 {4, 1 << 20, 770, 16, 2},
+                 {4, 1 << 20, 1024, 16, 2},
                  {2, 1 << 20, 10, 1, 192},
                  {2, 1 << 20, 64, 1, 32},
-                 {2, 1 << 20, 65, 2, 16},
-                 {2, 1 << 20, 256, 4, 8},
-                 {2, 1 << 20, 1000, 16, 2},
+                 {2, 1 << 20, 65, 1, 64},
+                 {2, 1 << 20, 192, 1, 32},
+                 {2, 1 << 20, 193, 2, 16},
+                 {2, 1 << 20, 256, 2, 16},
+                 {2, 1 << 20, 1000, 8, 4},
+                 {2, 1 << 20, 2048, 16, 2},
                  /* Few rows: 16 warps for each of 132 multiprocessors are 2112. */
                  {2, 6 * 32 * 2112, 10, 1, 192},
                  {2, 6 * 32 * 2112 - 1, 10, 1, 160},
@@ -564,6 +605,7 @@ static void slots_of_packed_rows(void **state) {
                      l->parameters.rows.slots);
         assert_int_equal(l->grid, blocks < blocks_at_once(l) ? blocks : blocks_at_once(l));
         assert_int_equal(l->shared_bytes, 98304);
+        assert_int_equal(l->parameters.rows.ring_bytes, 12288);
     }
     gpuloss_destroy(context);
 }
@@ -701,6 +743,7 @@ int choice_tests(void) {
         TEST(rows_of_no_block),
         TEST(short_rows_in_stretches),
         TEST(packed_rows),
+        TEST(packed_losses),
         TEST(slots_of_packed_rows),
         TEST(groups_of_rows_with_options),
         TEST(groups_of_columns),

@@ -28,7 +28,9 @@ static void expect_clusters(const char *entry, unsigned clusters, unsigned size,
     if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.slots != slots)
         fail_msg("line %d: %u blocks in clusters of %u, with %u slots", line, l->grid, l->cluster,
                  l->parameters.rows.slots);
-    assert_int_equal(l->shared_bytes, strstr(entry, "_distances_clustered_bf16") != NULL ? 49152 : 65536);
+    assert_int_equal(l->shared_bytes, strstr(entry, "_distances_clustered_bf16") != NULL ? 49152
+                                      : strstr(entry, "_logits_block_rows_") != NULL     ? 32768
+                                                                                         : 65536);
     assert_int_equal(l->block, fake_threads_of(entry));
     assert_int_equal(l->parameters.rows.group, 256);
     assert_ptr_equal(l->stream, stream_number(1));
@@ -52,11 +54,15 @@ static void expect_plain(int64_t rows, int64_t vectors, unsigned clusters, unsig
 }
 #define PLAIN(rows, vectors, clusters, size, slots) expect_plain(rows, vectors, clusters, size, slots, __LINE__)
 
-static void expect_pairs(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
+static void expect_pairs(const char *entry, int64_t rows, int64_t vectors, unsigned clusters, unsigned size,
+                         unsigned slots, int line) {
     gpuloss_kl_div_desc d = pairs_of(rows, vectors);
-    expect_kl_div(&d, "gpuloss_kl_div_logits_clustered_f32", clusters, size, slots, line);
+    expect_kl_div(&d, entry, clusters, size, slots, line);
 }
-#define PAIRS(rows, vectors, clusters, size, slots) expect_pairs(rows, vectors, clusters, size, slots, __LINE__)
+#define PAIRS(rows, vectors, clusters, size, slots)                                                                    \
+    expect_pairs("gpuloss_kl_div_logits_clustered_f32", rows, vectors, clusters, size, slots, __LINE__)
+#define BLOCK_PAIRS(rows, vectors, clusters)                                                                           \
+    expect_pairs("gpuloss_kl_div_logits_block_rows_f32", rows, vectors, clusters, 1, 4, __LINE__)
 
 /* Of the clusters that keep a row, those in which all rows are done first: a row takes its steps and half a one more for what
  * blocks tell each other. In the fewest slots; the longest rows are kept in part. */
@@ -78,12 +84,15 @@ static void clusters_keep_a_row(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Two arrays share the slots. */
+/* Two arrays share the slots. Rows that fit half of them are for smaller blocks, unless they are few. */
 static void clusters_keep_a_pair_of_rows(void **state) {
     (void)state;
     context = new_context();
-    PAIRS(1000, 513, 396, 1, 4);
-    PAIRS(1000, 1024, 396, 1, 4);
+    BLOCK_PAIRS(1000, 513, 396);
+    BLOCK_PAIRS(1000, 1024, 396);
+    BLOCK_PAIRS(132, 1024, 132);
+    PAIRS(131, 1024, 131, 1, 4);
+    PAIRS(131, 513, 131, 1, 4);
     PAIRS(1000, 1025, 396, 1, 8);
     PAIRS(1000, 2048, 396, 1, 8);
     PAIRS(1000, 2049, 132, 3, 4);
@@ -246,7 +255,7 @@ static void the_same_parameters(void **state) {
 static void expect_largest(unsigned clusters, unsigned size, int line) {
     context = new_context();
     expect_plain(1000, 200000, clusters, size, 16, line);
-    expect_pairs(1000, 200000, clusters, size, 8, line);
+    expect_pairs("gpuloss_kl_div_logits_clustered_f32", 1000, 200000, clusters, size, 8, line);
     gpuloss_destroy(context);
 }
 
@@ -325,6 +334,10 @@ static void expect_no_clusters(int line) {
     WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_options_f32");
     ce.rows = 1;
     WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_options_f32");
+    WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_logits_f32");
+    kl.classes = 4 * 1000;
+    WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_logits_f32");
+    kl.classes = 400;
     WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_logits_f32");
     kl.divergence = GPULOSS_REVERSE_KL;
     WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_options_f32");
@@ -435,11 +448,11 @@ static int ends_with(const char *text, const char *end) {
     return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
 }
 
-/* Kernels of newer GPUs are allowed the shared memory that they take, and no others are. The driver is asked once how
- * many blocks of each run at once. */
+/* Kernels of newer GPUs are allowed the shared memory that they take, and no others are. The driver is asked how many
+ * blocks of each run at once, with all of that memory and with half of it. */
 static void shared_memory_of_every_kernel(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_BF16};
-    int m, i, rings = 0, others = 0;
+    int m, i, rings = 0, others = 0, pairs = 0;
     (void)state;
     context = new_context();
     for (i = 0; i < 6; i++) {
@@ -448,20 +461,29 @@ static void shared_memory_of_every_kernel(void **state) {
     }
     for (m = 0; m < fake.modules; m++) {
         const fake_module *module = &fake.module[m];
-        const int is_ring = strstr(module->entry, "_ring_") != NULL || strstr(module->entry, "_packed_") != NULL;
+        const int is_packed_pair = strstr(module->entry, "_logits_packed_") != NULL;
+        const int is_block_pair = strstr(module->entry, "_logits_block_rows_") != NULL;
+        const int is_ring = strstr(module->entry, "_ring_") != NULL || strstr(module->entry, "entropy_packed_") != NULL;
         const int is_kept = strstr(module->entry, "_kept_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_kept;
         const int is_short = strstr(module->entry, "_distances_clustered_bf16") != NULL;
-        const int bytes = is_ring ? 98304 : is_kept ? 196608 : is_short ? 49152 : is_other ? 65536 : 0;
-        if (module->occupancies != 1 || module->shared_bytes_set != bytes)
+        const int bytes = is_ring                      ? 98304
+                          : is_kept                    ? 196608
+                          : is_short                   ? 49152
+                          : is_other || is_packed_pair ? 65536
+                          : is_block_pair              ? 32768
+                                                       : 0;
+        if (module->occupancies != 2 || module->shared_bytes_set != bytes)
             fail_msg("%s is allowed %d bytes, and was asked about %d times", module->entry, module->shared_bytes_set,
                      module->occupancies);
         assert_true(!ends_with(module->entry, "_f64") || module->shared_bytes_set == 0);
         rings += is_ring;
         others += is_other;
+        pairs += is_packed_pair + is_block_pair;
     }
     assert_int_equal(rings, 4);
     assert_int_equal(others, 8);
+    assert_int_equal(pairs, 4);
     gpuloss_destroy(context);
 }
 
@@ -506,7 +528,7 @@ static void shared_memory_is_refused(void **state) {
     assert_non_null(strstr(gpuloss_last_error(), "got error 719"));
     assert_int_equal(fake_live_modules(), 0);
     expect_error(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_BF16, NULL), GPULOSS_ERROR_DRIVER, "gpuloss_preload",
-                 "gpuloss_kl_div_logits_clustered_bf16");
+                 "gpuloss_kl_div_logits_packed_bf16");
     fake.fail_code = 2;
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_OUT_OF_DEVICE_MEMORY, "gpuloss_kl_div",
                  "gpuloss_kl_div_logits_clustered_f32");

@@ -50,11 +50,13 @@ static void kinds_choose_the_kernel(void **state) {
             for (k = 0; k < 3; k++) {
                 gpuloss_kl_div_desc base = some_kl_div(), d;
                 const char name[] = {kinds[i].letter, kinds[k].letter, 0};
+                const char *const name_of[] = {name, "options",
+                                               every_dtype[t].dtype == GPULOSS_F64 ? "logits" : "logits_packed"};
                 int logits = (kinds[i].letter == 0) + (kinds[k].letter == 0);
                 base.dtype = every_dtype[t].dtype;
                 base.input_kind = kinds[i].kind;
                 base.target_kind = kinds[k].kind;
-                TAKES((void)0, logits == 0 ? name : logits == 1 ? "options" : "logits", logits == 0);
+                TAKES((void)0, name_of[logits], logits == 0);
                 assert_int_equal(last_launch()->parameters.kl_div.input_kind, kinds[i].kind);
                 assert_int_equal(last_launch()->parameters.kl_div.target_kind, kinds[k].kind);
             }
@@ -117,7 +119,9 @@ static void options_leave_the_plain_kernels(void **state) {
     gpuloss_destroy(context);
 }
 
-static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const char *logits, const char *distances) {
+/* `gaps`: the kernel where rows are not one stretch of memory, or do not begin on 16 bytes. */
+static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const char *logits, const char *gaps,
+                                         const char *distances) {
     gpuloss_kl_div_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     TAKES((void)0, logits, 0);
@@ -141,9 +145,14 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES(d.grad_loss_rows = d.loss_rows = AT(6), logits, 0);
     TAKES(d.divisor_in = AT(6), logits, 0);
     TAKES((d.reduction = GPULOSS_NONE, d.loss = NULL), logits, 0);
-    TAKES((d.input_stride = d.classes + 1, d.target_stride = d.classes + 2), logits, 0);
-    TAKES(d.grad_input_stride = d.classes + 3, logits, 0);
+    TAKES((d.input_stride = d.classes + 1, d.target_stride = d.classes + 2), gaps, 0);
+    TAKES(d.target_stride = d.classes + 16, gaps, 0);
+    TAKES(d.grad_input_stride = d.classes + 3, gaps, 0);
+    TAKES(d.input = (const char *)d.input + 8, gaps, 0);
+    TAKES(d.target = (const char *)d.target + 8, gaps, 0);
+    TAKES(d.grad_input = (char *)d.grad_input + 8, gaps, 0);
     TAKES(d.grad_input = NULL, logits, 0);
+    TAKES((d.grad_input = NULL, d.grad_input_stride = d.classes + 3), logits, 0);
     base.divergence = GPULOSS_REVERSE_KL;
     TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
     TAKES(d.target_dtype = other, "options", 0);
@@ -163,20 +172,22 @@ static void logits_of_both_sides(void **state) {
         d.dtype = every_dtype[t].dtype;
         d.input_kind = d.target_kind = GPULOSS_LOGITS;
         const char *distances = every_dtype[t].dtype == GPULOSS_F64 ? "options" : "distances_clustered";
-        every_option_of_logits_alone(&d, "logits", distances);
+        const char *packed = d.dtype == GPULOSS_F64 ? "logits" : "logits_packed";
+        const char *clustered = d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered";
+        every_option_of_logits_alone(&d, packed, "logits", distances);
         d.classes = 100000;
-        every_option_of_logits_alone(&d, d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered", distances);
+        every_option_of_logits_alone(&d, clustered, clustered, distances);
         d.classes = 100;
-        every_option_of_logits_alone(&d, "logits", "options");
+        every_option_of_logits_alone(&d, packed, "logits", "options");
     }
     gpuloss_destroy(context);
 }
 
-/* Rows of the input that have so many vectors, each of which begins on 16 bytes, or which begin anywhere. */
-static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char *name, int line) {
+/* Rows of the input that have so many vectors: in one stretch of memory, beside others with gaps, or beginning anywhere. */
+static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char *stretch, const char *name, int line) {
     const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
     d.classes = vectors * width;
-    expect_kernel(&d, name, line);
+    expect_kernel(&d, stretch, line);
     d.target_stride = d.grad_input_stride = d.classes + 1;
     expect_kernel(&d, name, line);
     d.grad_input = NULL;
@@ -187,7 +198,7 @@ static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char 
     expect_kernel(&d, name, line);
 }
 
-/* Both arrays count, however many rows there are and whether or not there is a gradient. */
+/* Both arrays count, whether or not there is a gradient; a block has a row to itself, unless there are few. */
 static void long_rows_of_logits(void **state) {
     static const int64_t rows[] = {1, 131, 132, 1000};
     size_t t, r;
@@ -196,16 +207,141 @@ static void long_rows_of_logits(void **state) {
     for (t = 0; t < DTYPES; t++)
         for (r = 0; r < sizeof rows / sizeof rows[0]; r++) {
             gpuloss_kl_div_desc d = some_kl_div();
+            const char *distances;
             d.dtype = every_dtype[t].dtype;
             d.rows = rows[r];
             d.input_kind = d.target_kind = GPULOSS_LOGITS;
-            expect_logits_of(512, d, "logits", __LINE__);
-            expect_logits_of(513, d, d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered", __LINE__);
-            expect_logits_of(5130, d, d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered", __LINE__);
+            if (d.dtype != GPULOSS_F64) {
+                const char *block = rows[r] < fake.multiprocessors ? "logits_clustered" : "logits_block_rows";
+                expect_logits_of(256, d, "logits_packed", "logits", __LINE__);
+                expect_logits_of(257, d, "logits_packed", block, __LINE__);
+                expect_logits_of(512, d, "logits_packed", block, __LINE__);
+                expect_logits_of(513, d, block, block, __LINE__);
+                expect_logits_of(1024, d, block, block, __LINE__);
+                expect_logits_of(1025, d, "logits_clustered", "logits_clustered", __LINE__);
+            } else {
+                expect_logits_of(256, d, "logits", "logits", __LINE__);
+                expect_logits_of(5130, d, "logits", "logits", __LINE__);
+            }
             d.divergence = GPULOSS_TOTAL_VARIATION;
-            expect_logits_of(64, d, "options", __LINE__);
-            expect_logits_of(65, d, d.dtype == GPULOSS_F64 ? "options" : "distances_clustered", __LINE__);
+            expect_logits_of(64, d, "options", "options", __LINE__);
+            distances = d.dtype == GPULOSS_F64 ? "options" : "distances_clustered";
+            expect_logits_of(65, d, distances, distances, __LINE__);
         }
+    gpuloss_destroy(context);
+}
+
+/* Rows in one stretch of memory: as many as a warp takes at a time fit a slot, and the next ones begin on 16 bytes. Slots
+ * of 8192 bytes are for rows of which the shorter ones hold too few, or that are not whole vectors; of 16 bits a block has
+ * half of the shared memory otherwise. */
+static void packed_pairs(void **state) {
+    static const struct {
+        int bytes;
+        int64_t rows, classes;
+        unsigned lanes, slots, ring_bytes;
+    } cases[] = {{4, 1 << 20, 1, 1, 192, 8192},
+                 {4, 1 << 20, 10, 1, 96, 8192},
+                 {4, 1 << 20, 31, 1, 32, 8192},
+                 {4, 1 << 20, 32, 1, 32, 8192},
+                 {4, 1 << 20, 33, 1, 32, 8192},
+                 {4, 1 << 20, 36, 2, 16, 8192},
+                 {4, 1 << 20, 63, 1, 32, 8192},
+                 {4, 1 << 20, 64, 2, 16, 8192},
+                 {4, 1 << 20, 65, 2, 16, 8192},
+                 {4, 1 << 20, 511, 8, 4, 8192},
+                 {4, 1 << 20, 512, 16, 2, 8192},
+                 {4, 1 << 20, 514, 16, 2, 8192},
+                 {4, 1 << 20, 1022, 16, 2, 8192},
+                 {4, 1 << 20, 1024, 32, 1, 8192},
+                 {4, 1 << 20, 1028, 32, 1, 8192},
+                 {4, 1 << 20, 2048, 32, 1, 8192},
+                 {2, 1 << 20, 1, 1, 192, 4096},
+                 {2, 1 << 20, 63, 1, 32, 4096},
+                 {2, 1 << 20, 64, 1, 32, 4096},
+                 {2, 1 << 20, 65, 1, 32, 8192},
+                 {2, 1 << 20, 72, 2, 16, 4096},
+                 {2, 1 << 20, 127, 1, 32, 8192},
+                 {2, 1 << 20, 129, 2, 16, 8192},
+                 {2, 1 << 20, 511, 4, 8, 8192},
+                 {2, 1 << 20, 1024, 16, 2, 4096},
+                 {2, 1 << 20, 1032, 16, 2, 8192},
+                 {2, 1 << 20, 2044, 16, 2, 8192},
+                 {2, 1 << 20, 4096, 32, 1, 8192},
+                 /* Few rows: 12 warps for each of 132 multiprocessors are 1584, and 20 of half the memory 2640. */
+                 {4, 3 * 32 * 1584, 10, 1, 96, 8192},
+                 {4, 3 * 32 * 1584 - 1, 10, 1, 64, 8192},
+                 {4, 2 * 32 * 1584 - 1, 10, 1, 32, 8192},
+                 {4, 1, 10, 1, 32, 8192},
+                 {2, 6 * 32 * 2640, 10, 1, 192, 4096},
+                 {2, 6 * 32 * 2640 - 1, 10, 1, 160, 4096},
+                 {2, 1, 10, 1, 32, 4096}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < DTYPES * (sizeof cases / sizeof cases[0]); i++) {
+        gpuloss_kl_div_desc d = some_kl_div();
+        const size_t c = i / DTYPES;
+        const fake_launched *l;
+        const gpulossi_rows *rows;
+        int64_t blocks = (cases[c].rows + 4 * (int64_t)cases[c].slots - 1) / (4 * (int64_t)cases[c].slots);
+        const int64_t at_once = fake.multiprocessors * (cases[c].ring_bytes == 4096 ? 5 : 2);
+        d.dtype = every_dtype[i % DTYPES].dtype;
+        if (every_dtype[i % DTYPES].bytes != cases[c].bytes)
+            continue;
+        d.rows = cases[c].rows;
+        d.classes = cases[c].classes;
+        d.input_kind = d.target_kind = GPULOSS_LOGITS;
+        d.target = GPULOSS_PTR((uintptr_t)1 << 55);
+        d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
+        l = expect_kernel(&d, "logits_packed", __LINE__);
+        rows = &l->parameters.rows;
+        if (rows->group != cases[c].lanes || rows->slots != cases[c].slots || rows->ring_bytes != cases[c].ring_bytes)
+            fail_msg("case %d: %u lanes a row, %u rows a slot, %u bytes of slots", (int)c, rows->group, rows->slots,
+                     rows->ring_bytes);
+        assert_int_equal(l->block, 128);
+        assert_int_equal(l->shared_bytes, 8 * rows->ring_bytes);
+        assert_int_equal(l->grid, blocks < at_once ? blocks : at_once);
+        assert_int_equal(l->cluster, 0);
+    }
+    gpuloss_destroy(context);
+}
+
+/* Rows that fit no slot so, which go where those with gaps do; and GPUs without that kernel. */
+static void pairs_that_are_not_packed(void **state) {
+    static const struct {
+        int bytes;
+        int64_t classes;
+        const char *name;
+    } cases[] = {{4, 513, "logits"},
+                 {4, 1021, "logits"},
+                 {4, 1026, "logits_block_rows"},
+                 {4, 2049, "logits_block_rows"},
+                 {4, 2052, "logits_block_rows"},
+                 {2, 513, "logits"},
+                 {2, 1026, "logits"},
+                 {2, 2034, "logits"},
+                 {2, 2042, "logits_block_rows"},
+                 {2, 2052, "logits_block_rows"},
+                 {2, 4104, "logits_block_rows"}};
+    gpuloss_kl_div_desc d = some_kl_div();
+    size_t i, t;
+    d.input_kind = d.target_kind = GPULOSS_LOGITS;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (t = 0; t < DTYPES; t++) {
+            d.dtype = every_dtype[t].dtype;
+            d.classes = cases[i].classes;
+            if (every_dtype[t].bytes == cases[i].bytes)
+                expect_kernel(&d, cases[i].name, __LINE__);
+        }
+    d.dtype = GPULOSS_F32;
+    d.classes = 100;
+    expect_kernel(&d, "logits_packed", __LINE__);
+    gpuloss_destroy(context);
+    fake.major = 8;
+    context = new_context();
+    expect_kernel(&d, "logits", __LINE__);
     gpuloss_destroy(context);
 }
 
@@ -339,6 +475,8 @@ static void no_rows(void **state) {
     d.input_kind = d.target_kind = GPULOSS_LOGITS;
     d.classes = 100000;
     assert_int_equal(expect_kernel(&d, "logits", __LINE__)->grid, 1);
+    d.classes = 1000;
+    assert_int_equal(expect_kernel(&d, "logits_packed", __LINE__)->grid, 1);
     d = base;
     d.grad_target = NULL;
     assert_int_equal(expect_kernel(&d, "pp", __LINE__)->grid, 1);
@@ -353,6 +491,8 @@ int kl_choice_tests(void) {
         TEST(options_leave_the_plain_kernels),
         TEST(logits_of_both_sides),
         TEST(long_rows_of_logits),
+        TEST(packed_pairs),
+        TEST(pairs_that_are_not_packed),
         TEST(ends_of_jensen_shannon),
         TEST(groups_of_rows),
         TEST(even_rows),

@@ -10,15 +10,17 @@ static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GP
 static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int arrays) {
     const gpulossi_rows *rows = &l->parameters.rows;
     const int64_t most = fake.active_clusters[l->cluster], clusters = l->grid / l->cluster, threads = 256 * l->cluster;
-    assert_int_equal(l->block, 256);
+    const int is_alone = strstr(l->entry, "_logits_block_rows_") != NULL;
+    const unsigned slots = is_alone ? 4 : 16 / (unsigned)arrays;
+    assert_int_equal(l->block, is_alone ? 128 : 256);
     assert_int_equal(rows->group, 256);
     assert_int_equal(l->grid % l->cluster, 0);
     assert_int_equal(clusters, rows->rows < most ? rows->rows : most);
-    assert_in_range(rows->slots, 4, 16 / arrays);
+    assert_in_range(rows->slots, 4, slots);
     assert_int_equal(rows->slots % 4, 0);
-    assert_int_equal(l->shared_bytes, 65536);
+    assert_int_equal(l->shared_bytes, is_alone ? 32768 : 65536);
     assert_true((rows->slots - 4) * threads <= vectors); /* one more may be counted */
-    assert_true(rows->slots * threads >= vectors || (l->cluster == 16 && rows->slots == 16 / (unsigned)arrays));
+    assert_true(rows->slots * threads >= vectors || (l->cluster == 16 && rows->slots == slots));
 }
 
 /* Short rows that a block takes at a time. */
@@ -27,14 +29,18 @@ static uint64_t rows_of_a_stretch(const fake_launched *l) {
     return rows < GPULOSSI_SHORT_ROWS ? (uint64_t)rows : GPULOSSI_SHORT_ROWS;
 }
 
-/* Packed rows of a slot of 4096 bytes: some times as many as a warp takes at a time, and whole vectors. */
+/* Packed rows of a slot: some times as many as a warp takes at a time, and whole vectors, for which a warp has room. */
 static void is_sound_of_slots(const fake_launched *l) {
     const gpulossi_rows *rows = &l->parameters.rows;
-    const uint64_t bytes = (uint64_t)rows->slots * (uint64_t)rows->classes * (strstr(l->entry, "f32") != NULL ? 4 : 2);
+    const uint64_t row = (uint64_t)rows->classes * (strstr(l->entry, "f32") != NULL ? 4 : 2), bytes = rows->slots * row;
     assert_in_range(rows->group, 1, 32);
     assert_in_range(rows->slots, 1, GPULOSSI_PACKED_ROWS);
     assert_int_equal(rows->slots % (32 / rows->group), 0);
-    assert_in_range(bytes, 1, 4096);
+    if (strstr(l->entry, "_logits_packed_") == NULL)
+        assert_int_equal(rows->ring_bytes, 12288);
+    else
+        assert_true(rows->ring_bytes == 8192 || (rows->ring_bytes == 4096 && strstr(l->entry, "f32") == NULL));
+    assert_in_range(bytes, 1, 32 * row > 4096 ? rows->ring_bytes : 4096);
     assert_int_equal(bytes % 16, 0);
 }
 
@@ -51,7 +57,7 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     if (is_packed)
         is_sound_of_slots(l);
     else
-        assert_int_equal(rows->slots, 0);
+        assert_int_equal(rows->slots + rows->ring_bytes, 0);
     assert_int_equal(l->cluster, 0);
     if (has_block) {
         assert_in_range(l->block, 32, GPULOSSI_ROW_THREADS);
@@ -60,7 +66,7 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
         assert_true(rows->rows == 0 || l->grid <= rows->rows);
         return;
     }
-    assert_int_equal(l->block, GPULOSSI_BLOCK);
+    assert_int_equal(l->block, fake_threads_of(l->entry));
     assert_in_range(l->grid, 1, at_once);
     assert_true(rows->group >= 1);
     assert_int_equal(rows->group & (rows->group - 1), 0);
@@ -499,6 +505,15 @@ static void a_launch_fails(void **state) {
     }
 }
 
+/* Short rows of two arrays, with so many bytes of shared memory a block. */
+static void expect_packed_pairs(gpuloss_context *context, const gpuloss_kl_div_desc *d, unsigned bytes, unsigned grid) {
+    expect_ok(gpuloss_kl_div(context, d, NULL));
+    assert_non_null(strstr(last_launch()->entry, "_logits_packed_"));
+    assert_int_equal(last_launch()->block, 128);
+    assert_int_equal(last_launch()->shared_bytes, bytes);
+    assert_int_equal(last_launch()->grid, grid);
+}
+
 /* A grid holds what runs at once, and no more. */
 static void occupancy_limits_the_grid(void **state) {
     gpuloss_context *context;
@@ -507,6 +522,7 @@ static void occupancy_limits_the_grid(void **state) {
     (void)state;
     fake.blocks_small = 3;
     fake.blocks_shared = 2;
+    fake.blocks_half = 4;
     context = new_context();
     ce.rows = kl.rows = 1 << 20;
     ce.classes = 6000;
@@ -523,6 +539,16 @@ static void occupancy_limits_the_grid(void **state) {
     assert_int_equal(last_launch()->shared_bytes, 0);
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
     assert_int_equal(last_launch()->grid, 3 * 132);
+    /* Of less shared memory a multiprocessor has more blocks. */
+    kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
+    expect_packed_pairs(context, &kl, 65536, 2 * 132);
+    kl.dtype = GPULOSS_F16;
+    expect_packed_pairs(context, &kl, 32768, 4 * 132);
+    kl.classes = 1001;
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    assert_int_equal(last_launch()->grid, 3 * 132);
+    kl.classes = 65;
+    expect_packed_pairs(context, &kl, 65536, 2 * 132);
     gpuloss_destroy(context);
 }
 
@@ -531,6 +557,7 @@ static void occupancy_limits_the_grid(void **state) {
 static void occupancy_is_not_known(void **state) {
     gpuloss_context *context;
     gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    gpuloss_kl_div_desc kl = some_kl_div();
     (void)state;
     fake.missing[0] = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
     context = new_context();
@@ -544,6 +571,12 @@ static void occupancy_is_not_known(void **state) {
     ce.softcap = 2.0;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
     assert_int_equal(last_launch()->grid, 4 * 132);
+    kl.rows = 1 << 20;
+    kl.grad_input = NULL;
+    kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
+    expect_packed_pairs(context, &kl, 65536, 132);
+    kl.dtype = GPULOSS_BF16;
+    expect_packed_pairs(context, &kl, 32768, 132);
     gpuloss_destroy(context);
 }
 

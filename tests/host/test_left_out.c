@@ -74,6 +74,8 @@ static void divergences_still_count_rows(void **state) {
         assert_string_equal(fake.launch[2].entry, PREPARE_KERNEL);
         kl.target_dtype = dtypes[t];
         kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
+        expect_ok(gpuloss_kl_div(context, &kl, NULL));
+        assert_non_null(strstr(last_launch()->entry, "_logits_packed_"));
         kl.classes = 100000;
         expect_ok(gpuloss_kl_div(context, &kl, NULL));
         assert_true(last_launch()->cluster > 0);

@@ -260,7 +260,7 @@ static uint32_t guarded(struct warp *w, const struct insn *i) {
 static bool warp_run(struct warp *w, uint32_t quantum) {
     struct insn *code = w->kernel->code;
     struct launch *launch = w->launch;
-    bool fair = (launch->steps / FAIR_TURN % 4 == 3 || w->turn) && (w->runnable & (w->runnable - 1));
+    bool fair = (launch->steps / FAIR_TURN % 4 == 3) != w->turn && (w->runnable & (w->runnable - 1));
     enum ptxsim_next next = NEXT;
     uint64_t lanes = 0;
     if (!pick(w, fair))

@@ -69,6 +69,7 @@ int main(int argc, char **argv) {
     failed += run_kept_tests();
     failed += run_block_row_tests();
     failed += run_packed_tests();
+    failed += run_packed_pairs_tests();
     failed += run_plane_tests();
     failed += run_misuse_tests();
     failed += run_coverage_tests();

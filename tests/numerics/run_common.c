@@ -18,6 +18,14 @@ static operand result_new(const char *name, gpuloss_dtype dtype, int64_t count, 
     return operand_new(name, dtype_size(dtype_of_results(dtype)), 1, count, count, offset, guard);
 }
 
+double *quarters(int64_t count) {
+    double *values = require_doubles(count);
+    int64_t i;
+    for (i = 0; i < count; i++)
+        values[i] = (double)(i % 9 - 4) / 4;
+    return values;
+}
+
 operand result_input(const char *name, gpuloss_dtype dtype, int64_t count, int offset, size_t guard,
                      const double *values) {
     operand o = result_new(name, dtype, count, offset, guard);

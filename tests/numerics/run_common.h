@@ -9,6 +9,9 @@ extern const gpuloss_reduction all_reductions[REDUCTION_COUNT];
 const char *reduction_name(gpuloss_reduction reduction);
 size_t index_size(gpuloss_index_type type);
 
+/* Multiples of a quarter from -1 to 1, in turn; to be freed. */
+double *quarters(int64_t count);
+
 /* `count` numbers of the type that results have for inputs of `dtype`: given, or wanted and poisoned. */
 operand result_input(const char *name, gpuloss_dtype dtype, int64_t count, int offset, size_t guard,
                      const double *values);

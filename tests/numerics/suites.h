@@ -24,6 +24,7 @@ int run_cluster_tests(void);
 int run_kept_tests(void);
 int run_block_row_tests(void);
 int run_packed_tests(void);
+int run_packed_pairs_tests(void);
 int run_plane_tests(void);
 int run_misuse_tests(void);
 int run_coverage_tests(void);

@@ -295,28 +295,38 @@ static void far_weights(double *weights, gpuloss_dtype dtype, unsigned sum, unsi
     }
 }
 
-/* Of the kernel of two logits, of that with options, and of those of a sparse teacher. The last sign is a NaN. */
+/* Of the kernels of two logits, by one lane a row, several, or a block, and of those with options; and of those of a sparse
+ * teacher. The last sign is a NaN. */
+static void check_far_apart(gpuloss_dtype dtype, int64_t classes, unsigned choice, unsigned sum, unsigned sign,
+                            bool options) {
+    divergence_shape shape = {TERMS, classes};
+    double weights[TERMS];
+    kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, shape, LOGITS_PAIR, choice);
+    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, sum);
+    far_weights(weights, dtype, sum, sign);
+    if (sign == 3)
+        in.input[2 * classes] = sum % 2 ? (double)NAN : -(double)INFINITY;
+    c.row_weights = weights;
+    c.reduction = GPULOSS_SUM;
+    c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | (options ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u);
+    kl_test(&c, "sums far apart");
+    kl_inputs_free(&in);
+}
+
 static void sums_of_far_apart_divergences(void **state) {
-    static const divergence_shape shape = {TERMS, 2};
-    unsigned d, e, sign, options;
+    unsigned d, e, sign;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (e = 0; e < SUMS; e++)
-            for (sign = 0; sign < 4; sign++)
-                for (options = 0; options < 2; options++) {
-                    double weights[TERMS];
-                    kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, LOGITS_PAIR, CHOICE_FORWARD);
-                    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, d);
-                    far_weights(weights, c.dtype, e, sign);
-                    if (sign == 3)
-                        in.input[4] = e % 2 ? (double)NAN : -(double)INFINITY;
-                    c.row_weights = weights;
-                    c.reduction = GPULOSS_SUM;
-                    c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | (options ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u);
-                    kl_test(&c, "sums far apart");
-                    kl_inputs_free(&in);
-                }
+            for (sign = 0; sign < 4; sign++) {
+                const int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d]));
+                check_far_apart(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, false);
+                check_far_apart(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, true);
+                check_far_apart(all_dtypes[d], 300, CHOICE_FORWARD, e, sign, false);
+                check_far_apart(all_dtypes[d], 513 * width, CHOICE_FORWARD, e, sign, false);
+                check_far_apart(all_dtypes[d], 129 * width, CHOICE_REVERSE + (e + sign) % 3, e, sign, false);
+            }
     test_done();
 }
 

@@ -160,6 +160,7 @@ static void check_options(gpuloss_dtype dtype, unsigned set, unsigned number) {
     c.grad_loss = number % 3 || c.reduction == GPULOSS_NONE ? NULL : &upstream;
     c.grad_loss_rows = number % 4 ? NULL : of_rows;
     c.label_offset = (int)number % 2;
+    c.input_stride = number % 4 < 2 ? STRIDE_PACKED : STRIDE_ONE_MORE;
     kl_test(&c, "options");
     kl_inputs_free(&in);
 }
@@ -280,6 +281,7 @@ static void kinds_of_two_logits(void **state) {
             for (i = 0; i < n; i++)
                 in.target[i] = in.input[n - 1 - i];
             c.temperature = temperatures[(number + number / 4) % 4];
+            c.target_stride = number / 2 % 2 ? STRIDE_ONE_MORE : STRIDE_PACKED;
             kl_test(&c, logits_kind_name((logits_kind)kind));
             kl_inputs_free(&in);
         }
@@ -336,6 +338,7 @@ static void check_near(gpuloss_dtype dtype, double spread, unsigned number) {
     kl_expected e;
     report r;
     int64_t i;
+    c.target_stride = number % 2 ? STRIDE_ONE_MORE : STRIDE_PACKED;
     for (i = 0; i < c.rows * c.classes; i++) {
         in.target[i] = dtype_round(dtype, 2 * random_normal(&random));
         in.input[i] = dtype_round(dtype, in.target[i] + spread * random_normal(&random));
@@ -387,6 +390,8 @@ static void two_logits_far_apart(void **state) {
             }
             c.temperature = k ? 4 : 0;
             kl_test(&c, "far apart");
+            c.target_stride = STRIDE_ONE_MORE;
+            kl_test(&c, "far apart, not packed");
             kl_inputs_free(&in);
         }
     test_done();

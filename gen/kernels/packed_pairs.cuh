@@ -1,0 +1,303 @@
+/* Forward KL of two arrays of logits, of short packed rows, a stretch of them at a time: both are read once.
+ *
+ * Lanes read rows of whole vectors by vectors, and all others by words of 4 bytes. */
+#ifndef GPULOSSI_PACKED_PAIRS_CUH
+#define GPULOSSI_PACKED_PAIRS_CUH
+
+#include "distil.cuh"
+#include "stretches.cuh"
+
+template <class E> class PackedPairs : Stretches<Distil<E, 1>, GPULOSSI_PAIRS_THREADS, GPULOSSI_PAIRS_STEPS> {
+    typedef Stretches<Distil<E, 1>, GPULOSSI_PAIRS_THREADS, GPULOSSI_PAIRS_STEPS> Base;
+    typedef Distil<E, 1> Loss;
+    typedef typename Loss::Params Params;
+    typedef typename Loss::Number N;
+    typedef typename Loss::Row Row;
+    typedef typename Loss::State State;
+    typedef typename Loss::Totals Totals;
+    typedef typename E::Bits Bits;
+    typedef Words<E> Of;
+    template <int bytes> using Part = typename Base::template Part<bytes>;
+    using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::row_bytes, Base::ring;
+    using Base::slots, Base::slot, Base::first_of, Base::count_of;
+    using Base::stretches, Base::run, Base::queue, Base::freed, Base::next;
+    enum { kNone = -1, kElements = Of::kElements };
+
+    int writes, further; /* further: what is wanted besides the gradient and the sum of losses */
+
+    /* What is left to do of a row that several lanes have: each keeps another one's. */
+    struct Late {
+        int64_t row;
+        double f;
+    } late;
+    int lates;
+    double sum; /* of losses */
+
+    __device__ __forceinline__ explicit PackedPairs(const Params &p)
+        : Base(p), writes(p.rows.grad != 0), further(p.rows.loss_rows || loss.counts()), lates(0), sum(0) {
+        keep(writes);
+        keep(further);
+        late.row = kNone;
+    }
+
+    /* The numbers of words. */
+    template <int n> DEVICE void widen(const uint32_t (&words)[n], N (&x)[n * kElements]) {
+#pragma unroll
+        for (int i = 0; i < n * kElements; i++)
+            x[i] = Of::get(words[i / kElements], i % kElements);
+    }
+    /* The lone element of a part, of either array. */
+    __device__ __forceinline__ N lone_of(const Bits *lone, int a) const {
+        return E::widen(*(const Bits *)((const char *)lone + a * ring));
+    }
+
+    template <int bytes> __device__ __forceinline__ void largest_of(const Part<bytes> &part, State &state) const {
+        typename Of::Top tops[2] = {Of::none(), Of::none()};
+        part.pieces.template each<false>([&](auto &x, auto &t) {
+            enum { n = sizeof x / 4 };
+            typename Of::Top of_x[n], of_t[n];
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                of_x[i] = Of::top(x[i]), of_t[i] = Of::top(t[i]);
+            tops[0] = Of::larger_of(tops[0], LargestTop<Of, n>::of(of_x));
+            tops[1] = Of::larger_of(tops[1], LargestTop<Of, n>::of(of_t));
+        });
+        N top[2] = {Of::number(tops[0]), Of::number(tops[1])};
+        if (part.lone)
+            top[0] = larger(top[0], lone_of(part.lone, 0)), top[1] = larger(top[1], lone_of(part.lone, 1));
+        UpTo<kLanes> lanes = {size};
+        if (size > 1)
+            lanes.template over_all<Maximum>(top);
+        state.side[0].top = top[0];
+        state.side[1].top = top[1];
+    }
+
+    /* Exponentials e of the target, and what they weigh: what has no mass adds nothing, whatever the difference is. */
+    DEVICE N weighed(N e, N t, N x) {
+        return e == 0 ? N(0) : e * (t - x);
+    }
+
+    template <int bytes> __device__ __forceinline__ void reduce(const Part<bytes> &part, State &state) const {
+        const N scale = loss.inverse_temperature;
+        N sums[3] = {N(0), N(0), N(0)}; /* of both sides, and of the target's exponentials times the differences */
+        largest_of(part, state);
+        N from_input = Softmax<N>::finite(state.side[0].top), from_target = Softmax<N>::finite(state.side[1].top);
+        if (Below<N>::near(scale * from_input) && Below<N>::near(scale * from_target)) {
+            Below<N> input(from_input, scale), target(from_target, scale);
+            part.pieces.template each<false>([&](auto &of_x, auto &of_t) {
+                enum { n = sizeof of_x / 4 * kElements };
+                N x[n], t[n], e[n], d[n];
+                widen(of_x, x);
+                widen(of_t, t);
+#pragma unroll
+                for (int i = 0; i < n; i++) {
+                    d[i] = t[i] - x[i];
+                    e[i] = input.exp(x[i]);
+                    t[i] = target.exp(t[i]);
+                }
+                sums[0] += in_halves<Sum>(e);
+                sums[1] += in_halves<Sum>(t);
+                N part[2] = {N(0), N(0)};
+#pragma unroll
+                for (int i = 0; i < n; i++)
+                    part[i % 2] = fma(t[i], d[i], part[i % 2]);
+                sums[2] += in_halves<Sum>(part);
+            });
+            if (!(fabs(sums[2]) < Limits<N>::infinity())) {
+                sums[2] = N(0);
+                part.pieces.template each_slowly<false>([&](auto &of_x, auto &of_t) {
+                    enum { n = sizeof of_x / 4 * kElements };
+                    N x[n], t[n];
+                    widen(of_x, x);
+                    widen(of_t, t);
+#pragma unroll
+                    for (int i = 0; i < n; i++)
+                        t[i] = weighed(target.exp(t[i]), t[i], x[i]);
+                    sums[2] += in_halves<Sum>(t);
+                });
+            }
+            if (part.lone) {
+                N x = lone_of(part.lone, 0), t = lone_of(part.lone, 1), e = target.exp(t);
+                sums[0] += input.exp(x);
+                sums[1] += e;
+                sums[2] += weighed(e, t, x);
+            }
+            sums[0] *= input.factor;
+            sums[1] *= target.factor;
+            sums[2] *= target.factor;
+        } else {
+            part.pieces.template each_slowly<false>([&](auto &of_x, auto &of_t) {
+                enum { n = sizeof of_x / 4 * kElements };
+                N x[n], t[n];
+                widen(of_x, x);
+                widen(of_t, t);
+#pragma unroll
+                for (int i = 0; i < n; i++) {
+                    x[i] = exp_below(scale * x[i], scale * from_input);
+                    t[i] = exp_below(scale * t[i], scale * from_target);
+                }
+                sums[0] += in_halves<Sum>(x);
+                sums[1] += in_halves<Sum>(t);
+            });
+            if (part.lone) {
+                sums[0] += exp_below(scale * lone_of(part.lone, 0), scale * from_input);
+                sums[1] += exp_below(scale * lone_of(part.lone, 1), scale * from_target);
+            }
+            sums[2] = Limits<N>::nan();
+        }
+        UpTo<kLanes> lanes = {size};
+        if (size > 1)
+            lanes.template over_all<Sum>(sums);
+        state.side[0].sum = sums[0];
+        state.side[1].sum = sums[1];
+        state.apart = sums[2];
+    }
+
+    /* The gradients of a row whose sum is known. */
+    template <int bytes> __device__ __forceinline__ void write(const Part<bytes> &part, const Row &r) const {
+        const N scale = r.inverse * r.scale;
+        part.pieces.template each<true>([&](auto &of_x, auto &of_t) {
+            enum { n = sizeof of_x / 4 * kElements };
+            N x[n], t[n], g[n];
+            widen(of_x, x);
+            widen(of_t, t);
+            loss.slopes(r, x, t, g);
+            pack(of_x, g, scale);
+        });
+        if (part.lone) {
+            N x[1] = {lone_of(part.lone, 0)}, t[1] = {lone_of(part.lone, 1)}, g[1];
+            loss.slopes(r, x, t, g);
+            *part.lone = E::narrow(fma(g[0], scale, N(0)));
+        }
+    }
+    /* Of another the terms, and where they are wanted the gradients. What is left out has 0, whatever it holds. */
+    template <bool gradients, int bytes>
+    __device__ __forceinline__ N terms(const Part<bytes> &part, const Row &r) const {
+        const N scale = r.inverse * r.scale;
+        bool none = gradients && r.scale == 0 && loss.out(r.row);
+        N sum = N(0);
+        part.pieces.template each_slowly<gradients>([&](auto &of_x, auto &of_t) {
+            enum { n = sizeof of_x / 4 * kElements };
+            N x[n], t[n], g[n];
+            widen(of_x, x);
+            widen(of_t, t);
+            sum += loss.terms(r, x, t, g);
+            if (!gradients)
+                return;
+            pack(of_x, g, scale);
+#pragma unroll
+            for (int i = 0; i < (int)sizeof of_x / 4; i++)
+                of_x[i] = none ? 0 : of_x[i];
+        });
+        if (part.lone) {
+            N x[1] = {lone_of(part.lone, 0)}, t[1] = {lone_of(part.lone, 1)}, g[1];
+            sum += loss.terms(r, x, t, g);
+            if (gradients)
+                *part.lone = E::narrow(none ? N(0) : fma(g[0], scale, N(0)));
+        }
+        return sum;
+    }
+    template <int n> DEVICE void pack(uint32_t (&words)[n], N (&g)[n * kElements], N scale) {
+#pragma unroll
+        for (int i = 0; i < n * kElements; i++) /* adding 0 turns -0 into 0 */
+            g[i] = fma(g[i], scale, N(0));
+#pragma unroll
+        for (int i = 0; i < n; i++)
+            words[i] = Of::pack(g + i * kElements);
+    }
+
+    /* What becomes of a row's divergence. */
+    __device__ __forceinline__ void add(int64_t row, double f, Totals &total) {
+        bool out = loss.out(row);
+        double of_row = out ? 0.0 : f * loss.weight(row);
+        if (further)
+            loss.put(row, of_row), loss.count(out, total);
+        sum += of_row;
+    }
+    __device__ __forceinline__ void settle_sum(Totals &total) {
+        if (sum != 0)
+            loss.add(sum, total);
+        sum = 0;
+    }
+    /* All lanes finish a row that they keep. Which ones these are is up to chance, so that each counts by itself. */
+    __device__ __forceinline__ void finish(Totals &total) {
+        if (late.row != kNone) {
+            add(late.row, late.f, total);
+            settle_sum(total);
+        }
+        late.row = kNone;
+        lates = 0;
+    }
+
+    /* Row `row` of a stretch, by all lanes of a warp; `live`: whether this lane has one. */
+    template <int bytes> __device__ __forceinline__ void work(int64_t first, int row, bool live, Totals &total) {
+        Part<bytes> part(slot(freed), row, live, *this);
+        Row r;
+        State state;
+        r.row = first + row;
+        reduce(part, state);
+        loss.close(r, state);
+        N more = N(0);
+        if (!r.known)
+            more = writes ? terms<true>(part, r) : terms<false>(part, r);
+        else if (writes)
+            write(part, r);
+        if (size == 1) {
+            if (live)
+                add(r.row, (r.known ? 1.0 : (double)more) * loss.factor_of(r), total);
+            return;
+        }
+        UpTo<kLanes> lanes = {size};
+        if (__any_sync(0xffffffffu, !r.known))
+            more = lanes.template over<Sum>(more);
+        if (live && rank == lates)
+            late.row = r.row, late.f = (r.known ? 1.0 : (double)more) * loss.factor_of(r);
+        if (++lates == size)
+            finish(total);
+    }
+
+    __device__ __forceinline__ void stretch(uint32_t number, Totals &total) {
+        int64_t first = first_of(number);
+        int count = count_of(number), bytes = count * row_bytes;
+        this->ask(writes);
+        this->receive(first, bytes);
+#pragma unroll 1
+        for (int row = lane >> shift; row - (lane >> shift) < count; row += kLanes >> shift) {
+            if (p.rows.flags & GPULOSSI_EVEN)
+                work<16>(first, row, row < count, total);
+            else
+                work<4>(first, row, row < count, total);
+        }
+        if (writes) {
+            __syncwarp();
+            this->send((Bits *)p.rows.grad + first * p.rows.grad_stride, bytes);
+        }
+        freed++;
+    }
+
+    __device__ __forceinline__ void all(Totals &total) {
+#pragma unroll 1
+        while (queue.more()) {
+            uint32_t word = lane == 0 ? queue.fetch() : 0;
+            uint32_t number = queue.tile[0] * run, end = min(number + run, stretches);
+#pragma unroll 1
+            for (; number < end; number++)
+                stretch(number, total);
+            settle_sum(total);
+            queue.advance(__shfl_sync(0xffffffffu, word, 0));
+            next--;
+        }
+        finish(total);
+    }
+
+  public:
+    DEVICE void run_on(const Params &p) {
+        __shared__ Totals totals[GPULOSSI_PAIRS_THREADS]; /* seldom touched, so they take no registers */
+        PackedPairs pairs(p);
+        totals[threadIdx.x] = Totals::zero();
+        pairs.all(totals[threadIdx.x]);
+        end<GPULOSSI_PAIRS_THREADS>(pairs.loss, pairs.loss.scratch(), totals);
+    }
+};
+
+#endif

@@ -1,0 +1,198 @@
+/* Forward KL of two arrays of logits whose rows are short: GPUs that copy stretches of memory by themselves have a kernel
+ * for many of them at a time, where they lie in memory without a gap, and one for longer rows of which a block has each. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "divergence_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+/* What a case has besides its logits, by number: the passes, the reductions and the options in turn. */
+static kl_case packed_case(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned choice, unsigned number,
+                           kl_inputs *in) {
+    static const unsigned outputs[] = {KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD, KL_OUT_LOSS,
+                                       KL_OUT_LOSS | KL_OUT_GRAD, KL_OUT_LOSS | KL_OUT_LOSS_ROWS, KL_OUT_GRAD};
+    divergence_shape shape = {rows, classes};
+    kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, shape, KL_KIND_PAIRS - 1, choice);
+    *in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number * 7 % KL_WITH_SETS & ~(unsigned)KL_WITH_EPS, number);
+    c.outputs = outputs[number % 5];
+    c.reduction = c.divisor > 0 ? GPULOSS_MEAN : number % 5 == 1 ? GPULOSS_SUM : all_reductions[number % 4];
+    c.in_place = number % 3 == 1;
+    return c;
+}
+
+/* The rows of a stretch by turns: as they are; near each other, so that their sum has to be found anew; far from 0, in the
+ * second half further; and with classes, or all of them, that have no mass on one side or on both. */
+static void vary_rows(const kl_case *c, const kl_inputs *in) {
+    static const double inf = (double)INFINITY;
+    int64_t row, i, n = c->classes;
+    for (row = 0; row < c->rows; row++) {
+        double *x = in->input + row * n, *t = in->target + row * n;
+        for (i = 0; i < n; i++)
+            switch (row % 11) {
+            case 2:
+            case 3:
+                x[i] = dtype_round(c->dtype, t[i] + 0.01 * (double)(i % 7));
+                break;
+            case 5:
+                x[i] = dtype_round(c->dtype, x[i] - 3e4), t[i] = dtype_round(c->dtype, t[i] + 3e4);
+                break;
+            case 6:
+                x[i] = dtype_round(c->dtype, x[i] + (c->dtype == GPULOSS_F16 ? 3e4 : 1e30) * (i < n / 2 ? 1 : 1.5));
+                break;
+            case 7:
+                if (i % 3 == 1)
+                    t[i] = -inf, x[i] = i % 2 ? -inf : x[i];
+                break;
+            case 8:
+                if (i % 5 == 2)
+                    x[i] = -inf;
+                break;
+            case 9:
+                t[i] = dtype_round(c->dtype, t[i] - (c->dtype == GPULOSS_F16 ? 3e4 : 1e30));
+                break;
+            case 10:
+                if (row % 22 == 10)
+                    x[i] = t[i] = -inf;
+            }
+    }
+}
+
+/* Weights whose sum is for none of the integers that others are summed up in. */
+static double *far_weights(int64_t rows) {
+    double *weights = require_doubles(rows);
+    int64_t row;
+    for (row = 0; row < rows; row++)
+        weights[row] = ldexp(row % 2 ? -1 : 1, 40 * (int)(row % 5 - 2));
+    return weights;
+}
+
+static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
+    kl_inputs in;
+    kl_case c = packed_case(dtype, rows, classes, CHOICE_FORWARD, number, &in);
+    double *of_rows = NULL;
+    if (number % 7 == 5)
+        c.row_weights = of_rows = far_weights(rows);
+    else if (number % 2)
+        vary_rows(&c, &in);
+    if (number % 7 == 3 && c.outputs & KL_OUT_GRAD)
+        c.grad_loss_rows = of_rows = quarters(rows);
+    kl_test(&c, "packed rows of two logits");
+    kl_inputs_free(&in);
+    free(of_rows);
+}
+
+/* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32, that all have as much of a row or not; of shorts
+ * also with a class whose word is not its own. In several slots, in one, and in one that is larger. The last stretch is not
+ * whole. */
+static void classes_of_packed_pairs(void **state) {
+    static const int64_t classes[] = {1,  2,  3,  5,   8,   9,   10,  16,  20,  31,  32,  33,   50,   64,
+                                      65, 66, 72, 100, 130, 150, 201, 256, 300, 516, 998, 1000, 1024, 2048};
+    unsigned d, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++, number++) {
+            int64_t rows = classes[k] > 600 ? 23 : classes[k] > 200 ? 35 : classes[k] > 20 ? 133 : 401;
+            unsigned pass;
+            for (pass = 0; pass < (classes[k] > 600 ? 2u : 4u); pass++)
+                check_packed(dtypes[d], rows + pass, classes[k], 3 * number + pass);
+        }
+    check_packed(GPULOSS_BF16, 9, 4096, 1);
+    check_packed(GPULOSS_F16, 11, 4096, 2);
+    test_done();
+}
+
+/* So many rows that a slot has several for each lane, and that warps take several slots at a time. */
+static void many_packed_pairs(void **state) {
+    int64_t rows = harness_small ? 6200 : 210000, several = harness_small ? 1600 : 105000;
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (number = d; number < 4 + d; number++) {
+            check_packed(dtypes[d], 3 * rows + 7, number % 2 ? 10 : 3, number);
+            if (harness_small || (number < d + 2 && number % 2))
+                check_packed(dtypes[d], several, d == 0 ? 33 : 65, number + 1);
+            if (harness_small || (number < d + 2 && number % 2 == 0))
+                check_packed(dtypes[d], several, d == 0 ? 36 : 72, number + 2);
+            if (harness_small || number == d)
+                check_packed(dtypes[d], several, d == 0 ? 67 : 135, number + 3);
+        }
+    test_done();
+}
+
+/* Rows that a block has to itself, whole and not, of one step and of two. */
+static void rows_of_blocks_of_pairs(void **state) {
+    static const int64_t vectors[] = {515, 600, 1024};
+    unsigned d, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof vectors / sizeof vectors[0]; k++, number++) {
+            int64_t width = (int64_t)(16 / dtype_size(dtypes[d]));
+            int64_t rows = harness_small ? 133 : 307;
+            check_packed(dtypes[d], rows, vectors[k] * width, number);
+            check_packed(dtypes[d], rows, (vectors[k] - 1) * width - 1, number + 3);
+        }
+    test_done();
+}
+
+/* So many of them that a block finishes 32 before it has come to the end, and rows of the other divergences. */
+static void many_rows_of_blocks_of_pairs(void **state) {
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (number = 0; number < 5; number++) {
+            static const unsigned choices[] = {CHOICE_FORWARD, CHOICE_REVERSE, CHOICE_JS_HALF, CHOICE_TV, CHOICE_JS};
+            const int64_t width = (int64_t)(16 / dtype_size(dtypes[d]));
+            const bool forward = choices[number] == CHOICE_FORWARD;
+            double *weights = number < 4 ? NULL : far_weights(230);
+            kl_inputs in;
+            kl_case c = packed_case(dtypes[d], 230, (forward ? 513 : 129) * width, choices[number], number + d, &in);
+            if (weights)
+                c.row_weights = weights;
+            else
+                vary_rows(&c, &in);
+            c.outputs |= forward ? 0u : (unsigned)KL_OUT_GRAD;
+            kl_test(&c, "many rows of blocks");
+            kl_inputs_free(&in);
+            free(weights);
+        }
+    test_done();
+}
+
+static void same_bits_packed_pairs(void **state) {
+    static const int64_t classes[] = {10, 33, 256, 1000, 4112};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++) {
+            kl_inputs in;
+            kl_case c = packed_case(dtypes[d], classes[k] > 600 || harness_small ? 140 : 900, classes[k],
+                                    CHOICE_FORWARD, 2, &in);
+            vary_rows(&c, &in);
+            kl_test_same_bits(c, harness_small ? 3 : 60, NULL);
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
+int run_packed_pairs_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classes_of_packed_pairs), cmocka_unit_test(many_packed_pairs),
+        cmocka_unit_test(rows_of_blocks_of_pairs), cmocka_unit_test(many_rows_of_blocks_of_pairs),
+        cmocka_unit_test(same_bits_packed_pairs),
+    };
+    return cmocka_run_group_tests_name("packed rows of two logits", tests, NULL, NULL);
+}
