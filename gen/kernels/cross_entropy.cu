@@ -5,8 +5,10 @@
 #include "kept.cuh"
 #include "options.cuh"
 #include "packed.cuh"
+#include "packed_held.cuh"
 #include "plain.cuh"
 #include "planes.cuh"
+#include "planes_held.cuh"
 #include "ring.cuh"
 #include "short.cuh"
 #include "together.cuh"
@@ -38,6 +40,10 @@ template <class E> struct block_rows {
 
 template <class E> struct packed : Blocks<E, 2, 2, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Packed<E>::run_on(p); }
+};
+
+template <class E> struct packed_held : Blocks<E, 2, 2, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { PackedHeld<E>::run_on(p); }
 };
 
 template <class E> struct ring : Blocks<E, 2, 2, 1> {
@@ -78,6 +84,10 @@ template <class E> struct columns : Blocks<E, 2, 2, 2> {
 
 template <class E> struct planes : Blocks<E, 4, 3, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Planes<E>::run(p); }
+};
+
+template <class E> struct planes_held : Blocks<E, 2, 2, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { PlanesHeld<E>::run(p); }
 };
 
 /* The rows of a vocabulary in shards, one a thread, from what the shards know of them. */

@@ -14,6 +14,9 @@ DEVICE void keep(int &x) {
 DEVICE void keep(uint32_t &x) {
     asm volatile("" : "+r"(x));
 }
+DEVICE void keep(float &x) {
+    asm volatile("" : "+f"(x));
+}
 template <class T> DEVICE void keep(T *&x) {
     asm volatile("" : "+l"(x));
 }
@@ -82,7 +85,9 @@ struct bf16 {
         b += 0x7fffu + ((b >> 16) & 1u);
         return finite || x == x ? b : 0x7fff0000u;
     }
-    DEVICE Bits narrow(Number x, bool finite = false) { return (Bits)(rounded(x, finite) >> 16); }
+    DEVICE Bits narrow(Number x, bool finite = false) {
+        return (Bits)(MODULE_TARGET >= 80 ? pair(x, x, finite) : rounded(x, finite) >> 16);
+    }
     DEVICE uint32_t pair(Number low, Number high, bool finite) {
 #if MODULE_TARGET >= 80
         (void)finite;

@@ -83,6 +83,12 @@ DEVICE float reciprocal(float x) {
 DEVICE double reciprocal(double x) {
     return 1.0 / x;
 }
+/* Within an ulp, of numbers whose reciprocal is normal. */
+DEVICE float quick_reciprocal(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
 
 DEVICE float exponential(float x) {
     return expf(x);
@@ -127,11 +133,7 @@ template <> struct Format<float> {
     DEVICE float ln2_of_mantissa() { return 0.693147181f * 0x1p-23f; }
     DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
     /* a / b in that range: the reciprocal is within an ulp, so this is within 3u. */
-    DEVICE float quotient(float a, float b) {
-        float r;
-        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
-        return a * r;
-    }
+    DEVICE float quotient(float a, float b) { return a * quick_reciprocal(b); }
     /* log(a / b) for a / b in [2/3, 3/2]: with s = (a - b) / (a + b), 2 atanh(s) = 2 s + (2 s)^3 P((2 s)^2), where P is
      * the minimax polynomial whose error stays below 2^-28 of the result. */
     DEVICE float log_near(float a, float b) {

@@ -272,7 +272,7 @@ template <class E> class PackedPairs : Stretches<Distil<E, 1>, GPULOSSI_PAIRS_TH
             __syncwarp();
             this->send((Bits *)p.rows.grad + first * p.rows.grad_stride, bytes);
         }
-        freed++;
+        this->release();
     }
 
     __device__ __forceinline__ void all(Totals &total) {

@@ -150,9 +150,12 @@ template <class E> struct Plain {
         r.inverse = reduced ? reciprocal(s.sum) : N(1);
         r.scale = r.place >= 0 ? scale_of(r.row) : N(0);
     }
-    /* The factor of the gradients of a row that has a target. */
+    /* The factor of the gradients of a row that has a target; and that of all rows, if none has its own. */
     __device__ __forceinline__ N scale_of(int64_t row) const {
-        return p.rows.grad_loss_rows ? (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[row]) : (N)grad_scale();
+        return p.rows.grad_loss_rows ? (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[row]) : common_scale();
+    }
+    __device__ __forceinline__ N common_scale() const {
+        return (N)grad_scale();
     }
 
     /* The loss of a row, and all results of it but what goes into the sum of losses. */
@@ -165,9 +168,16 @@ template <class E> struct Plain {
             ((N *)p.rows.loss_rows)[u.row] = loss;
         if (u.target == kBad && p.bad_targets)
             total.count_bad(scratch(), 1);
-        if ((p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared())
-            total.counts[GPULOSSI_COUNT_ROWS] += u.target != kIgnored;
+        count(u.target != kIgnored, total);
         return loss;
+    }
+    /* Whether rows that are not ignored are counted; and so many more of them. */
+    __device__ __forceinline__ bool counts() const {
+        return (p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared();
+    }
+    __device__ __forceinline__ void count(int rows, Totals &total) const {
+        if (counts())
+            total.counts[GPULOSSI_COUNT_ROWS] += rows;
     }
     __device__ __forceinline__ void add(double losses, Totals &total) const {
         if (p.rows.loss)

@@ -9,6 +9,7 @@
 #define GPULOSSI_PLANES_CUH
 
 #include "plain.cuh"
+#include "plane.cuh"
 #include "rows.cuh"
 
 /* Copies 16 bytes to shared memory. settled<n>() waits until at most the last n groups of this thread's copies, each
@@ -31,15 +32,16 @@ template <class E> struct Planes {
     typedef gpulossi_cross_entropy Params;
     typedef Plain<E> Loss;
     typedef typename Loss::Totals Totals;
+    typedef Plane<E> Of;
     enum {
-        W = GPULOSSI_PLANE_BYTES / sizeof(Bits), /* columns of a thread */
+        W = Of::W, /* columns of a thread */
         kTile = kLanes * W,
         kDesk = 23 * GPULOSSI_BLOCK,                      /* all there is: slots, and at its end states */
         kSlots = kDesk / GPULOSSI_BLOCK - kTile / kLanes, /* of a thread: a page of its classes */
         kIgnoredClass = -1,                               /* for a class: what kind of target there is instead */
         kBadClass = -2
     };
-    static_assert(sizeof(N) == 4 && kSlots >= GPULOSSI_PLANE_CLASSES, "two words fit a slot");
+    static_assert(kSlots >= GPULOSSI_PLANE_CLASSES, "a warp with others has these");
     static_assert(kDesk / GPULOSSI_BLOCK - 2 * kTile / kLanes >= GPULOSSI_PLANE_CLASSES, "a warp by itself has fewer");
 
     const Params &p;
@@ -79,25 +81,6 @@ template <class E> struct Planes {
         words(warp(), i) = make_uint2(__float_as_uint(s.top), __float_as_uint(s.sum));
     }
     __device__ __forceinline__ uint2 &slot(int k) const { return desk[k * GPULOSSI_BLOCK + threadIdx.x]; }
-
-    DEVICE N number(const uint2 &x, int i) {
-        if constexpr (sizeof(Bits) == 4)
-            return E::widen(i == 0 ? x.x : x.y);
-        else
-            return E::widen((Bits)((i < 2 ? x.x : x.y) >> (16 * (i % 2))));
-    }
-    DEVICE uint2 packed(const N (&x)[W]) {
-        if constexpr (sizeof(Bits) == 4)
-            return make_uint2(E::narrow(x[0]), E::narrow(x[1]));
-        else
-            return make_uint2(E::pair(x[0], x[1], false), E::pair(x[2], x[3], false));
-    }
-    DEVICE uint32_t larger_each(uint32_t a, uint32_t b) {
-        if constexpr (sizeof(Bits) == 4)
-            return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
-        else
-            return E::larger_of_pairs(a, b);
-    }
 
     /* Where class 0 of the columns is in an array, less what neighbours are apart from there to a page. */
     __device__ __forceinline__ int64_t start(int64_t stride, int page) const {
@@ -161,7 +144,7 @@ template <class E> struct Planes {
             N part[m];
 #pragma unroll
             for (int j = 0; j < m; j++)
-                part[j] = below.exp(number(x[j], i));
+                part[j] = below.exp(Of::number(x[j], i));
             sum[i] += in_halves<Sum>(part);
         }
     }
@@ -174,22 +157,20 @@ template <class E> struct Planes {
         int k;
 #pragma unroll 4
         for (k = 1; k < n; k++) {
-            uint2 x = slot(k);
-            tops.x = larger_each(tops.x, x.x);
-            tops.y = larger_each(tops.y, x.y);
+            tops = Of::larger_each(tops, slot(k));
         }
 #pragma unroll
         for (int i = 0; i < W; i++) {
             s[i] = Softmax<N>::empty();
             if (page > 0)
                 s[i] = state(warp(), i);
-            near = near && Below<N>::near(number(tops, i));
+            near = near && Below<N>::near(Of::number(tops, i));
         }
         if (near) {
             N top[W], sum[W];
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                top[i] = larger(s[i].top, number(tops, i));
+                top[i] = larger(s[i].top, Of::number(tops, i));
                 if (page > 0)
                     s[i].raise(top[i]);
                 s[i].top = top[i];
@@ -214,7 +195,7 @@ template <class E> struct Planes {
                 uint2 x = slot(k);
 #pragma unroll
                 for (int i = 0; i < W; i++) {
-                    N one = number(x, i);
+                    N one = Of::number(x, i);
                     s[i].raise(larger(s[i].top, one));
                     s[i].sum += exp_below(one, Softmax<N>::finite(s[i].top));
                 }
@@ -263,59 +244,41 @@ template <class E> struct Planes {
         return loss.result(loss.unfinished(r, s, &x_y), total);
     }
 
-    /* What the gradient needs of this thread's columns. */
-    struct Columns {
-        N top[W], weight[W]; /* gradient = exp(x - top) weight */
-        bool simple;         /* nothing is NaN or far out */
-    };
-    __device__ __forceinline__ Columns columns() const {
-        Columns c;
-        c.simple = true;
+    __device__ __forceinline__ Slopes<E> slopes() const {
+        Slopes<E> slopes;
 #pragma unroll
         for (int i = 0; i < W; i++) {
             uint2 word = words(0, i);
-            c.top[i] = __uint_as_float(word.x);
-            c.weight[i] = __uint_as_float(word.y);
-            c.simple = c.simple && Below<N>::near(c.top[i]) && c.weight[i] == c.weight[i] &&
-                       (loss.reduces() || (int)words(1, i).y >= 0);
+            slopes.add(i, __uint_as_float(word.x), __uint_as_float(word.y), loss.reduces() || (int)words(1, i).y >= 0);
         }
-        if (c.simple)
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                c.weight[i] *= Below<N>(c.top[i]).factor;
-        return c;
-    }
-
-    template <bool kSimple> __device__ __forceinline__ void replace(const Columns &c, int k) const {
-        uint2 x = slot(k);
-        N g[W];
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            if (kSimple)
-                g[i] = Below<N>(c.top[i]).exp(number(x, i)) * c.weight[i];
-            else
-                g[i] = (int)words(1, i).y < 0 ? N(0) : exp_below(number(x, i), c.top[i]) * c.weight[i];
-        }
-        slot(k) = packed(g);
+        slopes.settle();
+        return slopes;
     }
     /* The gradients of a page take the place of its logits, then those of the targets the place of what the others'
      * formula gave. */
-    __device__ __forceinline__ void gradients(const Columns &c, int page, int n) const {
-        if (c.simple) {
-#pragma unroll 2
-            for (int k = 0; k < n; k++)
-                replace<true>(c, k);
-        } else {
-#pragma unroll 1
-            for (int k = 0; k < n; k++)
-                replace<false>(c, k);
-        }
+    __device__ __forceinline__ void gradients(const Slopes<E> &slopes, int page, int n) const {
+        N of_targets[W];
+        int y[W];
 #pragma unroll
         for (int i = 0; i < W; i++) {
             uint2 word = words(1, i);
-            int y = (int)word.y, k = (y >> shift()) - page * kSlots;
-            if (y >= 0 && (y & (warps() - 1)) == warp() && (uint32_t)k < (uint32_t)n)
-                ((Bits *)&slot(k))[i] = E::narrow(__uint_as_float(word.x));
+            of_targets[i] = __uint_as_float(word.x);
+            y[i] = (int)word.y;
+        }
+        if (slopes.simple) {
+#pragma unroll 2
+            for (int k = 0; k < n; k++)
+                slot(k) = slopes.of(slot(k));
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < n; k++)
+                slot(k) = slopes.of(slot(k), y);
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            int k = (y[i] >> shift()) - page * kSlots;
+            if (y[i] >= 0 && (y[i] & (warps() - 1)) == warp() && (uint32_t)k < (uint32_t)n)
+                ((Bits *)&slot(k))[i] = E::narrow(of_targets[i]);
         }
         Bits *to = (Bits *)p.rows.grad + start(p.rows.grad_stride, page);
         int64_t step = p.inner << shift();
@@ -325,11 +288,11 @@ template <class E> struct Planes {
     }
     /* From the last page, which is still there. */
     __device__ __forceinline__ void write() const {
-        Columns c = columns();
+        const Slopes<E> needed = slopes();
         int n = classes(), page = max(n - 1, 0) / kSlots;
 #pragma unroll 1
         for (;;) {
-            gradients(c, page, min(n - page * kSlots, (int)kSlots));
+            gradients(needed, page, min(n - page * kSlots, (int)kSlots));
             if (--page < 0)
                 return;
             load(page, kSlots);

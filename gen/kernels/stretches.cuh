@@ -8,8 +8,8 @@
 #include "ahead.cuh"
 #include "words.cuh"
 
-/* Each warp of a block of kThreads has a ring of so many slots for each array of a loss, with room for so many bytes
- * together, or one slot with all of that room where stretches are longer. */
+/* Each warp of a block of kThreads has a ring of slots for each array of a loss, with room for so many bytes together: of
+ * kSteps slots, or of as many as stretches leave room for. */
 template <class Loss, int kThreads, int kSteps> class Stretches {
   protected:
     typedef typename Loss::Params Params;
@@ -26,13 +26,17 @@ template <class Loss, int kThreads, int kSteps> class Stretches {
     int lane, rank, size, shift;           /* this lane, its number among those of a row, their count and its log2 */
     int classes, row_bytes, pieces, twist; /* of a row; and its vectors or words, and their order for this lane */
     int rows, last_rows;                   /* of a stretch, and of the last */
-    int ring;                              /* the bytes of all slots of an array */
-    uint32_t steps;
+    int ring, room;                        /* the bytes of all slots of an array, and of one */
+    int steps;
     uint32_t stretches, run; /* in all, and those of a tile */
     Ahead queue;
-    uint32_t asked, freed; /* stretches so far */
-    int next;              /* what is asked for next: of the tiles that are known, ... */
-    uint32_t visit;        /* ... and of the stretches of one */
+    struct Turn { /* a slot, and the parity of the phase that a stretch comes there in */
+        int place;
+        uint32_t parity;
+    } asked, freed; /* of the next stretch to ask for, and of the one to work on */
+    int under_way;  /* stretches between these */
+    int next;       /* what is asked for next: of the tiles that are known, ... */
+    uint32_t visit; /* ... and of the stretches of one */
 
     DEVICE uint32_t run_of(uint32_t stretches) { return stretches > 16 * kRun * kTeams * gridDim.x ? kRun : 1; }
 
@@ -40,11 +44,12 @@ template <class Loss, int kThreads, int kSteps> class Stretches {
         : p(p), loss(p), lane((int)(threadIdx.x % kLanes)), rank((int)(threadIdx.x & (p.rows.group - 1))),
           size((int)p.rows.group), shift(__popc(p.rows.group - 1)), classes((int)p.rows.classes),
           row_bytes(classes * (int)sizeof(Bits)), rows((int)p.rows.slots), ring((int)p.rows.ring_bytes),
-          steps(rows * row_bytes > ring / kSteps ? 1 : kSteps), stretches((uint32_t)((p.rows.rows + rows - 1) / rows)),
-          run(run_of(stretches)),
+          steps(max(1, min(ring / (rows * row_bytes), (int)kSteps))),
+          stretches((uint32_t)((p.rows.rows + rows - 1) / rows)), run(run_of(stretches)),
           queue(p.rows.scratch, (stretches + run - 1) / run, blockIdx.x * kTeams + threadIdx.x / kLanes,
                 gridDim.x * kTeams, run < kSteps ? 3 : 2, 14),
-          asked(0), freed(0), next(0), visit(0) {
+          asked{0, 0}, freed{0, 0}, under_way(0), next(0), visit(0) {
+        room = ring / steps & -kLine;
         last_rows = (int)(p.rows.rows - (int64_t)(stretches - 1) * rows);
         bool even = p.rows.flags & GPULOSSI_EVEN;
         int all = even ? row_bytes / GPULOSSI_VECTOR_BYTES : row_bytes / 4;
@@ -64,19 +69,16 @@ template <class Loss, int kThreads, int kSteps> class Stretches {
         __shared__ Arrival arrivals[kTeams][kSteps];
         return &arrivals[threadIdx.x / kLanes][place];
     }
-    /* Of a stretch: its slot, and the parity of the phase that it comes in. */
-    __device__ __forceinline__ uint32_t place(uint32_t step) const {
-        return steps == 1 ? 0 : step % kSteps;
-    }
-    __device__ __forceinline__ uint32_t parity(uint32_t step) const {
-        return (steps == 1 ? step : step / kSteps) & 1;
+    __device__ __forceinline__ void advance(Turn &turn) const {
+        if (++turn.place == steps)
+            turn.place = 0, turn.parity ^= 1;
     }
     DEVICE char *slots() {
         return (char *)stash_of_block();
     }
-    /* Where in the slots of the block that of a stretch begins, of the first array. */
-    __device__ __forceinline__ int slot(uint32_t step) const {
-        return (int)(threadIdx.x / kLanes) * A * ring + (int)place(step) * (ring / kSteps);
+    /* Where in those of the block a slot begins, of the first array. */
+    __device__ __forceinline__ int slot(const Turn &turn) const {
+        return (int)(threadIdx.x / kLanes) * A * ring + turn.place * room;
     }
 
     __device__ __forceinline__ int64_t first_of(uint32_t stretch) const {
@@ -93,14 +95,15 @@ template <class Loss, int kThreads, int kSteps> class Stretches {
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         __syncwarp();
 #pragma unroll 1
-        while (asked - freed < steps && next < queue.known) {
+        while (under_way < steps && next < queue.known) {
             uint32_t tile = queue.after(next), stretch = tile * run + visit;
             if (tile >= queue.tiles)
                 return;
             if (stretch < stretches) {
                 if (lane == 0)
                     request(first_of(stretch), (uint32_t)(count_of(stretch) * row_bytes & -GPULOSSI_VECTOR_BYTES));
-                asked++;
+                advance(asked);
+                under_way++;
             }
             if (++visit == run)
                 visit = 0, next++;
@@ -108,10 +111,10 @@ template <class Loss, int kThreads, int kSteps> class Stretches {
     }
     __device__ __forceinline__ void request(int64_t first, uint32_t bytes) const {
         if (A == 1) {
-            arrival(place(asked))->request(slots() + slot(asked), loss.array(0, first), bytes);
+            arrival(asked.place)->request(slots() + slot(asked), loss.array(0, first), bytes);
             return;
         }
-        uint32_t at = arrival(place(asked))->address();
+        uint32_t at = arrival(asked.place)->address();
         uint32_t to = (uint32_t)__cvta_generic_to_shared(slots() + slot(asked));
         Arrival::expect(at, A * bytes);
         if (bytes != 0)
@@ -155,8 +158,13 @@ template <class Loss, int kThreads, int kSteps> class Stretches {
 #pragma unroll
             for (int a = 0; a < A; a++)
                 copy_rest((Bits *)(slots() + slot(freed) + a * ring), loss.array(a, first), bytes, lane);
-        arrival(place(freed))->wait(parity(freed));
+        arrival(freed.place)->wait(freed.parity);
         __syncwarp();
+    }
+    /* Nobody needs what is left of that stretch. */
+    __device__ __forceinline__ void release() {
+        advance(freed);
+        under_way--;
     }
     /* From the place of the first array. */
     __device__ __forceinline__ void send(Bits *gradients, int bytes) const {

@@ -4,6 +4,43 @@
 
 #include "arrival.cuh"
 
+/* Shared memory by address, which a loop need not form anew for each access. */
+struct Shared {
+    DEVICE uint32_t address(const void *of) { return (uint32_t)__cvta_generic_to_shared(of); }
+    DEVICE int place(uint32_t at) {
+        int16_t x;
+        asm volatile("ld.shared.s16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+        return x;
+    }
+    template <class Bits> DEVICE Bits bits(uint32_t at) {
+        Bits x;
+        if constexpr (sizeof x == 2)
+            asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+        else
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+        return x;
+    }
+    template <int words> DEVICE void load(uint32_t at, uint32_t *to) {
+        if constexpr (words == 4)
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                         : "r"(at)
+                         : "memory");
+        else
+            to[0] = bits<uint32_t>(at);
+    }
+    DEVICE void store(uint32_t at, uint16_t x) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(x) : "memory"); }
+    DEVICE void store(uint32_t at, uint32_t x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory"); }
+    template <int words> DEVICE void store(uint32_t at, const uint32_t *x) {
+        if constexpr (words == 4)
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]),
+                         "r"(x[3])
+                         : "memory");
+        else
+            store(at, x[0]);
+    }
+};
+
 /* The elements of words. A Top is the largest of several, or of those in the same place of several words. */
 template <class E, int bytes = sizeof(typename E::Bits)> struct Words;
 template <class E> struct Words<E, 4> {

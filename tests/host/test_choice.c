@@ -484,7 +484,8 @@ static void short_rows_in_stretches(void **state) {
 /* Rows without a gap between them, as many as a warp takes at a time in a slot; the next ones start on 16 bytes. */
 static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
-    const char *packed = has ? "packed" : "held", *shorts = bytes == 2 ? "short_rows" : "held";
+    const char *packed = has ? "packed" : "held", *of_few = has ? "packed_held" : "held";
+    const char *shorts = bytes == 2 ? "short_rows" : "held";
     gpuloss_cross_entropy_desc d;
     base.classes = 60;
     TAKES((void)0, packed);
@@ -498,7 +499,12 @@ static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     TAKES(d.grad_logits = (char *)d.grad_logits + 8, shorts);
     TAKES(d.softcap = 2.0, "options");
     TAKES(d.inner = 8, "columns");
-    TAKES(d.classes = 1, packed);
+    TAKES(d.classes = 1, of_few);
+    TAKES((d.classes = 1, d.grad_logits = NULL), of_few);
+    TAKES((d.classes = 1, d.lse_in = AT(6)), of_few);
+    TAKES(d.classes = 22, of_few);
+    TAKES(d.classes = 23, bytes == 2 ? of_few : packed);
+    TAKES(d.classes = 24, packed);
     TAKES(d.classes = 4096 / bytes, packed);
     TAKES(d.classes = 4100 / bytes, has ? "ring" : "held");
     TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), "held");
@@ -526,13 +532,27 @@ static void packed_losses(void **state) {
     static const struct {
         int64_t classes;
         const char *floats, *halves;
-    } cases[] = {{1, "packed", "packed"},    {31, "packed", "packed"},  {32, "packed", "packed"},
-                 {33, "packed", "packed"},   {36, "packed", "packed"},  {512, "packed", "packed"},
-                 {513, "packed", "packed"},  {514, "packed", "packed"}, {516, "packed", "packed"},
-                 {600, "packed", "packed"},  {767, "packed", "packed"}, {768, "packed", "packed"},
-                 {769, "held", "held"},      {770, "packed", "packed"}, {772, "block_rows", "packed"},
-                 {1022, "packed", "packed"}, {1023, "held", "held"},    {1024, "block_rows", "packed"},
-                 {1025, "held", "held"},     {1026, "held", "packed"},  {2048, "block_rows", "packed"},
+    } cases[] = {{1, "packed_held", "packed_held"},
+                 {31, "packed", "packed"},
+                 {32, "packed", "packed"},
+                 {33, "packed", "packed"},
+                 {36, "packed", "packed"},
+                 {512, "packed", "packed"},
+                 {513, "packed", "packed"},
+                 {514, "packed", "packed"},
+                 {516, "packed", "packed"},
+                 {600, "packed", "packed"},
+                 {767, "packed", "packed"},
+                 {768, "packed", "packed"},
+                 {769, "held", "held"},
+                 {770, "packed", "packed"},
+                 {772, "block_rows", "packed"},
+                 {1022, "packed", "packed"},
+                 {1023, "held", "held"},
+                 {1024, "block_rows", "packed"},
+                 {1025, "held", "held"},
+                 {1026, "held", "packed"},
+                 {2048, "block_rows", "packed"},
                  {2050, "held", "held"}};
     size_t i, t;
     (void)state;
@@ -549,8 +569,8 @@ static void packed_losses(void **state) {
     gpuloss_destroy(context);
 }
 
-/* As many rows as a warp takes at a time, as often as they fit the slot and each warp has a slot of them. Slots are three
- * times as long where a lane would not have a row to itself in the shorter ones. */
+/* As many rows as a warp takes at a time, as often as they fit the slot and each warp has a slot of them. Of the slots there
+ * are three in 12 KiB, two where a lane gets more rows then, or one where it would not have a row to itself. */
 static void slots_of_packed_rows(void **state) {
     static const struct {
         int bytes;
@@ -558,8 +578,13 @@ static void slots_of_packed_rows(void **state) {
         unsigned group, slots;
     } cases[] = {{4, 1 << 20, 1, 1, 192},
                  {4, 1 << 20, 5, 1, 192},
-                 {4, 1 << 20, 6, 1, 160},
-                 {4, 1 << 20, 10, 1, 96},
+                 {4, 1 << 20, 6, 1, 192},
+                 {4, 1 << 20, 8, 1, 192},
+                 {4, 1 << 20, 9, 1, 160},
+                 {4, 1 << 20, 10, 1, 128},
+                 {4, 1 << 20, 21, 1, 64},
+                 {4, 1 << 20, 24, 1, 64},
+                 {4, 1 << 20, 25, 1, 32},
                  {4, 1 << 20, 32, 1, 32},
                  {4, 1 << 20, 33, 1, 64},
                  {4, 1 << 20, 48, 1, 64},
@@ -599,7 +624,7 @@ static void slots_of_packed_rows(void **state) {
         d.rows = cases[c].rows;
         d.classes = cases[c].classes;
         d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-        l = expect_kernel(&d, "packed", __LINE__);
+        l = expect_kernel(&d, d.classes <= 22 ? "packed_held" : "packed", __LINE__);
         if (l->parameters.rows.group != cases[c].group || l->parameters.rows.slots != cases[c].slots)
             fail_msg("case %d: %u lanes a row, %u rows a slot", (int)c, l->parameters.rows.group,
                      l->parameters.rows.slots);
@@ -671,20 +696,28 @@ static void groups_of_columns(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Columns by vectors, where there are enough of them, all on 16 bytes: warps share the classes of 256 bytes of them. */
+/* Columns by vectors, where there are enough of them, all on 16 bytes: warps share the classes of 256 bytes of them,
+ * or one has them all. */
 static void check_planes(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
     const char *planes = bytes < 8 && fake.major >= 8 ? "planes" : "columns";
+    const char *of_few = bytes < 8 && fake.major >= 8 ? "planes_held" : "columns";
     gpuloss_cross_entropy_desc d;
     base.inner = width;
     base.rows = fake.multiprocessors * 2 * 256 / bytes;
-    base.classes = 15;
+    base.classes = 23;
     TAKES((void)0, planes);
+    if (strcmp(planes, "planes") == 0) {
+        assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 4);
+        assert_int_equal(last_launch()->parameters.rows.group, 64);
+    }
+    TAKES(d.rows -= width, "columns");
+    TAKES(d.classes = 22, of_few);
     if (strcmp(planes, "planes") == 0) {
         assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 8);
         assert_int_equal(last_launch()->parameters.rows.group, 32);
     }
-    TAKES(d.rows -= width, "columns");
+    TAKES((d.classes = 22, d.rows -= width), "columns");
     if (bytes < 8)
         TAKES((d.inner = width / 2, d.classes = 16), "columns");
     TAKES(d.logits = (const char *)d.logits + 8, "columns");
@@ -692,9 +725,12 @@ static void check_planes(gpuloss_cross_entropy_desc base) {
     TAKES(d.grad_logits = NULL, planes);
     TAKES(d.softcap = 2.0, "columns");
     TAKES(d.inner *= 2, planes);
-    TAKES(d.classes = 16, planes);
+    TAKES(d.classes = 30, planes);
     if (strcmp(planes, "planes") == 0)
         assert_int_equal(last_launch()->parameters.rows.group, 64);
+    TAKES(d.classes = 31, planes);
+    if (strcmp(planes, "planes") == 0)
+        assert_int_equal(last_launch()->parameters.rows.group, 128);
 }
 
 static void planes_of_columns(void **state) {

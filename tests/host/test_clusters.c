@@ -481,7 +481,7 @@ static void shared_memory_of_every_kernel(void **state) {
         others += is_other;
         pairs += is_packed_pair + is_block_pair;
     }
-    assert_int_equal(rings, 4);
+    assert_int_equal(rings, 6);
     assert_int_equal(others, 8);
     assert_int_equal(pairs, 4);
     gpuloss_destroy(context);

@@ -1,5 +1,6 @@
 #include "option_cases.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "run_common.h"
@@ -108,4 +109,42 @@ void option_vary(ce_case *c, unsigned number) {
     }
     if (!c->target_probabilities)
         option_index_type(c, number / 3);
+}
+
+/* The logarithms that a forward pass leaves to a backward pass. */
+static double *lse_of(const ce_case *c) {
+    const int64_t inner = c->inner > 1 ? c->inner : 1;
+    double *lse = require_doubles(c->rows);
+    int64_t row, i;
+    for (row = 0; row < c->rows; row++) {
+        const double *x = c->x + row / inner * inner * c->classes + row % inner;
+        double top = x[0], sum = 0;
+        for (i = 1; i < c->classes; i++)
+            top = fmax(top, x[i * inner]);
+        for (i = 0; i < c->classes; i++)
+            sum += exp(x[i * inner] - top);
+        lse[row] = (double)(float)(top + log(sum));
+    }
+    return lse;
+}
+
+double *option_pass(ce_case *c, unsigned number) {
+    double *lse = NULL;
+    switch (number % 4) {
+    case 0:
+        c->outputs = CE_OUT_ALL;
+        c->in_place = number % 8 == 0;
+        break;
+    case 1:
+        c->outputs = CE_OUT_ALL & ~(unsigned)CE_OUT_GRAD;
+        break;
+    case 2:
+        c->outputs = CE_OUT_LOSS;
+        c->reduction = number % 8 == 2 ? GPULOSS_SUM : GPULOSS_MEAN;
+        break;
+    default:
+        c->outputs = CE_OUT_GRAD | (number % 8 == 3 ? CE_OUT_LOSS : 0u);
+        c->lse_in = lse = number % 16 < 8 ? lse_of(c) : NULL;
+    }
+    return lse;
 }

@@ -34,6 +34,9 @@ void option_inputs_free(option_inputs *in);
 
 /* The index types in turn, as far as the classes fit, and an ignore_index that fits too. */
 void option_index_type(ce_case *c, unsigned number);
+/* The passes in turn: all results, also in place; those of a forward pass; the loss alone, summed or the mean; and the
+ * gradient, also with the loss, also from an lse, which is returned and to be freed. */
+double *option_pass(ce_case *c, unsigned number);
 /* Everything else that a case can choose, in periods that share no factor where they can, so that a run over many
  * numbers meets the combinations in pairs. */
 void option_vary(ce_case *c, unsigned number);

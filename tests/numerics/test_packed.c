@@ -15,30 +15,13 @@
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
-/* The logarithms that a forward pass leaves to a backward pass. */
-static double *lse_of(const ce_case *c) {
-    double *lse = require_doubles(c->rows);
-    int64_t row, i;
-    for (row = 0; row < c->rows; row++) {
-        const double *x = c->x + row * c->classes;
-        double top = x[0], sum = 0;
-        for (i = 1; i < c->classes; i++)
-            top = fmax(top, x[i]);
-        for (i = 0; i < c->classes; i++)
-            sum += exp(x[i] - top);
-        lse[row] = (double)(float)(top + log(sum));
-    }
-    return lse;
-}
-
-/* The passes in turn: all results, those of a forward pass, the loss alone, and the gradient from a given lse. far: a logit
- * of each row, or -inf of two all; 0: none. */
+/* far: a logit of each row, or -inf of two all; 0: none. */
 static void check_far(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits_kind kind, unsigned number,
                       double far) {
     option_shape shape = {rows, classes, 0};
     option_inputs in;
     ce_case c = option_case(dtype, shape, number % 3 == 2 ? OPTION_IGNORE_INDEX : 0, kind, number, &in);
-    double *lse = NULL, *of_rows = NULL;
+    double *lse, *of_rows = NULL;
     int64_t row, i;
     c.grad_dtype = GPULOSS_DTYPE_UNSET;
     c.reduction = all_reductions[(number + number / 4) % REDUCTION_COUNT];
@@ -49,22 +32,7 @@ static void check_far(gpuloss_dtype dtype, int64_t rows, int64_t classes, logits
         in.x[row * classes + row % classes] = dtype_round(dtype, far);
     for (i = 0; isinf(far) && i < classes; i++)
         in.x[i] = in.x[5 * classes + i] = far;
-    switch (number % 4) {
-    case 0:
-        c.outputs = CE_OUT_ALL;
-        c.in_place = number % 8 == 0;
-        break;
-    case 1:
-        c.outputs = CE_OUT_ALL & ~(unsigned)CE_OUT_GRAD;
-        break;
-    case 2:
-        c.outputs = CE_OUT_LOSS;
-        c.reduction = GPULOSS_SUM;
-        break;
-    default:
-        c.outputs = CE_OUT_GRAD | (number % 8 == 3 ? CE_OUT_LOSS : 0u);
-        c.lse_in = lse = number % 16 < 8 ? lse_of(&c) : NULL;
-    }
+    lse = option_pass(&c, number);
     if (number % 7 == 3 && c.outputs & CE_OUT_GRAD)
         c.grad_loss_rows = of_rows = quarters(rows);
     ce_test(&c, "packed rows");

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -28,22 +29,78 @@ static ce_case plane_case(gpuloss_dtype dtype, int64_t classes, logits_kind kind
     return c;
 }
 
-/* The classes are shared out among 1, 2, 4 and 8 warps, some have one more than others, and the last don't fit at once. */
+static double *logit(const ce_case *c, const option_inputs *in, int64_t row, int64_t k) {
+    return &in->x[(row / c->inner * c->classes + k) * c->inner + row % c->inner];
+}
+
+/* of_rows: with a gradient of each row's own from above, where there is one at all. */
+static void check_pass(ce_case c, unsigned number, bool of_rows, const char *name) {
+    double *lse, *above = NULL;
+    option_index_type(&c, number / 4);
+    lse = option_pass(&c, number);
+    if (of_rows && c.outputs & CE_OUT_GRAD)
+        c.grad_loss_rows = above = quarters(c.rows);
+    ce_test(&c, name);
+    free(lse);
+    free(above);
+}
+
+/* The classes are shared out among 1, 2, 4 and 8 warps, some have one more than others, and the last don't fit at once; up
+ * to 22 are in registers. */
 static void classes_of_planes(void **state) {
-    static const int64_t classes[] = {1, 2, 15, 16, 21, 180, 33, 70};
-    unsigned d, k, number = 0;
+    static const int64_t classes[] = {1, 2, 3, 4, 15, 16, 21, 22, 23, 180, 33, 70};
+    unsigned d, k, pass, number = 0;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
-        for (k = 0; k < sizeof classes / sizeof classes[0]; k++, number++) {
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (pass = 0; pass < 4; pass++, number++) {
+                option_inputs in;
+                ce_case c = plane_case(dtypes[d], classes[k], (logits_kind)(number / 4 % LOGITS_KINDS), number, &in);
+                if (classes[k] < 23 || d == pass % DTYPES || (classes[k] < 70 && harness_small))
+                    check_pass(c, number, number % 3 == 0, "planes");
+                option_inputs_free(&in);
+            }
+    test_done();
+}
+
+/* Losses that are too large for the integers that others are summed up in, and columns without any class. */
+static void far_losses_of_columns(void **state) {
+    const double far[] = {1e30, -1e30, -(double)INFINITY};
+    unsigned d, pass;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (pass = 0; pass < 24; pass++) {
             option_inputs in;
-            ce_case c = plane_case(dtypes[d], classes[k], (logits_kind)(number % LOGITS_KINDS), number, &in);
-            if (harness_small && classes[k] > 33 && d != 0)
-                continue;
-            option_index_type(&c, number);
-            c.in_place = number % 2 == 1;
-            c.outputs &= ~(number % 4 == 3 ? (unsigned)CE_OUT_GRAD : 0u);
-            ce_test(&c, "planes");
+            ce_case c = plane_case(dtypes[d], pass < 12 ? 3 : 26, LOGITS_NORMAL, pass, &in);
+            int64_t row, k;
+            for (row = 0; row < c.rows; row += c.rows / 3)
+                for (k = pass % 3; k < (pass % 3 == 2 ? c.classes : 1 + pass % 3); k++)
+                    *logit(&c, &in, row, k) = dtypes[d] == GPULOSS_F16 && !isinf(far[pass % 3])
+                                                  ? copysign(60000, far[pass % 3])
+                                                  : dtype_round(dtypes[d], far[pass % 3]);
+            check_pass(c, pass, false, "far losses of columns");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* So many columns that warps take several tiles at a time, of one image or of two. */
+static void many_columns_of_few_classes(void **state) {
+    const int64_t multiprocessors = harness_small ? 4 : 132, warps = 16;
+    unsigned d, pass;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (pass = 0; pass < 4; pass++) {
+            option_inputs in;
+            const int64_t tile = 256 / (int64_t)dtype_size(dtypes[d]), tiles = 8 * warps * multiprocessors / 3 * 3 + 3;
+            const option_shape shape = {tiles * tile, 3, tiles * tile / (pass % 2 ? 1 : 3)};
+            ce_case c = option_case(dtypes[d], shape, pass == 2 ? OPTION_IGNORE_INDEX : 0, LOGITS_NORMAL, pass, &in);
+            c.grad_dtype = GPULOSS_DTYPE_UNSET;
+            if (!harness_small || pass == 2 || pass == d)
+                check_pass(c, pass + 4 * d, pass == 0, "many columns");
             option_inputs_free(&in);
         }
     test_done();
@@ -68,48 +125,45 @@ static void places_of_planes(void **state) {
     test_done();
 }
 
-static double *logit(const ce_case *c, const option_inputs *in, int64_t row, int64_t k) {
-    return &in->x[(row / c->inner * c->classes + k) * c->inner + row % c->inner];
-}
-
 /* In neighbouring columns: one class at -inf, all of them, a NaN, +inf, a NaN in what is ignored, a bad target, and a top
  * that is far out, and one, of types that have it, for which the loss is too large for the integers of the sum. */
 static void contents_of_planes(void **state) {
     unsigned d;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < DTYPES; d++) {
-        enum { CLASSES = 12 };
+    for (d = 0; d < 2 * DTYPES; d++) {
+        const int64_t classes = d < DTYPES ? 12 : 26;
+        const gpuloss_dtype dtype = dtypes[d % DTYPES];
         option_inputs in;
-        ce_case c = plane_case(dtypes[d], CLASSES, LOGITS_NORMAL, 2, &in);
+        ce_case c = plane_case(dtype, classes, LOGITS_NORMAL, 2, &in);
         int64_t row, k;
         for (row = 0; row < c.rows; row++)
             switch (row / 7 % 16) {
             case 1:
-                *logit(&c, &in, row, row % CLASSES) = -(double)INFINITY;
+                *logit(&c, &in, row, row % classes) = -(double)INFINITY;
                 break;
             case 2:
-                for (k = 0; k < CLASSES; k++)
+                for (k = 0; k < classes; k++)
                     *logit(&c, &in, row, k) = -(double)INFINITY;
                 break;
             case 3:
-                *logit(&c, &in, row, row % CLASSES) = (double)NAN;
+                *logit(&c, &in, row, row % classes) = (double)NAN;
                 break;
             case 4:
-                *logit(&c, &in, row, row % CLASSES) = (double)INFINITY;
+                *logit(&c, &in, row, row % classes) = (double)INFINITY;
                 break;
             case 5:
-                *logit(&c, &in, row, row % CLASSES) = (double)NAN;
+                *logit(&c, &in, row, row % classes) = (double)NAN;
                 in.targets[row] = c.ignore_index;
                 break;
             case 6:
-                in.targets[row] = CLASSES + row % 3;
+                in.targets[row] = classes + row % 3;
                 break;
             case 7:
-                *logit(&c, &in, row, row % CLASSES) = 8192;
+                *logit(&c, &in, row, row % classes) = 8192;
                 break;
             case 8:
-                *logit(&c, &in, row, row % CLASSES) = dtypes[d] == GPULOSS_F16 ? 60000 : dtype_round(dtypes[d], 1e30);
+                *logit(&c, &in, row, row % classes) = dtype == GPULOSS_F16 ? 60000 : dtype_round(dtype, 1e30);
                 break;
             default:
                 break;
@@ -121,36 +175,38 @@ static void contents_of_planes(void **state) {
     test_done();
 }
 
+/* The loss by itself, and the gradient by itself, from what a forward pass has left. */
 static void planes_from_lse(void **state) {
-    unsigned d;
+    unsigned d, number;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < DTYPES; d++) {
-        option_inputs in;
-        ce_case c = plane_case(dtypes[d], 21, d == 1 ? LOGITS_SHIFTED : LOGITS_NORMAL, 1 + d, &in);
-        ce_result first;
-        char text[CE_DESCRIPTION];
-        report r;
-        ce_describe(&c, "lse of planes", text, sizeof text);
-        r = report_on(text);
-        ce_run(&c, &first, &r);
-        ce_check(&c, &first, &r);
-        case_done(&r);
-        c.lse_in = first.lse;
-        c.outputs = CE_OUT_GRAD;
-        ce_test(&c, "planes from lse");
-        ce_free(&first);
-        option_inputs_free(&in);
-    }
+    for (d = 0; d < DTYPES; d++)
+        for (number = 0; number < 4; number++) {
+            option_inputs in;
+            ce_case c =
+                plane_case(dtypes[d], number < 2 ? 21 : 26, d == 1 ? LOGITS_SHIFTED : LOGITS_NORMAL, 1 + d, &in);
+            ce_result first;
+            char text[CE_DESCRIPTION];
+            report r;
+            ce_describe(&c, "lse of planes", text, sizeof text);
+            r = report_on(text);
+            ce_run(&c, &first, &r);
+            ce_check(&c, &first, &r);
+            case_done(&r);
+            c.lse_in = first.lse;
+            c.outputs = number % 2 ? CE_OUT_GRAD : CE_OUT_LOSS;
+            ce_test(&c, "planes from lse");
+            ce_free(&first);
+            option_inputs_free(&in);
+        }
     test_done();
 }
 
 int run_plane_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_of_planes),
-        cmocka_unit_test(places_of_planes),
-        cmocka_unit_test(contents_of_planes),
-        cmocka_unit_test(planes_from_lse),
+        cmocka_unit_test(classes_of_planes),           cmocka_unit_test(far_losses_of_columns),
+        cmocka_unit_test(many_columns_of_few_classes), cmocka_unit_test(places_of_planes),
+        cmocka_unit_test(contents_of_planes),          cmocka_unit_test(planes_from_lse),
     };
     return cmocka_run_group_tests_name("planes", tests, NULL, NULL);
 }
