@@ -76,11 +76,13 @@ static void many_packed_rows(void **state) {
             check_packed(dtypes[d], 3 * rows + 7, number < 2 ? 10 : 3, LOGITS_NORMAL, number);
             check_packed(dtypes[d], rows + 3, 7, (logits_kind)(number % LOGITS_KINDS), number + 1);
         }
-    /* Rows of two lanes, of words and of vectors, each of which keeps one before they are finished. */
+    /* Rows of two lanes, of words and of vectors, each of which keeps one before they are finished; and of one. */
     for (number = 0; number < 4; number++)
         for (d = 0; d < DTYPES; d++) {
-            check_packed(dtypes[d], several, d == 0 ? 97 : 193, LOGITS_NORMAL, number);
-            check_packed(dtypes[d], several, d == 0 ? 100 : 200, LOGITS_NORMAL, number);
+            static const unsigned numbers[] = {0, 3, 5, 6}; /* every index type and every pass */
+            check_packed(dtypes[d], several, d == 0 ? 97 : 193, LOGITS_NORMAL, numbers[number]);
+            check_packed(dtypes[d], several, d == 0 ? 100 : 200, LOGITS_NORMAL, numbers[number]);
+            check_packed(dtypes[d], 2 * several, 24, LOGITS_NORMAL, numbers[number]);
         }
     if (harness_small)
         check_packed(GPULOSS_F32, 4200, 516, LOGITS_NORMAL, 0);
