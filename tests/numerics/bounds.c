@@ -18,7 +18,9 @@ arithmetic arithmetic_of(gpuloss_dtype dtype) {
 }
 
 /* A thread adds at most 64 numbers before its sum meets another's. Rows for which that is too few are shared by at
- * least 256 threads, each of which adds up sums of 16 bytes of elements. The rest is a tree. */
+ * least 256 threads, each of which adds up sums of 16 bytes of elements. The rest is a tree. Where a thread has whole rows
+ * of few classes, it takes one logarithm of the product of their sums; n numbers take n - 1 additions, and the n-th u is
+ * that of the product. */
 sum_shape sum_shape_of(gpuloss_dtype dtype, int64_t classes) {
     int64_t vectors = (classes * (int64_t)dtype_size(dtype) + 15) / 16, share = (vectors + 255) / 256, reach;
     sum_shape shape;

@@ -45,8 +45,8 @@ static void check_pass(ce_case c, unsigned number, bool of_rows, const char *nam
     free(above);
 }
 
-/* The classes are shared out among 1, 2, 4 and 8 warps, some have one more than others, and the last don't fit at once; up
- * to 22 are in registers. */
+/* Up to 22 classes are in the registers of a warp; more are shared out among 2, 4 and 8 warps, some have one more than
+ * others, and the last don't fit at once. */
 static void classes_of_planes(void **state) {
     static const int64_t classes[] = {1, 2, 3, 4, 15, 16, 21, 22, 23, 180, 33, 70};
     unsigned d, k, pass, number = 0;
