@@ -419,14 +419,14 @@ template <class R> DEVICE double divisor_of(const gpulossi_rows &p) {
     return p.divisor_in ? (double)*(const R *)p.divisor_in : p.divisor;
 }
 
-/* The factor of all gradients: the host's and the device's, over the divisor, `counted` where rows decide that. */
-template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double counted) {
+/* The factor of all gradients: the host's and the device's, over the divisor, of which `part` is what rows decide. */
+template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double part) {
     double scale = p.grad_scale;
     if (p.grad_loss)
         scale *= *(const R *)p.grad_loss;
     if (p.divisor_in)
         scale /= (double)*(const R *)p.divisor_in;
-    return p.flags & GPULOSSI_PREPARED ? scale / counted : scale;
+    return scale / part;
 }
 
 /* What all blocks have summed becomes the loss; the first warp of the last block calls. */

@@ -58,6 +58,16 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     __device__ __forceinline__ typename E::Bits *grad(int64_t row) const {
         return (typename E::Bits *)p.rows.grad + row * p.rows.grad_stride;
     }
+    /* Where rows are cut anew, the first stretches may have several. */
+    __device__ __forceinline__ int64_t first_row(int64_t stretch) const {
+        return stretch < p.long_stretches ? stretch * GPULOSSI_LONG_STRETCH
+                                          : stretch + p.long_stretches * (GPULOSSI_LONG_STRETCH - 1);
+    }
+    __device__ __forceinline__ int64_t classes_of(int64_t stretch) const {
+        return stretch < p.long_stretches   ? p.rows.classes * GPULOSSI_LONG_STRETCH
+               : stretch + 1 == p.rows.rows ? p.rows.last_classes
+                                            : p.rows.classes;
+    }
     /* t = 0 and q = 1; as logarithms, a t so small that exp(t) is 0, and yet finite. */
     __device__ __forceinline__ N absent(int a) const {
         return a == 0 ? (kLogInput ? N(0) : N(1)) : (kLogTarget ? N(-60000) : N(0));

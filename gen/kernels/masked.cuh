@@ -28,7 +28,7 @@ template <class N, class Params> struct Masked {
     }
     /* Of the gradients of all rows, and of one. */
     __device__ __forceinline__ double scale_of_all() const {
-        return gradient_scale<N>(p.rows, (double)scratch()->counts[GPULOSSI_COUNT_ROWS]);
+        return gradient_scale<N>(p.rows, prepared() ? (double)scratch()->counts[GPULOSSI_COUNT_ROWS] : 1.0);
     }
     __device__ __forceinline__ double scale(int64_t row, double of_all) const {
         return of_all * weight(row) * (p.rows.grad_loss_rows ? (double)((const N *)p.rows.grad_loss_rows)[row] : 1.0);

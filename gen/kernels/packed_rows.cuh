@@ -52,31 +52,16 @@ class PackedRows : protected Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_RING_S
         return of_block[threadIdx.x / kLanes];
     }
 
-    /* Lanes without a row take the last one's: each load in a branch of its own would wait for the one before, and others
-     * for them. */
-    template <class Index> __device__ __forceinline__ void fetch_indices(int64_t first, int count) {
-        const Index *from = (const Index *)p.targets + first;
-#pragma unroll
-        for (int i = 0; i < kTargets; i++)
-            y[i] = from[min(i * kLanes + lane, count - 1)];
-    }
-    /* They are waited for where they are settled. */
+    /* They are waited for where they are settled. Lanes without a row take the last one's: each load in a branch of its own
+     * would wait for the one before, and others for them. */
     __device__ __forceinline__ void fetch_targets(uint32_t stretch) {
         int64_t first = first_of(stretch);
         int count = count_of(stretch);
-        switch (p.target_type) {
-        case GPULOSS_I32:
-            fetch_indices<int32_t>(first, count);
-            break;
-        case GPULOSS_I16:
-            fetch_indices<int16_t>(first, count);
-            break;
-        case GPULOSS_U8:
-            fetch_indices<uint8_t>(first, count);
-            break;
-        default:
-            fetch_indices<int64_t>(first, count);
-        }
+        with_targets(p, [&](auto *from) {
+#pragma unroll
+            for (int i = 0; i < kTargets; i++)
+                y[i] = from[first + min(i * kLanes + lane, count - 1)];
+        });
     }
     /* Those of lanes without a row go where nobody looks. */
     __device__ __forceinline__ void settle_targets(int count) const {

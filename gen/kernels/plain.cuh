@@ -52,8 +52,11 @@ template <class E> struct Plain {
 
     /* All threads of the block call. */
     __device__ __forceinline__ explicit Plain(const Params &p) : p(p) {
-        if (threadIdx.x == 0 && p.rows.grad)
-            grad_scale() = gradient_scale<N>(p.rows, (double)scratch()->counts[GPULOSSI_COUNT_ROWS]);
+        if (p.rows.grad) {
+            double part = rows_that_divide(p);
+            if (threadIdx.x == 0)
+                grad_scale() = gradient_scale<N>(p.rows, part);
+        }
         __syncthreads();
     }
 

@@ -67,10 +67,9 @@ template <class E> struct Planes {
     }
     __device__ __forceinline__ bool of_one_page() const { return p.rows.classes <= (int64_t)kSlots << shift(); }
 
-    /* Two words for each column of a warp; a group has them for two warps at least. */
+    /* Two words for each column of a warp. */
     __device__ __forceinline__ uint2 &words(int of_warp, int i) const {
-        int rows = max(warps(), 2);
-        return desk[kDesk - (rows * (group.count - group.number) - of_warp) * kTile + i * kLanes + lane()];
+        return desk[kDesk - (warps() * (group.count - group.number) - of_warp) * kTile + i * kLanes + lane()];
     }
     __device__ __forceinline__ Softmax<N> state(int of_warp, int i) const {
         uint2 word = words(of_warp, i);
@@ -102,9 +101,9 @@ template <class E> struct Planes {
 
     /* The classes of the columns that this thread finishes, of all their images' one after the other, or what else their
      * targets are. */
-    template <class T> __device__ __forceinline__ void targets_of(int (&y)[W]) const {
-        const T *from = (const T *)p.targets + first() + warp();
+    template <class T> __device__ __forceinline__ void targets_of(const T *from, int (&y)[W]) const {
         int64_t read[W];
+        from += first() + warp();
 #pragma unroll
         for (int j = 0; j < W; j++) {
             read[j] = 0;
@@ -120,16 +119,7 @@ template <class E> struct Planes {
         }
     }
     __device__ __forceinline__ void targets(int (&y)[W]) const {
-        switch (p.target_type) {
-        case GPULOSS_I32:
-            return targets_of<int32_t>(y);
-        case GPULOSS_I16:
-            return targets_of<int16_t>(y);
-        case GPULOSS_U8:
-            return targets_of<uint8_t>(y);
-        default:
-            return targets_of<int64_t>(y);
-        }
+        with_targets(p, [&](auto *from) { targets_of(from, y); });
     }
 
     /* m slots, of which none is above the tops, enter the sums; for the tops' common factor. */

@@ -61,12 +61,6 @@ template <class E> class PlanesHeld {
         return place.image * (stride - p.inner) + place.first;
     }
 
-    template <class T> __device__ __forceinline__ void read_targets(int64_t first, int64_t (&to)[W]) const {
-        const T *from = (const T *)p.targets + first;
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            to[i] = from[i];
-    }
     __device__ __forceinline__ void fetch(const Place &place, uint2 (&x)[kMost], int64_t (&targets)[W]) const {
         const Bits *from = (const Bits *)p.logits + start(place, p.logits_stride);
         int64_t step = p.inner;
@@ -79,16 +73,11 @@ template <class E> class PlanesHeld {
                          : "l"(__cvta_generic_to_global(from)), "r"((int)(k < classes))
                          : "memory");
         }
-        switch (p.target_type) {
-        case GPULOSS_I32:
-            return read_targets<int32_t>(place.first, targets);
-        case GPULOSS_I16:
-            return read_targets<int16_t>(place.first, targets);
-        case GPULOSS_U8:
-            return read_targets<uint8_t>(place.first, targets);
-        default:
-            return read_targets<int64_t>(place.first, targets);
-        }
+        with_targets(p, [&](auto *indices) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                targets[i] = indices[place.first + i];
+        });
     }
     /* Keeps what has been fetched; the tops are those of the logits. */
     __device__ __forceinline__ void receive(const uint2 (&x)[kMost], const int64_t (&targets)[W]) {

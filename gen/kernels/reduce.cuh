@@ -4,7 +4,7 @@
 
 #include "numbers.cuh"
 
-enum { kLanes = 32, kLaneShift = 5, kWarps = GPULOSSI_BLOCK / kLanes, kGroups = GPULOSSI_GROUPS };
+enum { kLanes = 32, kLaneShift = 5, kWarps = GPULOSSI_BLOCK / kLanes, kGroups = GPULOSSI_GROUPS, kMostWarps = 32 };
 
 struct Sum {
     template <class N> DEVICE N of(N a, N b) { return a + b; }

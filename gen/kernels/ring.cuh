@@ -178,28 +178,21 @@ template <class E, class Team, int K, int kSteps> class Ring {
         return cut.whole(v) && cut.whole(v + kChunk - 1);
     }
 
-    /* The ends of a row that are no whole vector: one thread has the first and another the last, all the way. */
-    struct Edge {
-        int vector; /* -1: none */
-        Vector<E> x;
-    };
-    __device__ __forceinline__ Edge edge_of(uint32_t tile) const {
-        Edge edge;
-        int64_t row = tile < queue.tiles ? tile : 0;
-        Cut<E> cut = cut_of(row);
-        edge.vector = team.rank == 0 ? cut.lead - 1 : cut.vectors - 1;
-        if (tile >= queue.tiles || team.rank > 1 ||
-            (team.rank == 0 ? cut.head % W == 0 : edge.vector < cut.lead || cut.whole(edge.vector)))
-            edge.vector = -1;
-        if (edge.vector >= 0) {
-            int64_t first = cut.first(edge.vector);
-            N x[W];
-#pragma unroll
-            for (int n = 0; n < W; n++)
-                x[n] = cut.inside(first + n) ? E::widen(loss.array(0, row)[first + n]) : loss.absent(0);
-            edge.x.fill(x);
+    /* The ends of a row that are no whole vector: a class for each of the team's first threads, or -1. */
+    __device__ __forceinline__ int64_t edge_of(const Cut<E> &cut) const {
+        int64_t whole = min(cut.first(cut.lead), cut.classes), end = whole + (int64_t)cut.whole_vectors * W;
+        int64_t c = team.rank < W ? team.rank : end + (team.rank - W);
+        return team.rank < 2 * W && (team.rank < W ? c < whole : c < cut.classes) ? c : -1;
+    }
+    /* Its logit, as it is stored: nobody waits for it here. */
+    __device__ __forceinline__ Bits logit_at_edge(uint32_t tile) const {
+        Bits x = 0;
+        if (tile < queue.tiles) {
+            int64_t c = edge_of(cut_of(tile));
+            if (c >= 0)
+                x = loss.array(0, tile)[c];
         }
-        return edge;
+        return x;
     }
 
     /* The class index of a row that is written. */
@@ -235,18 +228,16 @@ template <class E, class Team, int K, int kSteps> class Ring {
         }
     }
 
-    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, const Edge &edge) {
+    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, Bits at_edge) {
         Bits *to = loss.grad(r.row);
         typename Loss::Slope slope(r);
         bool simple = slope.simple && cut.fits(to);
         int lane = (int)(threadIdx.x % kLanes);
-        if (edge.vector >= 0) {
-            N g[W];
-#pragma unroll
-            for (int n = 0; n < W; n++)
-                g[n] = edge.vector == r.vector && n == r.place ? loss.of_target(r, edge.x.get(n))
-                                                               : slope.of(edge.x.get(n), r);
-            store<E, E>(cut, to, edge.vector, g);
+        int64_t edge = edge_of(cut);
+        if (edge >= 0) {
+            N x = E::widen(at_edge);
+            bool is_target = r.place >= 0 && edge == cut.first(r.vector) + r.place;
+            to[edge] = E::narrow(is_target ? loss.of_target(r, x) : slope.of(x, r));
         }
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
@@ -301,7 +292,7 @@ template <class E, class Team, int K, int kSteps> class Ring {
     }
     __device__ __forceinline__ void rows(typename Loss::Totals &total) {
         Late late = {0, N(0), N(0), N(0)};
-        Edge edge_after = edge_of(queue.tile[0]);
+        Bits edge_after = logit_at_edge(queue.tile[0]);
         int64_t y_after = target_of(queue.tile[0]);
         uint32_t number = 0;
         int lates = 0;
@@ -315,18 +306,18 @@ template <class E, class Team, int K, int kSteps> class Ring {
                 word = queue.fetch();
             ask();
             Cut<E> cut = cut_of(row);
-            Edge edge = edge_after;
+            Bits at_edge = edge_after;
             N x_y = N(0);
             /* Early, so that nobody waits for it; and before the fold, after which the gradient may be written over it. */
-            edge_after = edge_of(queue.tile[1]);
+            edge_after = logit_at_edge(queue.tile[1]);
             y_after = target_of(queue.tile[1]);
             if (loss.writes() && team.rank == lates)
                 x_y = loss.pick(cut, loss.row_of(cut, row, true, y));
             if (loss.reduces()) {
-                Vector<E> x[1][1] = {{edge.x}};
+                N x[1] = {E::widen(at_edge)};
                 reduce(cut, state);
-                if (edge.vector >= 0)
-                    loss.enter(Row(), state, cut, 0, 0, x);
+                if (edge_of(cut) >= 0)
+                    state.enter(x);
             }
             Row r = loss.row_of(cut, row, loss.writes(), y);
             team.fold(state, word, seen(x_y), number);
@@ -339,7 +330,7 @@ template <class E, class Team, int K, int kSteps> class Ring {
                 lates = 0;
             }
             if (loss.writes())
-                write(cut, r, edge);
+                write(cut, r, at_edge);
             queue.advance(word);
             next--;
         }

@@ -3,7 +3,9 @@
  *
  *   Element, Number, Params   its element type, what it computes in, its kernel parameters
  *   kArrays                   how many arrays of [rows, classes] it reads
- *   kOnePass                  whether enter() also writes what belongs to an element, so that nothing is read again
+ *   kOnePass                  whether enter() also writes what belongs to an element, so that nothing is read again.
+ *                             Then what the queue counts are stretches of one or more rows: first_row(stretch), and
+ *                             classes_of(stretch) in all of them
  *   State                     of a row: empty() is that of no elements; fold(lanes) folds it over lanes
  *   Row                       what a row needs besides its elements
  *   array(a, row), absent(a)  start of a row of array a; a value that adds nothing to the state
@@ -163,9 +165,10 @@ template <class Loss> struct Schedule {
                 cut.vectors = 0, cut.whole_vectors = 0;
             return cut;
         }
-        /* The last row may be cut short. */
-        __device__ __forceinline__ Cut<E> short_cut(const Loss &loss, int64_t row) const {
-            return row + 1 == p.rows.rows ? Cut<E>(loss.array(0, row), p.rows.last_classes) : cut(loss, row);
+        /* Of a stretch that begins with that row. */
+        __device__ __forceinline__ Cut<E> cut_of(const Loss &loss, int64_t stretch, int64_t row) const {
+            int64_t classes = loss.classes_of(stretch);
+            return classes != p.rows.classes ? Cut<E>(loss.array(0, row), classes) : cut(loss, stretch);
         }
     };
 
@@ -236,7 +239,14 @@ template <class Loss> struct Schedule {
         while (rows.queue.more()) {
             int64_t row = rows.row();
             bool live = rows.live(row), leads = group.rank == 0;
-            Cut<E> cut = rows.short_cut(loss, row);
+            Cut<E> cut;
+            if constexpr (Loss::kOnePass) {
+                int64_t stretch = row;
+                row = loss.first_row(stretch);
+                cut = rows.cut_of(loss, stretch, row);
+            } else {
+                cut = rows.cut(loss, row);
+            }
             Arrays arrays(loss, cut, row);
             typename Loss::Row r = loss.begin(cut, row, leads || loss.writes());
             typename Loss::State state = Loss::State::empty();

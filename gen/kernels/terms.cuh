@@ -335,13 +335,12 @@ template <class N, class R, Caller kCaller> struct Terms {
   private:
     DEVICE const Constants &constants(const Params &p) {
         __shared__ Constants c;
-        gpulossi_scratch *scratch = (gpulossi_scratch *)p.rows.scratch;
+        double part = 1; /* of probabilities the host knows it all */
+        if (kCaller != kCombined && kCaller != kProbabilities && (p.rows.grad || p.grad_probabilities))
+            part = rows_that_divide(p);
         if (threadIdx.x == 0) {
             if (kCaller != kCombined)
-                c.grad_scale =
-                    gradient_scale<R>(p.rows, kCaller == kProbabilities ? 1.0 /* the host knows it all */
-                                              : p.class_weights         ? scratch->target_weights
-                                                                        : (double)scratch->counts[GPULOSSI_COUNT_ROWS]);
+                c.grad_scale = gradient_scale<R>(p.rows, part);
             c.keep = (N)(1.0 - p.label_smoothing);
             c.smooth = (N)(p.label_smoothing / (double)p.total_classes);
             c.scale = (N)p.logit_scale;

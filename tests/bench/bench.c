@@ -270,6 +270,14 @@ static int call_and_wait(int (*call)(void)) {
            bench_check("cuEventSynchronize", bench.timing.event_synchronize(bench.events[0][0]));
 }
 
+/* At the limit of its power a GPU lowers its clock, and does not raise it at once: what ran before would count. */
+int bench_rest(int milliseconds) {
+    struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+    return bench_check("cuEventRecord", bench.timing.event_record(bench.events[0][0], NULL)) ||
+           bench_check("cuEventSynchronize", bench.timing.event_synchronize(bench.events[0][0])) ||
+           (milliseconds > 0 && nanosleep(&rest, NULL) != 0 && bench_fail("the rest was interrupted"));
+}
+
 /* The calls are queued before the first is waited for: what is timed is the GPU, not how soon it hears of a call. A run is
  * of as many calls in a row as take a millisecond, as a program's work is queued: a time between calls would keep them
  * apart. While a kernel is loaded the GPU is idle, and takes a while to come back to its speed. */

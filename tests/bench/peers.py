@@ -1,6 +1,7 @@
 """Runs the cells of the benchmark through others as well, on the same buffers in the same process.
 
-    python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX [--all] [--bytes N] [--most N] [--csv FILE] [LOSS]
+    python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX [--all] [--bytes N] [--most N] [--rest MS] [--csv FILE]
+        [LOSS]
 
 Takes what the program bench takes (main.c). Times are medians between CUDA events, gradients are taken through autograd, as
 users take them. The peers are PyTorch, torch.compile of the same function, and Liger, QuACK and flash-attention where
@@ -26,7 +27,7 @@ READ, COPY, BLEND = range(3)
 LOSS, BOTH, BACKWARD = 1, 2, 3
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 STORED_AS = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "<i2"}
-WARM_UP, WARM_UP_MILLISECONDS, RUNS = 3, 30, 30
+WARM_UP, WARM_UP_MILLISECONDS, RUNS, REST_MILLISECONDS = 3, 30, 30, 300
 BATCHES, GRAPH_CALLS = 10, 20
 LOG_2 = 0.6931471805599453
 
@@ -92,11 +93,13 @@ def tensors(bench, cell):
     return x, view(bench, 1, (cell.rows, cell.classes), dtype, stored)
 
 
-def measure(call):
-    """The median of runs that are queued before the first is waited for, of calls in a row, as bench.c does it."""
+def measure(call, rest):
+    """The median of runs that are queued before the first is waited for, of calls in a row, after a rest, as bench.c does
+    it."""
     for _ in range(WARM_UP):
         call()
     torch.cuda.synchronize()
+    time.sleep(1e-3 * rest)
     end, calls = time.perf_counter() + 1e-3 * WARM_UP_MILLISECONDS, 0
     while time.perf_counter() < end:
         call()
@@ -174,10 +177,10 @@ def libraries(failures):
     return found
 
 
-def peer_time(cell, function, x, t):
+def peer_time(cell, function, x, t, rest):
     if cell.passes == LOSS:
         with torch.no_grad():
-            return measure(lambda: function(x, t))
+            return measure(lambda: function(x, t), rest)
     x = x.detach().requires_grad_(True)
 
     def both():
@@ -185,12 +188,12 @@ def peer_time(cell, function, x, t):
         function(x, t).backward()
 
     if cell.passes == BOTH:
-        return measure(both)
+        return measure(both, rest)
     loss = function(x, t)
-    return measure(lambda: torch.autograd.grad(loss, x, retain_graph=True))
+    return measure(lambda: torch.autograd.grad(loss, x, retain_graph=True), rest)
 
 
-def peer_times(bench, cell, peers, failures):
+def peer_times(bench, cell, peers, rest, failures):
     """Milliseconds by peer, of those that have the loss and did not fail."""
     name = cell.loss.decode()
     x, t = tensors(bench, cell)
@@ -203,7 +206,7 @@ def peer_times(bench, cell, peers, failures):
     for peer, function in functions.items():
         try:
             # The libraries write gradients over the logits, which the others still need.
-            times[peer] = peer_time(cell, function, x.clone() if peer in peers else x, t)
+            times[peer] = peer_time(cell, function, x.clone() if peer in peers else x, t, rest)
         except Exception as error:
             failures.failed(peer, cell, error)
         torch.cuda.empty_cache()
@@ -315,6 +318,7 @@ def parse():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--bytes", type=int, default=1 << 30)
     parser.add_argument("--most", type=int, default=1 << 62)
+    parser.add_argument("--rest", type=int, default=REST_MILLISECONDS)
     parser.add_argument("--calls", type=int, default=0)
     return parser.parse_intermixed_args()
 
@@ -339,11 +343,11 @@ def open_bench(arguments):
     return bench, [cells[i] for i in range(bench.bench_cell_count())]
 
 
-def print_ceilings(bench):
+def print_ceilings(bench, rest):
     ceilings = []
     for which, name in enumerate(("read", "copy", "read two, write one", "read a quarter")):
         rate = ctypes.c_double()
-        if bench.bench_ceiling(which, ctypes.byref(rate)):
+        if bench.bench_rest(rest) or bench.bench_ceiling(which, ctypes.byref(rate)):
             fail(bench)
         ceilings.append(rate.value)
         print(f"ceiling {name:<20} {rate.value:7.0f} GB/s")
@@ -356,9 +360,9 @@ def is_wanted(arguments, bench, i, cell):
     return cell.loss.decode() == arguments.loss if arguments.loss else cell.headline or arguments.all
 
 
-def our_time(bench, cell, failures):
+def our_time(bench, cell, rest, failures):
     milliseconds = ctypes.c_double()
-    if bench.bench_measure(ctypes.byref(milliseconds)) == 0:
+    if bench.bench_rest(rest) == 0 and bench.bench_measure(ctypes.byref(milliseconds)) == 0:
         return {"gpuloss": milliseconds.value}
     failures.failed("gpuloss", cell, bench.bench_failure().decode())
     return {}
@@ -381,7 +385,7 @@ def table_line(bench, i, cell, ceiling, times, names):
 
 
 def print_table(bench, cells, arguments, failures):
-    ceilings = print_ceilings(bench)
+    ceilings = print_ceilings(bench, arguments.rest)
     peers = libraries(failures)
     names = ["eager", "compiled", *peers]
     print(f"PyTorch {torch.__version__}; times in microseconds; % of the ceiling that has the cell's mix of reads and writes")
@@ -394,7 +398,8 @@ def print_table(bench, cells, arguments, failures):
             failures.failed("gpuloss", cell, bench.bench_failure().decode())
             continue
         ceiling = ceilings[bench.bench_ceiling_of(i)]
-        times = our_time(bench, cell, failures) | peer_times(bench, cell, peers, failures)
+        times = our_time(bench, cell, arguments.rest, failures)
+        times |= peer_times(bench, cell, peers, arguments.rest, failures)
         print(table_line(bench, i, cell, ceiling, times, names), flush=True)
         for who, milliseconds in times.items():
             if bench.bench_csv_line(i, who.encode(), milliseconds, ceiling):

@@ -35,7 +35,7 @@ check_csv() {
         END { if (!bad && (cells != wanted || cells == 0)) fail(cells + 0 " cells of " wanted) }'
     checked "$1" -v heading="$heading" -v wanted="$2"
 }
-run_bench() { "$BUILD/bench" $ceilings --bytes 4096 --most 5000 --all --csv "$1" >"$out/table"; }
+run_bench() { "$BUILD/bench" $ceilings --bytes 4096 --most 5000 --rest 0 --all --csv "$1" >"$out/table"; }
 accept 'the table' run_bench "$out/bench.csv"
 cells=$(grep -cE '^(cross|kl|jsd|columns)' "$out/table")
 accept 'the raw results' check_csv "$out/bench.csv" "$cells"
@@ -50,6 +50,7 @@ reject 'an option that there is not' '--every: no such option' "$BUILD/bench" $c
 reject 'two losses' 'kl_div_pp: no such option' "$BUILD/bench" $ceilings kl_div_ll kl_div_pp
 reject 'an option of another program' '--all: no such option' "$BUILD/schedules" $ceilings --all
 reject 'bytes that are no number' '1G: not a whole number' "$BUILD/bench" $ceilings --bytes 1G
+reject 'a rest of less than nothing' '--rest -1: not a time' "$BUILD/bench" $ceilings --rest -1
 reject 'a file that is not named' '--csv: nothing follows it' "$BUILD/bench" $ceilings --csv
 
 # What a call costs: the tiny cells, and how many kernels each launches. A mean's gradient first counts the rows.
@@ -171,14 +172,14 @@ reject 'a driver that there is not' 'could not be loaded' \
 
 # All of it, by the script. PyTorch would measure a real GPU beside the interpreter: it is shown none.
 run_all() {
-    CUDA_VISIBLE_DEVICES='' CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --all >"$out/all" 2>&1 || {
+    CUDA_VISIBLE_DEVICES='' CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --rest 0 --all >"$out/all" 2>&1 || {
         cat "$out/all" && return 1
     }
     [ "$(grep -cE '^(no peers: |ceiling copy |loss .* ceil%$|what a call costs|time to the first loss)' "$out/all")" = 5 ]
 }
 accept 'the whole benchmark' run_all
 cp -r "$BUILD/bench" "$out/" && reject 'a benchmark without its parts' 'first_loss: No such file' env BUILD="$out" \
-    CUDA_VISIBLE_DEVICES= CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 kl_div_pp
+    CUDA_VISIBLE_DEVICES= CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --rest 0 kl_div_pp
 
 # The Python of it.
 parses() { python3 -c 'import ast, sys; [ast.parse(open(path).read(), path) for path in sys.argv[1:]]' "$@"; }
