@@ -90,6 +90,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         int warps, warp;              /* of the cluster, and this one */
         int steps;                    /* of a row */
         bool plain;                   /* whether all vectors of all rows can be copied whole */
+        bool packed;                  /* whether rows lie side by side, in all arrays, and are not written over */
     };
     DEVICE Seldom &seldom() {
         __shared__ Seldom of_warps[kWarps];
@@ -111,6 +112,8 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
             own.warp = (int)cluster.warp();
             own.steps = max(held(), steps_of(p, own.warps));
             own.plain = is_plain(p);
+            own.packed = p.input_stride == p.rows.classes && p.target_stride == p.rows.classes &&
+                         p.rows.grad != p.input && p.rows.grad != p.target;
 #pragma unroll
             for (int i = 0; i < kPlaces; i++)
                 of_block[threadIdx.x / kLanes][i].begin();
@@ -193,7 +196,9 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
     __device__ __forceinline__ void request(int64_t row, int v, int to) const {
         Cut<E> cut = cut_of(row);
         Arrays arrays(loss, cut, row);
-        int first = max(v, cut.lead), end = min(v + (int)kChunk, cut.lead + (int)cut.whole_vectors);
+        const bool ends = copies_ends(cut, row);
+        int lead = ends ? cut.head / W : cut.lead;
+        int first = max(v, lead), end = min(v + (int)kChunk, ends ? cut.vectors : cut.lead + (int)cut.whole_vectors);
         uint32_t bytes = (uint32_t)(max(end - first, 0) * GPULOSSI_VECTOR_BYTES);
         if (lane() == 0) {
             uint32_t all = 0;
@@ -206,8 +211,39 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
                 if (bytes != 0 && arrays.fit[a])
                     Arrival::copy(arrival(to), slot(to, a * kChunk + (first - v)), arrays.at(a, first), bytes);
         }
-        if (!arrays.all_fit() || first != v || end < min(v + (int)kChunk, cut.vectors))
+        if (!ends && (!arrays.all_fit() || first != v || end < min(v + (int)kChunk, cut.vectors)))
             fill(cut, arrays, v, to);
+    }
+    /* Whether the vectors at the ends of a row, of which others have a part, are copied whole as well: not where there may be
+     * nothing beside the row. */
+    __device__ __forceinline__ bool copies_ends(const Cut<E> &cut, int64_t row) const {
+        return seldom().packed && row > 0 && row + 1 < p.rows.rows && cut.fits(loss.array(1, row));
+    }
+    /* Each lane takes what other rows have out of those that it takes later, in a step that has come. */
+    __device__ __forceinline__ void clear_ends(const Cut<E> &cut, int v, int in) const {
+#pragma unroll 1
+        for (int i = lane(); i < kChunk && v + i < cut.vectors; i += kLanes) {
+            if (cut.whole(v + i))
+                continue;
+#pragma unroll 1
+            for (int a = 0; a < A; a++) {
+                Vector<E> x = filled<E>(loss.absent(a));
+                N y[W];
+                if (v + i >= cut.head / W)
+                    x = taken(slot(in, a * kChunk + i), 0);
+#pragma unroll
+                for (int n = 0; n < W; n++)
+                    y[n] = cut.inside(cut.first(v + i) + n) ? x.get(n) : loss.absent(a);
+                x.fill(y);
+                put(slot(in, a * kChunk + i), x);
+            }
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* copies to the same place come after that */
+    }
+    DEVICE void put(uint32_t slot, const Vector<E> &x) {
+        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(slot), "r"(x.word[0]), "r"(x.word[1]),
+                     "r"(x.word[2]), "r"(x.word[3])
+                     : "memory");
     }
     /* Each lane fills what it takes later. Copies to the same places come after that. */
     __device__ __forceinline__ void fill(const Cut<E> &cut, const Arrays &arrays, int v, int to) const {
@@ -218,9 +254,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
                 if (!(cut.whole(v + i) && arrays.fit[a])) {
                     Vector<E> x = load_elements<E>(cut, (const typename E::Bits *)arrays.vectors[a] + cut.head, v + i,
                                                    loss.absent(a));
-                    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(slot(to, a * kChunk + i)),
-                                 "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3])
-                                 : "memory");
+                    put(slot(to, a * kChunk + i), x);
                 }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
@@ -344,6 +378,8 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
             Part part = part_of(step, 0);
             if (part.held) {
                 wait(step);
+                if (!seldom().plain && !all_whole(cut, part) && copies_ends(cut, r.row))
+                    clear_ends(cut, part.first, place(step));
                 if (all_whole(cut, part) && loss.enter_held(state, Held{part.slot}))
                     continue;
             }

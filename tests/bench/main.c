@@ -22,9 +22,11 @@ static int fail(void) {
 }
 
 static int parse(char **arguments, options *o) {
-    const bench_option own[] = {
-        {"--calls", &o->calls, NULL, NULL}, {"--rest", &o->rest, NULL, NULL}, {"--csv", NULL, &o->csv, NULL},
-        {"--all", NULL, NULL, &o->all},     {0}};
+    const bench_option own[] = {{"--calls", &o->calls, NULL, NULL},
+                                {"--rest", &o->rest, NULL, NULL},
+                                {"--csv", NULL, &o->csv, NULL},
+                                {"--all", NULL, NULL, &o->all},
+                                {0}};
     memset(o, 0, sizeof *o);
     o->rest = BENCH_REST;
     return bench_parse(arguments, own, &o->common) ||

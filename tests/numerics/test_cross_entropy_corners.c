@@ -11,7 +11,7 @@
 #include "suites.h"
 
 /* Room for the inputs of the tests of this file. */
-enum { MOST_ELEMENTS = 1 << 17, MOST_ROWS = 64 };
+enum { MOST_ELEMENTS = 1 << 17, MOST_ROWS = 4097 };
 static double x[MOST_ELEMENTS];
 static int64_t targets[MOST_ROWS];
 
@@ -42,18 +42,46 @@ static void ignored_rows(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof indices / sizeof indices[0]; k++) {
             ce_case c = fresh(all_dtypes[d], ROWS, CLASSES);
-            bool narrow = indices[k] >= INT32_MIN && indices[k] <= INT32_MAX;
+            bool narrow = indices[k] >= INT16_MIN && indices[k] <= INT16_MAX;
             for (row = 0; row < ROWS; row += 4)
                 targets[row] = indices[k];
             c.use_ignore_index = true;
             c.ignore_index = indices[k];
-            c.index_type = narrow && k % 2 ? GPULOSS_I32 : GPULOSS_I64;
+            c.index_type = !narrow || k % 3 == 0 ? GPULOSS_I64 : k % 3 == 1 ? GPULOSS_I32 : GPULOSS_I16;
             test_everywhere(&c, "ignore_index");
         }
     test_done();
 }
 
-/* A 32-bit target is never the ignore_index that only its low half equals. */
+/* A block counts so many rows for itself, by their indices of 4 or 8 bytes; of more, and by others, a kernel before it. */
+static void rows_that_are_counted(void **state) {
+    enum { CLASSES = 3 };
+    static const int64_t rows[] = {1, 255, 257, 511, 513, 1025, 4096, MOST_ROWS};
+    static const gpuloss_index_type types[] = {GPULOSS_I64, GPULOSS_I32, GPULOSS_I16, GPULOSS_U8};
+    static const gpuloss_dtype dtypes[] = {GPULOSS_BF16, GPULOSS_F64};
+    size_t k, d;
+    int64_t row;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof rows / sizeof rows[0]; k++)
+        for (d = 0; d < 2; d++) {
+            ce_case c = fresh(dtypes[d], rows[k], CLASSES);
+            int type;
+            c.use_ignore_index = true;
+            c.ignore_index = 2;
+            targets[rows[k] - 1] = 2;
+            for (row = 0; row < rows[k]; row += 7)
+                targets[row] = 1;
+            for (type = 0; type < (rows[k] < MOST_ROWS ? 4 : 1); type++) {
+                c.index_type = types[type];
+                c.outputs = type % 2 ? CE_OUT_GRAD : CE_OUT_LOSS | CE_OUT_GRAD;
+                ce_test(&c, "rows that are counted");
+            }
+        }
+    test_done();
+}
+
+/* A target is never the ignore_index that only one half of it equals. */
 static void ignore_index_beyond_32_bits(void **state) {
     (void)state;
     REQUIRE_GPU();
@@ -64,6 +92,10 @@ static void ignore_index_beyond_32_bits(void **state) {
         c.use_ignore_index = true;
         c.ignore_index = (INT64_C(1) << 32) + 3;
         ce_test(&c, "ignore_index of 33 bits");
+        c.index_type = GPULOSS_I64;
+        targets[1] = 3;
+        targets[2] = (INT64_C(1) << 32) + 4;
+        ce_test(&c, "targets of which half is the ignore_index");
     }
     test_done();
 }
@@ -292,12 +324,19 @@ static void same_bits(void **state) {
 
 int run_cross_entropy_corner_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ignored_rows),   cmocka_unit_test(ignore_index_beyond_32_bits),
-        cmocka_unit_test(bad_targets),    cmocka_unit_test(bad_targets_start_from_zero),
-        cmocka_unit_test(all_ignored),    cmocka_unit_test(zero_rows),
-        cmocka_unit_test(masked_classes), cmocka_unit_test(rows_without_softmax),
-        cmocka_unit_test(lonely_nan),     cmocka_unit_test(huge_logits),
-        cmocka_unit_test(same_bits),      cmocka_unit_test(nan_beside_lse),
+        cmocka_unit_test(rows_that_are_counted),
+        cmocka_unit_test(ignored_rows),
+        cmocka_unit_test(ignore_index_beyond_32_bits),
+        cmocka_unit_test(bad_targets),
+        cmocka_unit_test(bad_targets_start_from_zero),
+        cmocka_unit_test(all_ignored),
+        cmocka_unit_test(zero_rows),
+        cmocka_unit_test(masked_classes),
+        cmocka_unit_test(rows_without_softmax),
+        cmocka_unit_test(lonely_nan),
+        cmocka_unit_test(huge_logits),
+        cmocka_unit_test(same_bits),
+        cmocka_unit_test(nan_beside_lse),
     };
     return cmocka_run_group_tests_name("cross_entropy corners", tests, NULL, NULL);
 }

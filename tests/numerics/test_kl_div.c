@@ -311,6 +311,25 @@ static void near_agreement(void **state) {
     test_done();
 }
 
+/* Enough numbers of 16 bits for each block to take several of the pieces that they are cut into together, and a last piece
+ * that is not whole. */
+static void many_stretches(void **state) {
+    enum { PIECE = 16384, TOGETHER = 4, BLOCKS = 4 };
+    gpuloss_info info;
+    (void)state;
+    REQUIRE_GPU();
+    require_ok(gpuloss_get_info(harness_context, &info));
+    {
+        int64_t pieces = TOGETHER * (BLOCKS * (int64_t)info.multiprocessors + 3) + 2;
+        kl_case c = kl_case_of_pair(GPULOSS_BF16, 1, pieces * PIECE + 77, 0);
+        kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_LOOSE, 11);
+        c.outputs = KL_OUT_LOSS;
+        kl_test(&c, "stretches of several pieces");
+        kl_inputs_free(&in);
+    }
+    test_done();
+}
+
 /* Numbers of 16 bits, one a row, so that each term shows by itself: the target next to the input, or up to 2^8 away, or the
  * input 0. */
 static void lone_terms(void **state) {
@@ -379,20 +398,11 @@ static void same_bits(void **state) {
 
 int run_kl_div_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_f32),
-        cmocka_unit_test(shapes_f64),
-        cmocka_unit_test(shapes_f16),
-        cmocka_unit_test(shapes_bf16),
-        cmocka_unit_test(every_kind),
-        cmocka_unit_test(every_offset),
-        cmocka_unit_test(gradient_factors),
-        cmocka_unit_test(every_set_of_outputs),
-        cmocka_unit_test(zeros),
-        cmocka_unit_test(extreme_ratios),
-        cmocka_unit_test(not_probabilities),
-        cmocka_unit_test(near_agreement),
-        cmocka_unit_test(lone_terms),
-        cmocka_unit_test(zero_rows),
+        cmocka_unit_test(shapes_f32),       cmocka_unit_test(shapes_f64),           cmocka_unit_test(shapes_f16),
+        cmocka_unit_test(shapes_bf16),      cmocka_unit_test(every_kind),           cmocka_unit_test(every_offset),
+        cmocka_unit_test(gradient_factors), cmocka_unit_test(every_set_of_outputs), cmocka_unit_test(zeros),
+        cmocka_unit_test(extreme_ratios),   cmocka_unit_test(not_probabilities),    cmocka_unit_test(near_agreement),
+        cmocka_unit_test(many_stretches),   cmocka_unit_test(lone_terms),           cmocka_unit_test(zero_rows),
         cmocka_unit_test(same_bits),
     };
     return cmocka_run_group_tests_name("kl_div", tests, NULL, NULL);
