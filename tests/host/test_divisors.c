@@ -54,6 +54,29 @@ static void rows_that_are_not_ignored(void **state) {
     gpuloss_destroy(context);
 }
 
+/* Few rows each block counts for itself, from indices of 4 or 8 bytes. */
+static void few_rows(void **state) {
+    static const struct {
+        gpuloss_index_type type;
+        int64_t rows;
+        int prepares;
+    } calls[] = {{GPULOSS_I64, 1, 0},    {GPULOSS_I64, 4096, 0}, {GPULOSS_I64, 4097, 1}, {GPULOSS_I32, 4096, 0},
+                 {GPULOSS_I32, 4097, 1}, {GPULOSS_I16, 1, 1},    {GPULOSS_U8, 1, 1}};
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        DIVIDES((d.target_type = calls[i].type, d.rows = calls[i].rows, d.classes = 9),
+                calls[i].prepares ? BY_PREPARED : BY_DATA, 1.0, 1.0, calls[i].prepares);
+        DIVIDES((d.target_type = calls[i].type, d.rows = calls[i].rows, d.label_smoothing = 0.1, d.loss = NULL),
+                calls[i].prepares ? BY_PREPARED : BY_DATA, 1.0, 1.0, calls[i].prepares);
+        DIVIDES((d.target_type = calls[i].type, d.rows = calls[i].rows, d.class_weights = AT(6)), BY_PREPARED, 1.0, 1.0,
+                1);
+    }
+    gpuloss_destroy(context);
+}
+
 static void known_to_the_host(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;
@@ -154,8 +177,10 @@ static void grid_of_the_prepare_kernel(void **state) {
 
 int divisor_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(rows_that_are_not_ignored), TEST(known_to_the_host),      TEST(weights_of_targets),
-        TEST(given_by_the_caller),       TEST(weights_of_all_classes), TEST(grid_of_the_prepare_kernel),
+        TEST(rows_that_are_not_ignored),  TEST(few_rows),
+        TEST(known_to_the_host),          TEST(weights_of_targets),
+        TEST(given_by_the_caller),        TEST(weights_of_all_classes),
+        TEST(grid_of_the_prepare_kernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,28 +110,40 @@ static void fields_of_rows_cut_anew(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Of 16 bits the new rows are up to four times as long, where each of four blocks a multiprocessor gets 32 of them. */
-static void long_rows_cut_anew(void **state) {
-    static const int64_t shortest = 16384;
+/* Of 16 bits four of the new rows are taken together if they are only read, but for as many as four blocks a multiprocessor
+ * have last. */
+static void rows_taken_together(void **state) {
+    static const int64_t classes = 16384;
     gpuloss_kl_div_desc d = rows_of_floats();
-    int64_t times, many;
+    const gpulossi_kl_div *p;
+    int64_t blocks, more;
     (void)state;
     context = new_context();
-    many = 32 * 4 * (int64_t)fake.multiprocessors;
-    d.loss_rows = NULL;
-    for (times = 1; times <= 8; times *= 2) {
-        int64_t before = times == 1 ? 1 : times / 2, classes = times > 4 ? 4 * shortest : times * shortest;
+    blocks = 4 * (int64_t)fake.multiprocessors;
+    d.loss_rows = NULL, d.loss_elements = NULL, d.grad_input = NULL;
+    d.rows = 1;
+    for (more = -1; more <= 9; more++) {
+        const int64_t together = more < 4 ? 0 : more / 4;
         d.dtype = GPULOSS_BF16;
-        d.classes = shortest;
-        d.rows = times == 1 ? 1 : times * many;
+        d.classes = (4 * blocks + more) * classes + 5;
         expect_ok(gpuloss_kl_div(context, &d, NULL));
-        assert_int_equal(last_launch()->parameters.kl_div.rows.classes, classes);
-        d.rows = times == 1 ? 2 * many - 1 : times * many - 1;
+        p = &last_launch()->parameters.kl_div;
+        assert_int_equal(p->rows.classes, classes);
+        assert_int_equal(p->rows.last_classes, 5);
+        assert_int_equal(p->long_stretches, together);
+        assert_int_equal(p->rows.rows, 4 * blocks + more + 1 - 3 * together);
+        d.grad_input = AT(4);
         expect_ok(gpuloss_kl_div(context, &d, NULL));
-        assert_int_equal(last_launch()->parameters.kl_div.rows.classes, times > 4 ? 4 * shortest : before * shortest);
+        assert_int_equal(last_launch()->parameters.kl_div.long_stretches, 0);
+        assert_int_equal(last_launch()->parameters.kl_div.rows.rows, 4 * blocks + more + 1);
+        d.grad_input = NULL, d.loss_elements = AT(5);
+        expect_ok(gpuloss_kl_div(context, &d, NULL));
+        assert_int_equal(last_launch()->parameters.kl_div.long_stretches, 0);
+        d.loss_elements = NULL;
         d.dtype = GPULOSS_F32;
         expect_ok(gpuloss_kl_div(context, &d, NULL));
-        assert_int_equal(last_launch()->parameters.kl_div.rows.classes, shortest / 2);
+        assert_int_equal(last_launch()->parameters.kl_div.long_stretches, 0);
+        assert_int_equal(last_launch()->parameters.kl_div.rows.classes, classes / 2);
     }
     gpuloss_destroy(context);
 }
@@ -252,7 +264,7 @@ static void what_is_not_given(void **state) {
 
 int kl_parameter_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew),    TEST(long_rows_cut_anew),
+        TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew),    TEST(rows_taken_together),
         TEST(fields_of_options),           TEST(fields_of_a_sparse_teacher), TEST(what_is_not_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

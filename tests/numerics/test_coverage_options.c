@@ -448,9 +448,57 @@ static void long_rows_with_masses(void **state) {
     test_done();
 }
 
+/* What divides the gradients, by every kernel: rows that each block counts for itself, or that a kernel before it does; a number
+ * in memory. */
+static void divisors_of_every_kernel(void **state) {
+    static const struct {
+        option_shape shape;
+        unsigned options;
+    } kernels[] = {{{70, 21, 0}, 0},
+                   {{70, 150, 0}, 0},
+                   {{9, 1000, 0}, 0},
+                   {{9, 4096, 0}, 0},
+                   {{9, 8200, 0}, 0},
+                   {{3, 34000, 0}, 0},
+                   {{7, 333, 0}, OPTION_SMOOTHING},
+                   {{40, 8192, 0}, OPTION_SMOOTHING},
+                   {{3, 34000, 0}, OPTION_SMOOTHING},
+                   {{3 * 344, 5, 344}, 0},
+                   {{3 * 344, 26, 344}, 0},
+                   {{6, 5, 3}, OPTION_SMOOTHING}};
+    static const gpuloss_index_type types[] = {GPULOSS_I64, GPULOSS_I16, GPULOSS_U8, GPULOSS_I32};
+    static const double up = 0.75;
+    unsigned d, k, pass;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof kernels / sizeof kernels[0]; k++)
+            for (pass = 0; pass < 4; pass++) {
+                option_inputs in;
+                ce_case c = option_case(all_dtypes[d], kernels[k].shape, kernels[k].options | OPTION_IGNORE_INDEX,
+                                        LOGITS_NORMAL, k, &in);
+                int64_t row;
+                c.grad_dtype = GPULOSS_DTYPE_UNSET;
+                c.outputs = CE_OUT_LOSS | CE_OUT_GRAD;
+                c.index_type = types[pass];
+                c.ignore_index = 1;
+                for (row = 0; row < c.rows; row++)
+                    in.targets[row] = llabs(in.targets[row] % UINT8_MAX);
+                in.targets[0] = 1;
+                in.targets[c.rows - 1] = 0;
+                c.grad_loss = pass > 0 ? &up : NULL;
+                c.divisor = pass == 2 ? 3 : 0;
+                c.divisor_on_device = pass == 2;
+                ce_test(&c, "divisors");
+                option_inputs_free(&in);
+            }
+    test_done();
+}
+
 int run_coverage_option_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(types_of_arrays),
+        cmocka_unit_test(divisors_of_every_kernel),
         cmocka_unit_test(every_place),
         cmocka_unit_test(factors_in_columns),
         cmocka_unit_test(plain_types_of_index),
