@@ -7,21 +7,30 @@ export GPULOSS_REQUIRE_GPU=1 BUILD
 
 # each NAME LEFT_OUT COMMAND...: the command with --only for every test but those whose names match LEFT_OUT, as many at a
 # time as there are processors, as most of their time goes into the references on the CPU, and on all GPUs. Those that take
-# longest come first.
+# longest come first; before them, one at a time, those that wait for the GPU thousands of times.
 each() {
     local name=$1 names bad=0 ran written gpus
     gpus=$(nvidia-smi -L | wc -l)
     [ "$gpus" -gt 0 ] || gpus=1
     names=$(grep -l 'include "suites.h"' tests/numerics/test_*.c | xargs cat |
         grep -o 'cmocka_unit_test([a-z0-9_]*' | cut -d'(' -f2 | grep -vE "$2")
+    written=$(wc -l <<<"$names")
+    names=$(sort -u <<<"$names")
     shift 2
     rm -f "$BUILD"/log/"$name"_*.txt
-    { grep -E '^(many|more|mixed)_' <<<"$names" && sort -u <<<"$names" | grep -vE '^(many|more|mixed)_'; } |
-        GPUS=$gpus xargs -P "$(nproc)" -I TEST sh -c \
+    at_a_time() {
+        local jobs=$1
+        shift
+        GPUS=$gpus xargs -r -P "$jobs" -I TEST sh -c \
             'CUDA_VISIBLE_DEVICES=$(($$ % GPUS)) "$@" --only TEST >"$0"_TEST.txt 2>&1' "$BUILD/log/$name" "$@" || bad=1
+    }
+    at_a_time 1 "$@" < <(grep '^same_bits' <<<"$names")
+    at_a_time "$(nproc)" "$@" < <(
+        grep -E '^(many|more|mixed)_' <<<"$names"
+        grep -vE '^((many|more|mixed)_|same_bits)' <<<"$names"
+    )
     cat "$BUILD"/log/"$name"_*.txt
     ran=$(cat "$BUILD"/log/"$name"_*.txt | grep -c '^\[ RUN')
-    written=$(wc -l <<<"$names")
     [ "$ran" = "$written" ] || { echo "ERROR: $ran tests ran of the $written that are written" && bad=1; }
     return $bad
 }
