@@ -270,6 +270,8 @@ static int call_and_wait(int (*call)(void)) {
            bench_check("cuEventSynchronize", bench.timing.event_synchronize(bench.events[0][0]));
 }
 
+const int bench_usual_rest = 300;
+
 /* At the limit of its power a GPU lowers its clock, and does not raise it at once: what ran before would count. */
 int bench_rest(int milliseconds) {
     struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * 1000000L};

@@ -7,7 +7,6 @@
 enum { BENCH_LOSS = 1, BENCH_BOTH = 2, BENCH_BACKWARD = 3 }; /* pass of a cell */
 /* Ceilings: bytes read to bytes written 1:0, 1:1, 2:1; the last is that of reading a quarter of the bytes. */
 enum { BENCH_READ = 0, BENCH_COPY = 1, BENCH_BLEND = 2, BENCH_READ_LESS = 3, BENCH_CEILINGS = 4 };
-enum { BENCH_REST = 300 }; /* ms, before each cell and contestant */
 enum { BENCH_INPUT = 0, BENCH_TARGET = 1, BENCH_GRADIENT = 2, BENCH_WEIGHTS = 3 }; /* buffers of a cell */
 
 typedef struct bench_cell {
@@ -34,6 +33,7 @@ void bench_close(void);
 int bench_ceiling(int which, double *gigabytes_a_second);
 int bench_prepare(int cell);             /* buffers of random data; the cell that is measured next */
 int bench_rest(int milliseconds);        /* waits for the GPU, and lets it rest */
+extern const int bench_usual_rest;       /* milliseconds */
 int bench_measure(double *milliseconds); /* median of our calls on them */
 uint64_t bench_buffer(int which);        /* device address */
 double bench_bytes(int cell);            /* that must move: inputs read once, outputs written once */

@@ -1,7 +1,7 @@
-/* bench CEILINGS_PTX [--bytes N] [--most N] [--rest MS] [--all] [--csv FILE] [LOSS]: prints the table of ceilings and of the cells
- * that are published, or with --all of every cell; of those whose loss has that name when one is given. --bytes: how much a
- * cell of the grid moves (1 GiB); --most: leaves out the cells that move more. --rest: how many
- * milliseconds the GPU rests before each cell (300). --csv: writes the raw results as well.
+/* bench CEILINGS_PTX [--bytes N] [--most N] [--rest MS] [--all] [--csv FILE] [LOSS]: prints the table of ceilings and of the
+ * cells that are published, or with --all of every cell; of those whose loss has that name when one is given. --bytes: how
+ * much a cell of the grid moves (1 GiB); --most: leaves out the cells that move more. --rest: how many milliseconds the GPU
+ * rests before each cell (300). --csv: writes the raw results as well.
  * bench CEILINGS_PTX --calls N: what a call costs the host, over N calls of each tiny cell, instead. */
 #include "bench.h"
 #include "options.h"
@@ -28,7 +28,7 @@ static int parse(char **arguments, options *o) {
                                 {"--all", NULL, NULL, &o->all},
                                 {0}};
     memset(o, 0, sizeof *o);
-    o->rest = BENCH_REST;
+    o->rest = bench_usual_rest;
     return bench_parse(arguments, own, &o->common) ||
            ((o->calls < 0 || o->calls > INT32_MAX) && bench_fail("--calls %lld: not a count", o->calls)) ||
            ((o->rest < 0 || o->rest > INT32_MAX) && bench_fail("--rest %lld: not a time", o->rest));

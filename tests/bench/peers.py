@@ -27,7 +27,7 @@ READ, COPY, BLEND = range(3)
 LOSS, BOTH, BACKWARD = 1, 2, 3
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 STORED_AS = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "<i2"}
-WARM_UP, WARM_UP_MILLISECONDS, RUNS, REST_MILLISECONDS = 3, 30, 30, 300
+WARM_UP, WARM_UP_MILLISECONDS, RUNS = 3, 30, 30
 BATCHES, GRAPH_CALLS = 10, 20
 LOG_2 = 0.6931471805599453
 
@@ -318,7 +318,7 @@ def parse():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--bytes", type=int, default=1 << 30)
     parser.add_argument("--most", type=int, default=1 << 62)
-    parser.add_argument("--rest", type=int, default=REST_MILLISECONDS)
+    parser.add_argument("--rest", type=int)
     parser.add_argument("--calls", type=int, default=0)
     return parser.parse_intermixed_args()
 
@@ -339,6 +339,8 @@ def open_bench(arguments):
         getattr(bench, name).restype = ctypes.c_char_p
     if bench.bench_open(arguments.ceilings.encode(), arguments.bytes):
         fail(bench)
+    if arguments.rest is None:
+        arguments.rest = ctypes.c_int.in_dll(bench, "bench_usual_rest").value
     cells = ctypes.POINTER(Cell).in_dll(bench, "bench_cells")
     return bench, [cells[i] for i in range(bench.bench_cell_count())]
 

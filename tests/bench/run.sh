@@ -1,6 +1,6 @@
 #!/bin/bash
-# run.sh [--all] [--bytes N] [--most N] [--rest MS] [LOSS]: the benchmark, with PyTorch beside it where that is installed, else alone;
-# then what a call costs the host, over $CALLS calls, and the time to the first loss. The raw results go to
+# run.sh [--all] [--bytes N] [--most N] [--rest MS] [LOSS]: the benchmark, with PyTorch beside it where that is installed,
+# else alone; then what a call costs the host, over $CALLS calls, and the time to the first loss. The raw results go to
 # $BUILD/bench.csv.
 set -u
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then

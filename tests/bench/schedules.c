@@ -80,7 +80,7 @@ static int list_cross_entropy(int cell) {
     gpuloss_cross_entropy_desc d = bench_cross_entropy_desc(cell);
     int64_t rows = d.rows, stretch = GPULOSSI_SHORT / d.classes;
     unsigned group;
-    /* Else the gradient would be preceded by a count of the rows, which is the same for all schedules. */
+    /* Else the gradient of many rows would be preceded by their count, which is the same for all schedules. */
     d.divisor = (double)rows;
     if (check(gpulossi_plan_cross_entropy(bench_context(), "schedules", &d, &cross_entropy, &plan)))
         return 1;

@@ -448,8 +448,8 @@ static void long_rows_with_masses(void **state) {
     test_done();
 }
 
-/* What divides the gradients, by every kernel: rows that each block counts for itself, or that a kernel before it does; a number
- * in memory. */
+/* What divides the gradients, by every kernel that has it from rows, on a device with as few multiprocessors as the
+ * interpreter's: rows that each block counts for itself, or that a kernel before it does; and a number in memory. */
 static void divisors_of_every_kernel(void **state) {
     static const struct {
         option_shape shape;
@@ -461,7 +461,6 @@ static void divisors_of_every_kernel(void **state) {
                    {{9, 8200, 0}, 0},
                    {{3, 34000, 0}, 0},
                    {{7, 333, 0}, OPTION_SMOOTHING},
-                   {{40, 8192, 0}, OPTION_SMOOTHING},
                    {{3, 34000, 0}, OPTION_SMOOTHING},
                    {{3 * 344, 5, 344}, 0},
                    {{3 * 344, 26, 344}, 0},
