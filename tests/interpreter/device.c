@@ -5,7 +5,7 @@
  *   PTXSIM_MEMORY          bytes of device memory
  *   PTXSIM_DRIVER_VERSION  as 12040 for 12.4
  *   PTXSIM_STEPS           instructions of the warps of a block or cluster, before it counts as endless
- *   PTXSIM_SEED            shuffles blocks, warps and arrivals of bulk copies, otherwise for each number but 0
+ *   PTXSIM_SEED            shuffles blocks, warps and arrivals of bulk copies, otherwise for each number but 0 and launch
  *   PTXSIM_COVERAGE        file that gets a line for each instruction of each module: whether it was executed
  *   PTXSIM_REPLACE         folder: NAME.ptx in it is loaded instead of a module whose kernel is NAME
  *   PTXSIM_SPEED           1: prints the instructions a second at the end

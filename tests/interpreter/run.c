@@ -12,6 +12,7 @@ enum { QUANTUM = 512, FAIR_TURN = 20000 };
 
 char ptxsim_fault_text[2048];
 uint64_t ptxsim_total_instructions;
+static uint64_t launches;
 double ptxsim_total_seconds;
 
 _Noreturn void ptxsim_fault(struct warp *w, const struct insn *i, int lane, int code, const char *format, ...) {
@@ -433,7 +434,7 @@ void ptxsim_run(struct launch *launch) {
     launch->nctas = launch->cluster[0] * launch->cluster[1] * launch->cluster[2];
     launch->error = E_OK;
     launch->steps = launch->instructions = 0;
-    launch->random = ptxsim_device.seed;
+    launch->random = ptxsim_device.seed + launches++ * 0xd1342543de82ef95ull;
     struct timespec start, end;
     clock_gettime(CLOCK_MONOTONIC, &start);
     make_launch(launch, threads, warps);

@@ -227,21 +227,6 @@ void ce_check(const ce_case *c, const ce_result *result, report *r) {
     ce_expected_free(&e);
 }
 
-void ce_same(const ce_case *c, const ce_result *a, const ce_result *b, report *r) {
-    size_t rows = (size_t)c->rows, elements = rows * (size_t)c->classes;
-    compare_bits(r, "loss", &a->loss, &b->loss, sizeof a->loss);
-    compare_bits(r, "z_loss", &a->z_loss, &b->z_loss, sizeof a->z_loss);
-    compare_count(r, "correct", a->correct, b->correct);
-    compare_count(r, "bad_targets", a->bad_targets, b->bad_targets);
-    compare_arrays(r, "loss_rows", a->loss_rows, b->loss_rows, rows);
-    compare_arrays(r, "z_loss_rows", a->z_loss_rows, b->z_loss_rows, rows);
-    compare_arrays(r, "lse", a->lse, b->lse, rows);
-    compare_arrays(r, "grad_logits", a->grad, b->grad, elements);
-    compare_arrays(r, "grad_target_probabilities", a->grad_targets, b->grad_targets, elements);
-    if (a->argmax && b->argmax)
-        compare_bits(r, "argmax", a->argmax, b->argmax, rows * sizeof *a->argmax);
-}
-
 void ce_test(const ce_case *c, const char *what) {
     char text[CE_DESCRIPTION];
     ce_result result;
@@ -251,25 +236,5 @@ void ce_test(const ce_case *c, const char *what) {
     ce_run(c, &result, &r);
     ce_check(c, &result, &r);
     ce_free(&result);
-    case_done(&r);
-}
-
-void ce_test_same_bits(ce_case c, int runs, struct CUstream_st *stream) {
-    char text[CE_DESCRIPTION];
-    ce_result first, next;
-    report r;
-    int run;
-    ce_describe(&c, "same bits", text, sizeof text);
-    r = report_on(text);
-    ce_run(&c, &first, &r);
-    ce_check(&c, &first, &r);
-    for (run = 1; run < runs && r.failures == 0; run++) {
-        c.own_workspace = run % 3 == 1;
-        c.stream = run % 4 == 2 ? stream : NULL;
-        ce_run(&c, &next, &r);
-        ce_same(&c, &first, &next, &r);
-        ce_free(&next);
-    }
-    ce_free(&first);
     case_done(&r);
 }

@@ -157,6 +157,11 @@ void kl_check(const kl_case *c, const kl_result *result, report *r) {
     kl_expected_free(&e);
 }
 
+static void compare_arrays(report *r, const char *what, const double *first, const double *second, size_t count) {
+    if (first && second)
+        compare_bits(r, what, first, second, count * sizeof *first);
+}
+
 void kl_same(const kl_case *c, const kl_result *a, const kl_result *b, report *r) {
     size_t rows = (size_t)c->rows, elements = rows * (size_t)c->classes;
     compare_bits(r, "loss", &a->loss, &b->loss, sizeof a->loss);
@@ -175,25 +180,5 @@ void kl_test(const kl_case *c, const char *what) {
     kl_run(c, &result, &r);
     kl_check(c, &result, &r);
     kl_free(&result);
-    case_done(&r);
-}
-
-void kl_test_same_bits(kl_case c, int runs, struct CUstream_st *stream) {
-    char text[KL_DESCRIPTION];
-    kl_result first, next;
-    report r;
-    int run;
-    kl_describe(&c, "same bits", text, sizeof text);
-    r = report_on(text);
-    kl_run(&c, &first, &r);
-    kl_check(&c, &first, &r);
-    for (run = 1; run < runs && r.failures == 0; run++) {
-        c.own_workspace = run % 3 == 1;
-        c.stream = run % 4 == 2 ? stream : NULL;
-        kl_run(&c, &next, &r);
-        kl_same(&c, &first, &next, &r);
-        kl_free(&next);
-    }
-    kl_free(&first);
     case_done(&r);
 }

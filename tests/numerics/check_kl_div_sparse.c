@@ -85,14 +85,6 @@ void sparse_check(const sparse_case *c, const sparse_result *result, report *r) 
     sparse_expected_free(&e);
 }
 
-void sparse_same(const sparse_case *c, const sparse_result *a, const sparse_result *b, report *r) {
-    size_t rows = (size_t)c->rows;
-    compare_bits(r, "loss", &a->loss, &b->loss, sizeof a->loss);
-    compare_count(r, "bad_indices", a->bad_indices, b->bad_indices);
-    compare_arrays(r, "loss_rows", a->loss_rows, b->loss_rows, rows);
-    compare_arrays(r, "grad_logits", a->grad, b->grad, rows * (size_t)c->classes);
-}
-
 void sparse_test(const sparse_case *c, const char *what) {
     char text[SPARSE_DESCRIPTION];
     sparse_result result;

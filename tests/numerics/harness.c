@@ -115,7 +115,7 @@ static size_t at(const operand *o, int64_t row, int64_t column) {
     return o->start + (size_t)(row * o->stride + column) * o->size;
 }
 
-static void upload(const operand *o) {
+void operand_upload(const operand *o) {
     require_ok(gpuloss_upload(harness_context, o->device, o->before, o->bytes, NULL));
 }
 
@@ -124,7 +124,7 @@ void operand_put(operand *o, gpuloss_dtype dtype, const double *values) {
     for (row = 0; row < o->rows; row++)
         for (c = 0; c < o->classes; c++)
             dtype_store(dtype, o->before + at(o, row, c), values[row * o->classes + c]);
-    upload(o);
+    operand_upload(o);
 }
 
 static void store_index(unsigned char *to, size_t size, int64_t value) {
@@ -145,24 +145,24 @@ void operand_put_indices(operand *o, const int64_t *values) {
     int64_t row;
     for (row = 0; row < o->rows * o->classes; row++)
         store_index(o->before + at(o, 0, row), o->size, values[row]);
-    upload(o);
+    operand_upload(o);
 }
 
 void operand_poison(operand *o) {
     int64_t row;
     for (row = 0; row < o->rows; row++)
         fill_bits(o->before + at(o, row, 0), (size_t)o->classes * o->size, POISON_BITS);
-    upload(o);
+    operand_upload(o);
 }
 
-static void download(operand *o) {
+void operand_download(operand *o) {
     require_ok(gpuloss_download(harness_context, o->after, o->device, o->bytes, NULL));
 }
 
 void operand_fetch(operand *o, report *r, bool written) {
     size_t free_from = 0;
     int64_t row;
-    download(o);
+    operand_download(o);
     for (row = 0; row < o->rows; row++) {
         size_t begin = at(o, row, 0);
         compare_untouched(r, o->name, o->before + free_from, o->after + free_from, begin - free_from);
@@ -174,7 +174,7 @@ void operand_fetch(operand *o, report *r, bool written) {
 }
 
 void operand_unchanged(operand *o, report *r) {
-    download(o);
+    operand_download(o);
     compare_untouched(r, o->name, o->before, o->after, o->bytes);
 }
 

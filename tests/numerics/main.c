@@ -77,6 +77,7 @@ int main(int argc, char **argv) {
     failed += run_coverage_divergence_tests();
     failed += run_stream_tests();
     failed += run_large_tests();
+    failed += run_same_bits_tests();
     if (harness_context)
         worst_print();
     else if (required && strcmp(required, "1") == 0) {

@@ -1,4 +1,4 @@
-/* What a call of either loss is made of: its small operands, what is taken back, and how two results are compared. */
+/* What a call of either loss is made of: its small operands, what is taken back, and how it is made again. */
 #ifndef TESTS_NUMERICS_RUN_COMMON_H
 #define TESTS_NUMERICS_RUN_COMMON_H
 
@@ -37,13 +37,18 @@ double *take_gradient(operand *grad, operand *input, bool over_input, gpuloss_dt
 /* The factor of a gradient: those of the two that are given. */
 long double gradient_factor(bool use_grad_scale, double grad_scale, const double *grad_loss);
 
-/* Where both results hold an array, the arrays have the same bits. */
-void compare_arrays(report *r, const char *what, const double *first, const double *second, size_t count);
+/* A call that was made, and may be made again: its desc as it was and with the caller's workspace, and its operands but
+ * for the workspace. */
+typedef gpuloss_status call_function(gpuloss_context *context, const void *desc, struct CUstream_st *stream);
+typedef struct made_call {
+    call_function *function;
+    const void *desc, *desc_with_workspace;
+    operand *const *operands;
+    size_t count;
+} made_call;
 
-/* A test of same bits: `check` for short and long rows of every dtype. It makes the same call `runs` times, some of
- * them on the stream; `number` differs between neighbours, for what else is varied. */
-typedef void same_bits_function(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
-                                struct CUstream_st *stream);
-void test_same_bits(same_bits_function *check);
+/* Makes the call again until it was made `runs` times, on another stream and with the workspace in between. Each time
+ * the memory that it wrote the first time is as it was before, and must come to the same bits. */
+void repeat_call(const made_call *made, int runs, report *r);
 
 #endif

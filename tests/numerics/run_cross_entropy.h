@@ -48,6 +48,7 @@ typedef struct ce_case {
     double grad_scale;
     const double *grad_loss, *grad_loss_rows, *lse_in; /* NULL: not given */
     bool own_workspace;
+    int runs;                            /* more than one: must give the same bits */
     int64_t total_classes, class_offset; /* of a shard of the vocabulary; 0: it is whole */
     int shards;                          /* that the results were, or are to be, brought together from; 0: none */
     const double *shard_rows;            /* [shards, rows] of gpuloss_shard_row; then the call is one of combine */
@@ -87,13 +88,9 @@ void ce_expect(const ce_case *c, bool gradients, ce_expected *e);
 void ce_expected_free(ce_expected *e);
 
 void ce_check(const ce_case *c, const ce_result *result, report *r);
-/* The results have the same bits. */
-void ce_same(const ce_case *c, const ce_result *a, const ce_result *b, report *r);
 
 /* ce_run, ce_check, case_done. `what` is named when it fails. */
 void ce_test(const ce_case *c, const char *what);
-/* ce_run, ce_check, and the same bits run after run, on the stream in between, from the caller's workspace. */
-void ce_test_same_bits(ce_case c, int runs, struct CUstream_st *stream);
 
 /* "what: dtype rows x classes ..." for a report. */
 enum { CE_DESCRIPTION = 640 };

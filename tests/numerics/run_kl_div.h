@@ -39,6 +39,7 @@ typedef struct kl_case {
     double grad_scale;
     const double *grad_loss, *grad_loss_rows; /* NULL: not given */
     bool own_workspace;
+    int runs; /* more than one: must give the same bits */
     size_t guard;
     struct CUstream_st *stream;
 } kl_case;
@@ -77,8 +78,6 @@ void kl_describe(const kl_case *c, const char *what, char *text, size_t size);
 
 /* kl_run, kl_check, case_done. `what` is named when it fails. */
 void kl_test(const kl_case *c, const char *what);
-/* kl_run, kl_check, and the same bits run after run, on the stream in between, from the caller's workspace. */
-void kl_test_same_bits(kl_case c, int runs, struct CUstream_st *stream);
 
 /* What a call must give: the exact results and how far each may be off. */
 typedef struct kl_expected {

@@ -30,6 +30,7 @@ typedef struct sparse_case {
     double grad_scale;
     const double *grad_loss, *grad_loss_rows; /* NULL: not given */
     bool own_workspace;
+    int runs; /* more than one: must give the same bits */
     size_t guard;
     struct CUstream_st *stream;
 } sparse_case;
@@ -46,7 +47,6 @@ typedef struct sparse_result {
 
 void sparse_run(const sparse_case *c, sparse_result *result, report *r);
 void sparse_check(const sparse_case *c, const sparse_result *result, report *r);
-void sparse_same(const sparse_case *c, const sparse_result *a, const sparse_result *b, report *r);
 void sparse_free(sparse_result *result);
 
 enum { SPARSE_DESCRIPTION = 512 };

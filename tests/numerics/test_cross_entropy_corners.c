@@ -1,4 +1,4 @@
-/* gpuloss_cross_entropy against the reference: ignored rows, bad targets, infinities, empty input, same bits. */
+/* gpuloss_cross_entropy against the reference: ignored rows, bad targets, infinities, empty input. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -309,19 +309,6 @@ static void huge_logits(void **state) {
     test_done();
 }
 
-/* Same bits: run after run, with other data in between, on another stream, from the caller's workspace. */
-static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
-                            struct CUstream_st *stream) {
-    (void)number;
-    ce_test_same_bits(fresh(dtype, harness_small ? 4 : 13, classes), runs, stream);
-}
-
-static void same_bits(void **state) {
-    (void)state;
-    REQUIRE_GPU();
-    test_same_bits(check_same_bits);
-}
-
 int run_cross_entropy_corner_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_that_are_counted),
@@ -335,7 +322,6 @@ int run_cross_entropy_corner_tests(void) {
         cmocka_unit_test(rows_without_softmax),
         cmocka_unit_test(lonely_nan),
         cmocka_unit_test(huge_logits),
-        cmocka_unit_test(same_bits),
         cmocka_unit_test(nan_beside_lse),
     };
     return cmocka_run_group_tests_name("cross_entropy corners", tests, NULL, NULL);

@@ -197,29 +197,11 @@ static void constant_added_to_rows(void **state) {
                   "a constant added");
 }
 
-/* Same bits: run after run, on another stream, from the caller's workspace. */
-static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
-                            struct CUstream_st *stream) {
-    option_shape shape = {harness_small ? 4 : 12, classes, number % 3 == 1 ? 2 : 0};
-    option_inputs in;
-    ce_case c =
-        option_case(dtype, shape, OPTION_ALL | (number % 2 ? OPTION_PROBABILITIES : 0u), LOGITS_NORMAL, number, &in);
-    ce_test_same_bits(c, runs, stream);
-    option_inputs_free(&in);
-}
-
-static void same_bits_options(void **state) {
-    (void)state;
-    REQUIRE_GPU();
-    test_same_bits(check_same_bits);
-}
-
 int run_cross_entropy_property_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_sum_to_zero),
         cmocka_unit_test(classes_in_another_order),
         cmocka_unit_test(constant_added_to_rows),
-        cmocka_unit_test(same_bits_options),
     };
     return cmocka_run_group_tests_name("cross_entropy properties", tests, NULL, NULL);
 }

@@ -397,21 +397,6 @@ static void two_logits_far_apart(void **state) {
     test_done();
 }
 
-/* Same bits: run after run, on another stream, from the caller's workspace. */
-static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
-                            struct CUstream_st *stream) {
-    kl_case c = logits_case(dtype, harness_small ? 3 : 12, classes, number);
-    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_TEMPERATURE | KL_WITH_ROW_WEIGHTS, number);
-    kl_test_same_bits(c, harness_small ? 3 : runs, stream);
-    kl_inputs_free(&in);
-}
-
-static void bits_of_two_logits(void **state) {
-    (void)state;
-    REQUIRE_GPU();
-    test_same_bits(check_same_bits);
-}
-
 int run_kl_div_logits_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lengths_of_two_logits),        cmocka_unit_test(groups_of_two_logits),
@@ -420,7 +405,6 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(corners_of_two_logits),        cmocka_unit_test(no_rows_of_two_logits),
         cmocka_unit_test(kinds_of_two_logits),          cmocka_unit_test(two_logits_that_agree),
         cmocka_unit_test(two_logits_that_nearly_agree), cmocka_unit_test(two_logits_far_apart),
-        cmocka_unit_test(bits_of_two_logits),
     };
     return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);
 }

@@ -373,23 +373,6 @@ static void divergences_near_agreement(void **state) {
     test_done();
 }
 
-/* Same bits: run after run, on another stream, from the caller's workspace. */
-static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
-                            struct CUstream_st *stream) {
-    divergence_shape shape = {harness_small ? 4 : 12, classes};
-    kl_case c = divergence_case(dtype, all_dtypes[number % DTYPE_COUNT], shape, number * 4 % KL_KIND_PAIRS,
-                                (number * 3 + 2) % CHOICES);
-    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_ALL & ~(unsigned)KL_WITH_DIVISOR, number);
-    kl_test_same_bits(c, runs, stream);
-    kl_inputs_free(&in);
-}
-
-static void same_bits_divergences(void **state) {
-    (void)state;
-    REQUIRE_GPU();
-    test_same_bits(check_same_bits);
-}
-
 int run_kl_div_property_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_of_beta),
@@ -399,7 +382,6 @@ int run_kl_div_property_tests(void) {
         cmocka_unit_test(divergence_gradients_sum_to_zero),
         cmocka_unit_test(constant_added_to_either_side),
         cmocka_unit_test(divergences_near_agreement),
-        cmocka_unit_test(same_bits_divergences),
     };
     return cmocka_run_group_tests_name("kl_div properties", tests, NULL, NULL);
 }

@@ -228,45 +228,11 @@ static void all_classes_of_sparse_as_kl_div(void **state) {
     test_done();
 }
 
-/* Same bits: run after run, on another stream, from the caller's workspace. */
-static void check_same_bits(gpuloss_dtype dtype, int64_t classes, unsigned number, int runs,
-                            struct CUstream_st *stream) {
-    sparse_shape shape = {harness_small ? 2 : 13, classes, classes == 10 ? 4 : 33};
-    sparse_case c = sparse_case_of(dtype, shape);
-    sparse_result first, next;
-    char text[SPARSE_DESCRIPTION];
-    sparse_inputs in;
-    report r;
-    int run;
-    c.residual = sparse_residuals[number % SPARSE_RESIDUALS];
-    sparse_fill(&c, LOGITS_NORMAL, 0.8, number, &in);
-    sparse_describe(&c, "same bits", text, sizeof text);
-    r = report_on(text);
-    sparse_run(&c, &first, &r);
-    for (run = 1; run < runs && r.failures == 0; run++) {
-        c.own_workspace = run % 3 == 1;
-        c.stream = run % 4 == 2 ? stream : NULL;
-        sparse_run(&c, &next, &r);
-        sparse_same(&c, &first, &next, &r);
-        sparse_free(&next);
-    }
-    sparse_free(&first);
-    sparse_inputs_free(&in);
-    case_done(&r);
-}
-
-static void same_bits_sparse(void **state) {
-    (void)state;
-    REQUIRE_GPU();
-    test_same_bits(check_same_bits);
-}
-
 int run_kl_div_sparse_property_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_sparse_are_differences),
         cmocka_unit_test(gradients_of_sparse_add_up_to_zero),
         cmocka_unit_test(all_classes_of_sparse_as_kl_div),
-        cmocka_unit_test(same_bits_sparse),
     };
     return cmocka_run_group_tests_name("kl_div_sparse properties", tests, NULL, NULL);
 }

@@ -171,28 +171,12 @@ static void many_rows_of_blocks_of_pairs(void **state) {
     test_done();
 }
 
-static void same_bits_packed_pairs(void **state) {
-    static const int64_t classes[] = {10, 33, 256, 1000, 4112};
-    unsigned d, k;
-    (void)state;
-    REQUIRE_GPU();
-    for (d = 0; d < DTYPES; d++)
-        for (k = 0; k < sizeof classes / sizeof classes[0]; k++) {
-            kl_inputs in;
-            kl_case c = packed_case(dtypes[d], classes[k] > 600 || harness_small ? 140 : 900, classes[k],
-                                    CHOICE_FORWARD, 2, &in);
-            vary_rows(&c, &in);
-            kl_test_same_bits(c, harness_small ? 3 : 60, NULL);
-            kl_inputs_free(&in);
-        }
-    test_done();
-}
-
 int run_packed_pairs_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_of_packed_pairs), cmocka_unit_test(many_packed_pairs),
-        cmocka_unit_test(rows_of_blocks_of_pairs), cmocka_unit_test(many_rows_of_blocks_of_pairs),
-        cmocka_unit_test(same_bits_packed_pairs),
+        cmocka_unit_test(classes_of_packed_pairs),
+        cmocka_unit_test(many_packed_pairs),
+        cmocka_unit_test(rows_of_blocks_of_pairs),
+        cmocka_unit_test(many_rows_of_blocks_of_pairs),
     };
     return cmocka_run_group_tests_name("packed rows of two logits", tests, NULL, NULL);
 }
