@@ -13,18 +13,21 @@ make -s -f tests/interpreter/interpreter.mk BUILD="$build" interpreter "$build/i
     make -s -f tests/numerics/numerics.mk BUILD="$build" "$build/test_numerics" || exit 2
 
 numerics() {
-    local device=$1 multiprocessors=$2 name=$1_$2
-    shift 2
+    local name=$1 device=$2 multiprocessors=$3
+    shift 3
     PTXSIM_DEVICE=$device PTXSIM_SMS=$multiprocessors PTXSIM_COVERAGE=$out/$name.txt PTXSIM_SPEED=1 \
         GPULOSS_REQUIRE_GPU=1 GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 \
         "$build/test_numerics" --small "$@" >"$out/$name.log" 2>&1
 }
 coverage() { "$build/interpreter/coverage" ptx tests/interpreter/not_executed.txt "$@"; }
 
-numerics sm_50 1 & first=$!
-numerics sm_90 4 || fail "numerics on sm_90" "$out/sm_90_4.log"
-numerics sm_90 1 --only 'many_*' || fail "many rows on sm_90" "$out/sm_90_1.log"
+bits='same_bits*'
+numerics sm_50_1 sm_50 1 --skip "$bits" & first=$!
+numerics sm_90_4 sm_90 4 --skip "$bits" || fail "numerics on sm_90" "$out/sm_90_4.log"
+numerics sm_90_1 sm_90 1 --only 'many_*' || fail "many rows on sm_90" "$out/sm_90_1.log"
+numerics sm_90_bits sm_90 4 --only "$bits" || fail "same bits on sm_90" "$out/sm_90_bits.log"
 wait $first || fail "numerics on sm_50" "$out/sm_50_1.log"
+numerics sm_50_bits sm_50 1 --only "$bits" || fail "same bits on sm_50" "$out/sm_50_bits.log"
 grep -h '^ptxsim: .* a second$' "$out"/sm_*.log
 
 # What is short of the truth is not accepted, and the report says why.
@@ -38,6 +41,15 @@ sed '1s/$/ more/' "$out/all.txt" >"$out/bad.txt"
 reject "another text than that of ptx/" "another text was executed: $kernel," coverage "$out/bad.txt"
 sed 1d "$out/sm_90_4.txt" >"$out/bad.txt"
 reject "an instruction without a line" "do not see the same instructions: $kernel," coverage "$out/bad.txt"
+
+# reached FILE...: each kernel there is was executed.
+reached() {
+    ! comm -23 <(sed -n 's/^\.visible \.entry \([a-z0-9_]*\).*/\1/p' ptx/*.ptx | sort -u) \
+        <(awk '$3 { print $1 }' "$@" | sort -u) | sed 's/^/without a test of same bits: /' | grep .
+}
+accept "kernels with a test of same bits" reached "$out"/sm_*_bits.txt
+grep -hv "^$kernel " "$out"/sm_*_bits.txt >"$out/bad.txt"
+reject "a kernel without a test of same bits" "without a test of same bits: $kernel\$" reached "$out/bad.txt"
 
 coverage "$out"/sm_*.txt || fail "coverage"
 [ $failed = 0 ]

@@ -418,7 +418,7 @@ static void make_launch(struct launch *launch, uint32_t threads, uint32_t warps)
             w->kernel = kernel;
             w->index = n;
             w->pool = kernel->pool;
-            w->regs = must(calloc((size_t)kernel->nslots * PTXSIM_WARP, sizeof *w->regs));
+            w->regs = must(malloc((size_t)kernel->nslots * PTXSIM_WARP * sizeof *w->regs));
             w->def = must(calloc(kernel->nslots, sizeof *w->def));
             if (kernel->local_bytes) {
                 w->local = must(calloc(kernel->local_bytes, PTXSIM_WARP));

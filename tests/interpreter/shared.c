@@ -20,8 +20,13 @@ enum { PER_BLOCK = PTXSIM_WARP * 32 };
 /* What is known of those that read from other blocks since the last barrier of the cluster. */
 enum { ONE_WARP, MANY_WARPS, MANY_BLOCKS };
 
-/* Counts barriers. It never repeats within a process, so that a new block needs no cleared records. */
+/* Counts barriers. It never repeats within a process, so that a new block needs no cleared records: they are kept, for each
+ * rank in a cluster. */
 static uint32_t now;
+static struct {
+    struct shared_cell *cells;
+    uint32_t count;
+} pool[PTXSIM_CLUSTER_MAX];
 
 int ptxsim_shared_new(struct cta *cta, uint32_t bytes) {
     cta->shared_bytes = bytes;
@@ -29,7 +34,12 @@ int ptxsim_shared_new(struct cta *cta, uint32_t bytes) {
         return E_OK;
     cta->shared = malloc(bytes);
     cta->shared_init = malloc(bytes);
-    cta->cells = calloc(bytes, sizeof *cta->cells);
+    if (pool[cta->rank].count < bytes) {
+        free(pool[cta->rank].cells);
+        pool[cta->rank].cells = calloc(bytes, sizeof *cta->cells);
+        pool[cta->rank].count = bytes;
+    }
+    cta->cells = pool[cta->rank].cells;
     return cta->shared && cta->shared_init && cta->cells ? E_OK : E_OUT_OF_MEMORY;
 }
 
@@ -52,7 +62,6 @@ void ptxsim_shared_cluster_barrier(struct cta *cta) {
 void ptxsim_shared_free(struct cta *cta) {
     free(cta->shared);
     free(cta->shared_init);
-    free(cta->cells);
 }
 
 static _Noreturn void race(struct warp *w, const struct insn *i, int lane, uint32_t offset, const char *mine,

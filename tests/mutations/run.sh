@@ -42,7 +42,7 @@ line_of() {
 
 # run_with FOLDER TESTS: the tests, with the kernels of the folder in the place of the embedded ones.
 run_with() {
-    PTXSIM_REPLACE=$1 PTXSIM_DEVICE=sm_90 GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 GPULOSS_REQUIRE_GPU=1 \
+    PTXSIM_REPLACE=$1 PTXSIM_DEVICE=sm_90 PTXSIM_SEED=1 GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 GPULOSS_REQUIRE_GPU=1 \
         timeout 600 "$build/test_numerics" --small --stop --only "$2" >"$1/log" 2>&1
     echo $? >"$1/status"
 }
@@ -67,8 +67,8 @@ while IFS='|' read -r name module where change tests reason; do
         rm -f "$faulty"
     fi
 done <"$out/mutations"
-# That the tests accept what is sound is seen by the coverage, on the same device: here, that putting kernels in the place
-# of others changes nothing.
+# That the tests accept what is sound, on the same device with the same seed, is seen elsewhere: here, that putting kernels
+# in the place of others changes nothing.
 jobs+=("$out/sound" "$(head -1 "$out/mutations" | cut -d'|' -f5)")
 printf '%s\0' "${jobs[@]}" | xargs -0 -n 2 -P "$(nproc)" bash -c 'run_with "$0" "$1"'
 
