@@ -41,9 +41,11 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
 
 /* False where the named model does not exist: the machine then has no device. */
 bool ptxsim_device_init(void) {
+#if defined(__GLIBC__)
     /* Every launch takes much the same memory, which is not to come anew from the system each time. */
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
+#endif
     const char *name = getenv("PTXSIM_DEVICE");
     const struct device *model = NULL;
     if (!name || !*name)

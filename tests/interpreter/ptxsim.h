@@ -476,7 +476,11 @@ uint32_t ptxsim_driver_isa(void);
 /* memory.c: the shadow has one byte for each byte of device memory. */
 enum { SH_OPEN = 1, SH_INIT = 2, SH_CONST = 4, SH_READ = 8 /* by a copy under way */ };
 #define PTXSIM_DEVICE_BASE 0x700000000000ull
+#if defined(_WIN32) /* where memory is not had for nothing */
+#define PTXSIM_DEVICE_SPAN (1ull << 31)
+#else
 #define PTXSIM_DEVICE_SPAN (1ull << 36)
+#endif
 #define PTXSIM_LOCAL_GENERIC 0x6d0000000000ull
 #define PTXSIM_SHARED_GENERIC 0x6e0000000000ull
 #define PTXSIM_PARAM_GENERIC 0x6c0000000000ull
