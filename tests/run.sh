@@ -48,11 +48,11 @@ suite 'negative cases' bash tests/bad/run.sh
 suite 'references' "$BUILD/test_reference"
 suite 'comparison helpers' "$BUILD/test_harness"
 suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"
-printf '%s\n' 'sm_70 0 *' 'sm_120 0 *' 'sm_90 1 *' | xargs -P "$(nproc)" -L 1 bash -c 'numerics_on "$0" "$1" "$2"' &
+printf '%s\n' 'sm_70 0 *every*' 'sm_120 0 *' 'sm_90 1 *' | xargs -P "$(nproc)" -L 1 bash -c 'numerics_on "$0" "$1" "$2"' &
 suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
 grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
 wait
-suite 'numerics interpreted sm_70' result_of numerics_sm_70_0
+suite 'numerics interpreted sm_70, some' result_of numerics_sm_70_0
 suite 'numerics interpreted sm_120' result_of numerics_sm_120_0
 suite 'numerics interpreted, shuffled' result_of numerics_sm_90_1
 aside platforms bash tests/platforms/run.sh &
