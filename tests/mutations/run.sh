@@ -42,7 +42,8 @@ line_of() {
 
 # run_with FOLDER TESTS: the tests, with the kernels of the folder in the place of the embedded ones.
 run_with() {
-    PTXSIM_REPLACE=$1 PTXSIM_DEVICE=sm_90 PTXSIM_SEED=1 GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 GPULOSS_REQUIRE_GPU=1 \
+    PTXSIM_REPLACE=$1 PTXSIM_DEVICE=sm_90 PTXSIM_SEED=1 \
+        GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 GPULOSS_REQUIRE_GPU=1 \
         timeout 600 "$build/test_numerics" --small --stop --only "$2" >"$1/log" 2>&1
     echo $? >"$1/status"
 }
