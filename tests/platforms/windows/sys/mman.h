@@ -1,6 +1,6 @@
 /* As much of mmap as the interpreter of the tests needs, for Windows: memory of its own, in whole mappings. */
-#ifndef TESTS_WINDOWS_SYS_MMAN_H
-#define TESTS_WINDOWS_SYS_MMAN_H
+#ifndef TESTS_PLATFORMS_WINDOWS_SYS_MMAN_H
+#define TESTS_PLATFORMS_WINDOWS_SYS_MMAN_H
 
 #include <string.h>
 #include <windows.h>
