@@ -15,8 +15,8 @@
 #include "rows.cuh"
 #include "softmax.cuh"
 
-/* K pairs of vectors at a time. */
-template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl_div> {
+/* K pairs of vectors at a time; kLossOnly: for calls that want no gradient. */
+template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typename E::Number, gpulossi_kl_div> {
     typedef E Element;
     typedef typename E::Number Number;
     typedef Number N;
@@ -103,7 +103,10 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     }
     /* Whether the row takes a second pass. */
     __device__ __forceinline__ bool writes(const Row &r) const {
-        return p.rows.grad != 0 || !r.known;
+        return wants_gradient() || !r.known;
+    }
+    __device__ __forceinline__ bool wants_gradient() const {
+        return !kLossOnly && p.rows.grad != 0;
     }
 
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
@@ -235,7 +238,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             r.inverse *= of_input;
             r.ratio *= fma(of_target - of_input, N(2) - of_input, N(1));
         }
-        if (p.rows.grad) {
+        if (wants_gradient()) {
             double scale = grad_scale();
             if (p.row_weights | p.rows.grad_loss_rows | p.labels) {
                 bool is_out = out(r.row);
@@ -350,7 +353,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         } else {
             N more = terms(r, own, of_target, q);
             sum += (double)more;
-            if (p.rows.grad == 0)
+            if (!wants_gradient())
                 return;
         }
         N scale = r.inverse * r.scale;
@@ -363,7 +366,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     /* The same of all that a thread holds at a time, which are whole vectors. False where it takes more than that. */
     template <class Held>
     __device__ __forceinline__ bool work_held(const Cut<E> &cut, const Row &r, int at, const Held &held) const {
-        if (!r.known || !cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
+        if (kLossOnly || !r.known || !cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = gradient_at(cut, r, at);
         Below<N> input(r.input_top, inverse_temperature), target(r.target_top, inverse_temperature);

@@ -58,7 +58,7 @@ template <int warps> class LateSum {
  * divergence then, and else what makes it of that sum. finish() gets it. writes() is asked of each row. A whole step in the
  * ring goes to enter_held(), add_held() and work_held() first, which take it in a straight line, or say that it is not for
  * them. add_held() may write over it: then the loss says that the row is `spoiled`, and what is for others is read again. */
-template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class PairsRing {
+template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kStreams = false> class PairsRing {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
@@ -104,13 +104,13 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         keep(slots);
         if (lane() == 0) {
             Seldom &own = seldom();
-            own.queue =
-                Ahead(p.rows.scratch, p.rows.rows, cluster.number, cluster.count, 2 * held() <= kPlaces ? 3 : 2, 0);
+            own.queue = Ahead(p.rows.scratch, p.rows.rows, cluster.number, cluster.count,
+                              !kStreams && 2 * held() <= kPlaces ? 3 : 2, 0);
             own.done = own.summed = own.freed = 0;
             own.used = own.next = own.visit = 0;
             own.warps = (int)cluster.size * kWarps;
             own.warp = (int)cluster.warp();
-            own.steps = max(held(), steps_of(p, own.warps));
+            own.steps = max(kStreams ? 0 : held(), steps_of(p, own.warps));
             own.plain = is_plain(p);
             own.packed = p.input_stride == p.rows.classes && p.target_stride == p.rows.classes &&
                          p.rows.grad != p.input && p.rows.grad != p.target;
@@ -120,9 +120,13 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         }
         __syncwarp();
     }
-    /* Those of a row that stay in the ring. */
+    /* The steps of a row that come to the ring, ... */
     __device__ __forceinline__ int held() const {
-        return (int)(p.rows.slots * GPULOSSI_BLOCK / (kThreads * K * kTimes));
+        return kStreams ? seldom().steps : (int)(p.rows.slots * GPULOSSI_BLOCK / (kThreads * K * kTimes));
+    }
+    /* ... and those that stay there. */
+    __device__ __forceinline__ int kept() const {
+        return kStreams ? 0 : held();
     }
     DEVICE int steps_of(const Params &p, int warps) {
         int64_t most =
@@ -302,7 +306,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         Part part;
         part.first = vector(step);
         part.at = part.first + lane();
-        part.held = step < held();
+        part.held = step < kept();
         part.slot = slot(place(step - freed), lane());
         return part;
     }
@@ -371,24 +375,49 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         }
     };
 
-    __device__ __forceinline__ void reduce(const Cut<E> &cut, const Row &r, typename Loss::State &state) const {
-        Vector<E> x[K][A];
+    __device__ __forceinline__ void reduce(const Cut<E> &cut, const Row &r, typename Loss::State &state) {
 #pragma unroll 1
         for (int step = 0; step < seldom().steps; step++) {
-            Part part = part_of(step, 0);
-            if (part.held) {
-                wait(step);
-                if (!seldom().plain && !all_whole(cut, part) && copies_ends(cut, r.row))
-                    clear_ends(cut, part.first, place(step));
-                if (all_whole(cut, part) && loss.enter_held(state, Held{part.slot}))
-                    continue;
-            }
-#pragma unroll 1
-            for (int i = 0; i < kTimes && part.first < cut.vectors; i++, part.advance()) {
-                take<kRead_again>(cut, r.row, part, x);
-                loss.enter(r, state, cut, part.at, kLanes, x);
-            }
+            reduce_step(cut, r, step, kStreams ? step : 0, state);
+            if (kStreams)
+                pass_on(r.row, step + kPlaces);
         }
+    }
+    __device__ __forceinline__ void reduce_step(const Cut<E> &cut, const Row &r, int step, int freed,
+                                                typename Loss::State &state) const {
+        Vector<E> x[K][A];
+        Part part = part_of(step, freed);
+        part.held = kStreams || part.held;
+        if (part.held) {
+            wait(step - freed);
+            if (!seldom().plain && !all_whole(cut, part) && copies_ends(cut, r.row))
+                clear_ends(cut, part.first, place(step - freed));
+            if (all_whole(cut, part) && loss.enter_held(state, Held{part.slot}))
+                return;
+        }
+#pragma unroll 1
+        for (int i = 0; i < kTimes && part.first < cut.vectors; i++, part.advance()) {
+            take<kRead_again>(cut, r.row, part, x);
+            loss.enter(r, state, cut, part.at, kLanes, x);
+        }
+    }
+    /* Asks for a step of this row in the place of one that is done with, and past its end for one of the next. Where nothing
+     * but copies is to be done, what a warp knows of the ring changes little: it is as full as before. */
+    __device__ __forceinline__ void pass_on(int64_t row, int step) {
+        Seldom &own = seldom();
+        if (!(own.plain && step < own.steps)) {
+            free();
+            ask();
+            return;
+        }
+        __syncwarp();
+        request_plain(row, vector(step), place(0));
+        if (lane() == 0) {
+            own.freed++;
+            if (step + 1 == own.steps)
+                own.next = 1, own.visit = 0;
+        }
+        __syncwarp();
     }
     /* From the end: what was read last is still in the cache. */
     template <class Sums> __device__ __forceinline__ void add(const Cut<E> &cut, Row &r, Sums &sums) const {
@@ -410,7 +439,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
     __device__ __forceinline__ double write(const Cut<E> &cut, const Row &r) {
         Vector<E> x[K][A];
         double sum = 0;
-        int steps = seldom().steps, read = steps - held();
+        int steps = seldom().steps, read = steps - kept();
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
             Part part = part_of(i < read ? steps - 1 - i : i - read, max(i - read, 0));
@@ -489,7 +518,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
                 sum = write(cut, r);
             } else {
 #pragma unroll 1
-                for (int i = 0; i < held(); i++)
+                for (int i = 0; i < kept(); i++)
                     free();
             }
             uint32_t number = seldom().done - 1;

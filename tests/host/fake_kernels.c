@@ -35,8 +35,8 @@ static int driver_of(const char *ptx) {
 
 int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values) {
     int code = fake_begin("cuModuleLoadDataEx", NEEDS_CONTEXT);
-    static const char *const rows[] = {"_clustered_", "_kept_", "_ring_", "_packed_", "_logits_block_rows_", NULL};
-    static const char *const clusters[] = {"_clustered_", "_kept_", "_logits_block_rows_", NULL};
+    static const char *const clusters[] = {"_clustered_", "_kept_", "_logits_block_rows_", "_logits_streamed_", NULL};
+    static const char *const rows[] = {"_ring_", "_packed_", NULL};
     const char *ptx = (const char *)image, *entry = strstr(ptx, ".entry ");
     const char *line = strstr(ptx, ".target sm_");
     const int target = line != NULL ? atoi(line + 11) : 0;
@@ -73,8 +73,8 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     made->waits = has_instruction(ptx, "griddepcontrol.wait;");
     made->shared_bytes_allowed = 48 * 1024;
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
-    made->keeps_rows = has_part(made->entry, rows);
     made->for_clusters = has_part(made->entry, clusters);
+    made->keeps_rows = made->for_clusters || has_part(made->entry, rows);
     made->is_new = made->keeps_rows || strstr(made->entry, "_block_rows_") != NULL;
     *module = made;
     fake.modules++;
@@ -226,7 +226,8 @@ static int is_dependent(const char *symbol, const fake_module *module, const fak
 }
 
 unsigned fake_threads_of(const char *entry) {
-    static const char *const smaller[] = {"_distances_clustered_", "_logits_packed_", "_logits_block_rows_", NULL};
+    static const char *const smaller[] = {"_distances_clustered_", "_logits_packed_", "_logits_block_rows_",
+                                          "_logits_streamed_", NULL};
     return strstr(entry, "_kept_") != NULL ? 608 : has_part(entry, smaller) ? 128 : 256;
 }
 

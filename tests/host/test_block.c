@@ -24,7 +24,8 @@ static const char *module_name(int module) {
 static const char *version_of(int module) {
     const int target = gpulossi_target_of(module);
     if (strstr(module_name(module), "_kept_") != NULL || strstr(module_name(module), "_clustered_") != NULL ||
-        strstr(module_name(module), "_logits_block_rows_") != NULL)
+        strstr(module_name(module), "_logits_block_rows_") != NULL ||
+        strstr(module_name(module), "_logits_streamed_") != NULL)
         return "8.1";
     return target == GPULOSSI_CLUSTER_GPU ? "8.0" : target == 80 ? "7.0" : "6.0";
 }

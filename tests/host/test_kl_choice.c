@@ -119,9 +119,9 @@ static void options_leave_the_plain_kernels(void **state) {
     gpuloss_destroy(context);
 }
 
-/* `gaps`: the kernel where rows are not one stretch of memory, or do not begin on 16 bytes. */
+/* `gaps`: the kernel where rows are not one stretch of memory, or do not begin on 16 bytes; `losses`: without a gradient. */
 static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const char *logits, const char *gaps,
-                                         const char *distances) {
+                                         const char *losses, const char *distances) {
     gpuloss_kl_div_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     TAKES((void)0, logits, 0);
@@ -151,8 +151,8 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES(d.input = (const char *)d.input + 8, gaps, 0);
     TAKES(d.target = (const char *)d.target + 8, gaps, 0);
     TAKES(d.grad_input = (char *)d.grad_input + 8, gaps, 0);
-    TAKES(d.grad_input = NULL, logits, 0);
-    TAKES((d.grad_input = NULL, d.grad_input_stride = d.classes + 3), logits, 0);
+    TAKES(d.grad_input = NULL, losses, 0);
+    TAKES((d.grad_input = NULL, d.grad_input_stride = d.classes + 3), losses, 0);
     base.divergence = GPULOSS_REVERSE_KL;
     TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
     TAKES(d.target_dtype = other, "options", 0);
@@ -174,33 +174,47 @@ static void logits_of_both_sides(void **state) {
         const char *distances = every_dtype[t].dtype == GPULOSS_F64 ? "options" : "distances_clustered";
         const char *packed = d.dtype == GPULOSS_F64 ? "logits" : "logits_packed";
         const char *clustered = d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered";
-        every_option_of_logits_alone(&d, packed, "logits", distances);
+        const char *streamed = d.dtype == GPULOSS_F64 ? "logits" : "logits_streamed";
+        every_option_of_logits_alone(&d, packed, "logits", packed, distances);
         d.classes = 100000;
-        every_option_of_logits_alone(&d, clustered, clustered, distances);
+        every_option_of_logits_alone(&d, clustered, clustered, streamed, distances);
         d.classes = 100;
-        every_option_of_logits_alone(&d, packed, "logits", "options");
+        every_option_of_logits_alone(&d, packed, "logits", packed, "options");
     }
     gpuloss_destroy(context);
 }
 
-/* Rows of the input that have so many vectors: in one stretch of memory, beside others with gaps, or beginning anywhere. */
-static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char *stretch, const char *name, int line) {
-    const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
-    d.classes = vectors * width;
+static int64_t vectors_of_logits(int64_t vectors, gpuloss_dtype dtype) {
+    return vectors * (16 / every_dtype[dtype - GPULOSS_F32].bytes);
+}
+
+/* Rows of the input that have so many vectors: in one stretch of memory, or beside others with gaps. */
+static void expect_gradients_of(int64_t vectors, gpuloss_kl_div_desc d, const char *stretch, const char *name,
+                                int line) {
+    d.classes = vectors_of_logits(vectors, d.dtype);
     expect_kernel(&d, stretch, line);
     d.target_stride = d.grad_input_stride = d.classes + 1;
     expect_kernel(&d, name, line);
+}
+/* The losses alone, of such rows with gaps, and of rows that begin anywhere. */
+static void expect_losses_of(int64_t vectors, gpuloss_kl_div_desc d, const char *name, int line) {
+    d.classes = vectors_of_logits(vectors, d.dtype);
+    d.target_stride = d.classes + 1;
     d.grad_input = NULL;
-    d.grad_input_stride = 0;
     expect_kernel(&d, name, line);
     d.input_stride = d.classes + 1;
-    d.classes -= 2 * width - 2;
+    d.classes -= 2 * vectors_of_logits(1, d.dtype) - 2;
     expect_kernel(&d, name, line);
 }
+static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char *stretch, const char *name, int line) {
+    expect_gradients_of(vectors, d, stretch, name, line);
+    expect_losses_of(vectors, d, name, line);
+}
 
-/* Both arrays count, whether or not there is a gradient; a block has a row to itself, unless there are few. */
+/* Both arrays count, whether or not there is a gradient; a block has a row to itself, unless there are few. Rows for which
+ * it has no room go through it where only losses are asked for, unless they are fewer than one for four multiprocessors. */
 static void long_rows_of_logits(void **state) {
-    static const int64_t rows[] = {1, 131, 132, 1000};
+    static const int64_t rows[] = {1, 32, 33, 131, 132, 1000};
     size_t t, r;
     (void)state;
     context = new_context();
@@ -218,7 +232,8 @@ static void long_rows_of_logits(void **state) {
                 expect_logits_of(512, d, "logits_packed", block, __LINE__);
                 expect_logits_of(513, d, block, block, __LINE__);
                 expect_logits_of(1024, d, block, block, __LINE__);
-                expect_logits_of(1025, d, "logits_clustered", "logits_clustered", __LINE__);
+                expect_gradients_of(1025, d, "logits_clustered", "logits_clustered", __LINE__);
+                expect_losses_of(1025, d, rows[r] < 33 ? "logits_clustered" : "logits_streamed", __LINE__);
             } else {
                 expect_logits_of(256, d, "logits", "logits", __LINE__);
                 expect_logits_of(5130, d, "logits", "logits", __LINE__);
