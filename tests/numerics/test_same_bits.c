@@ -165,18 +165,18 @@ static void same_bits_of_kl_div(void **state) {
 }
 
 static void check_divergence(gpuloss_dtype dtype, const row_shape *shape, unsigned choice, stride_kind stride,
-                             unsigned number) {
+                             bool writes, unsigned number) {
     divergence_shape of_rows = {rows_of(shape), classes_of(shape, dtype)};
     kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, of_rows, KL_KIND_PAIRS - 1, choice);
     kl_inputs in =
         divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_TEMPERATURE | (number % 2 ? KL_WITH_LABELS : 0u), number);
-    c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD;
+    c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | (writes ? KL_OUT_GRAD : 0u);
     c.input_stride = stride;
     check_kl_div(c);
     kl_inputs_free(&in);
 }
 
-/* Forward KL of two logits, and the distances between them. */
+/* Forward KL of two logits, and the distances between them; and losses of long rows alone. */
 static void same_bits_of_two_logits(void **state) {
     static const struct {
         row_shape shape;
@@ -188,12 +188,16 @@ static void same_bits_of_two_logits(void **state) {
         {{5, 60, 2050, 0}, CHOICE_FORWARD, STRIDE_PACKED},    {{2, 8, 4100, 0}, CHOICE_FORWARD, STRIDE_PACKED},
         {{9, 1500, 0, 150}, CHOICE_FORWARD, STRIDE_ONE_MORE}, {{5, 60, 2050, 0}, CHOICE_JS_HALF, STRIDE_PACKED},
         {{2, 8, 2050, 1}, CHOICE_TV, STRIDE_ONE_MORE}};
+    static const row_shape losses[] = {{9, 900, 1030, 0}, {5, 60, 2050, 1}};
     unsigned d, k;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < DTYPE_COUNT; d++)
+    for (d = 0; d < DTYPE_COUNT; d++) {
         for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
-            check_divergence(all_dtypes[d], &kinds[k].shape, kinds[k].choice, kinds[k].stride, k);
+            check_divergence(all_dtypes[d], &kinds[k].shape, kinds[k].choice, kinds[k].stride, true, k);
+        for (k = 0; k < sizeof losses / sizeof losses[0]; k++)
+            check_divergence(all_dtypes[d], &losses[k], CHOICE_FORWARD, STRIDE_PACKED, false, k);
+    }
     test_done();
 }
 
