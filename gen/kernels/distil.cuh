@@ -78,6 +78,8 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
     /* All threads of the block call. */
     __device__ __forceinline__ explicit Distil(const Params &p)
         : Base(p), inverse_temperature((N)p.inverse_temperature) {
+        if (kLossOnly)
+            return;
         if (threadIdx.x == 0)
             grad_scale() = this->scale_of_all() * p.inverse_temperature * p.factor;
         __syncthreads();

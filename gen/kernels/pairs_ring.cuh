@@ -306,7 +306,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         Part part;
         part.first = vector(step);
         part.at = part.first + lane();
-        part.held = step < kept();
+        part.held = !kStreams && step < held();
         part.slot = slot(place(step - freed), lane());
         return part;
     }
@@ -387,7 +387,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
                                                 typename Loss::State &state) const {
         Vector<E> x[K][A];
         Part part = part_of(step, freed);
-        part.held = kStreams || part.held;
+        part.held |= kStreams;
         if (part.held) {
             wait(step - freed);
             if (!seldom().plain && !all_whole(cut, part) && copies_ends(cut, r.row))

@@ -397,38 +397,6 @@ static void two_logits_far_apart(void **state) {
     test_done();
 }
 
-/* Losses of rows that are longer than the ring of a cluster, and are not kept there: by turns as they are, near each other,
- * so that the row is read again, and with classes that have no mass. */
-static void losses_of_long_rows(void **state) {
-    static const struct {
-        int64_t vectors, more;
-        stride_kind stride;
-    } shapes[] = {{2500, 0, STRIDE_PACKED}, {2500, 3, STRIDE_PACKED}, {3100, 1, STRIDE_ONE_MORE}};
-    unsigned d, k;
-    (void)state;
-    REQUIRE_GPU();
-    for (d = 0; d < DTYPE_COUNT; d++)
-        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
-            int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d])), row, i;
-            kl_case c =
-                logits_case(all_dtypes[d], harness_small ? 27 : 900, shapes[k].vectors * width + shapes[k].more, 0);
-            kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, k == 1 ? KL_WITH_TEMPERATURE : 0, k);
-            for (row = 0; row < c.rows; row++)
-                for (i = 0; i < c.classes; i++) {
-                    double *x = in.input + row * c.classes + i, *t = in.target + row * c.classes + i;
-                    if (row % 4 == 1)
-                        *x = dtype_round(c.dtype, *t + 0.01 * (double)(i % 7));
-                    else if (row % 4 == 3 && i % 3 == 1)
-                        *t = -inf, *x = i % 2 ? -inf : *x;
-                }
-            c.input_stride = shapes[k].stride;
-            c.outputs = k == 2 ? KL_OUT_LOSS : KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
-            kl_test(&c, "losses of long rows");
-            kl_inputs_free(&in);
-        }
-    test_done();
-}
-
 int run_kl_div_logits_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lengths_of_two_logits),        cmocka_unit_test(groups_of_two_logits),
@@ -437,7 +405,6 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(corners_of_two_logits),        cmocka_unit_test(no_rows_of_two_logits),
         cmocka_unit_test(kinds_of_two_logits),          cmocka_unit_test(two_logits_that_agree),
         cmocka_unit_test(two_logits_that_nearly_agree), cmocka_unit_test(two_logits_far_apart),
-        cmocka_unit_test(losses_of_long_rows),
     };
     return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Forward KL of two arrays of logits whose rows are short: GPUs that copy stretches of memory by themselves have a kernel
- * for many of them at a time, where they lie in memory without a gap, and one for longer rows of which a block has each. */
+ * for many of them at a time, where they lie in memory without a gap, and one for longer rows of which a block has each.
+ * Of rows that are longer still the losses alone have a kernel that does not keep them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -171,12 +172,60 @@ static void many_rows_of_blocks_of_pairs(void **state) {
     test_done();
 }
 
+/* Losses alone, of rows that are not kept. The weights are NULL, or take the place of what varies. */
+static void check_losses(gpuloss_dtype dtype, int64_t rows, int64_t classes, stride_kind stride, const double *weights,
+                         unsigned number) {
+    kl_inputs in;
+    kl_case c = packed_case(dtype, rows, classes, CHOICE_FORWARD, number, &in);
+    c.outputs = number % 2 ? KL_OUT_LOSS : KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
+    c.in_place = false;
+    c.input_stride = stride;
+    if (weights)
+        c.row_weights = weights;
+    else
+        vary_rows(&c, &in);
+    kl_test(&c, "losses of long rows");
+    kl_inputs_free(&in);
+}
+
+static void losses_of_long_rows(void **state) {
+    static const struct {
+        int64_t vectors, more;
+        stride_kind stride;
+    } shapes[] = {{1100, 0, STRIDE_PACKED}, {1600, 3, STRIDE_PACKED}, {1300, 1, STRIDE_ONE_MORE}};
+    unsigned d, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            check_losses(dtypes[d], harness_small ? 36 : 900,
+                         shapes[k].vectors * (int64_t)(16 / dtype_size(dtypes[d])) + shapes[k].more, shapes[k].stride,
+                         NULL, number++);
+    test_done();
+}
+
+/* So many that on a small GPU a cluster has more of them than the lanes that finish them. */
+static void many_losses_of_long_rows(void **state) {
+    const int64_t rows = 230;
+    double *weights;
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    weights = far_weights(rows);
+    for (d = 0; d < DTYPES; d++) {
+        const int64_t classes = 1025 * (int64_t)(16 / dtype_size(dtypes[d]));
+        check_losses(dtypes[d], rows, classes, STRIDE_PACKED, NULL, d);
+        check_losses(dtypes[d], rows, classes, STRIDE_PACKED, weights, d + 3);
+    }
+    free(weights);
+    test_done();
+}
+
 int run_packed_pairs_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_of_packed_pairs),
-        cmocka_unit_test(many_packed_pairs),
-        cmocka_unit_test(rows_of_blocks_of_pairs),
-        cmocka_unit_test(many_rows_of_blocks_of_pairs),
+        cmocka_unit_test(classes_of_packed_pairs), cmocka_unit_test(many_packed_pairs),
+        cmocka_unit_test(rows_of_blocks_of_pairs), cmocka_unit_test(many_rows_of_blocks_of_pairs),
+        cmocka_unit_test(losses_of_long_rows),     cmocka_unit_test(many_losses_of_long_rows),
     };
     return cmocka_run_group_tests_name("packed rows of two logits", tests, NULL, NULL);
 }
