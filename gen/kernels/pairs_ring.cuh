@@ -1,7 +1,8 @@
 /* The schedule for losses of two arrays that need the state of a whole row before anything else of it. A row stays in the
  * shared memory of a cluster of blocks: it is read once and written once. As for cross-entropy (see ring.cuh), each warp
  * has a ring of slots that it asks for its parts of the rows by itself; the ring has room for more than a row, so that
- * the next one is on its way while this one is reduced and folded. */
+ * the next one is on its way while this one is reduced and folded. Where only losses are wanted, rows may also just go
+ * through the ring. */
 #ifndef GPULOSSI_PAIRS_RING_CUH
 #define GPULOSSI_PAIRS_RING_CUH
 
@@ -57,7 +58,10 @@ template <int warps> class LateSum {
  * says so. Another may add one up when it writes the gradient, by work(): unless the row is `known`, whose factor_of() is the
  * divergence then, and else what makes it of that sum. finish() gets it. writes() is asked of each row. A whole step in the
  * ring goes to enter_held(), add_held() and work_held() first, which take it in a straight line, or say that it is not for
- * them. add_held() may write over it: then the loss says that the row is `spoiled`, and what is for others is read again. */
+ * them. add_held() may write over it: then the loss says that the row is `spoiled`, and what is for others is read again.
+ *
+ * With kStreams, which a loss of kSums can't have, nothing is kept: each step that is reduced makes room for the next one, and
+ * a row that writes() is read again for that. */
 template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kStreams = false> class PairsRing {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
