@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { MOST_CANDIDATES = 48, SLOWER = 3, NARROWEST = 32 };
+enum { MOST_CANDIDATES = 64, SLOWER = 3, NARROWEST = 32 };
 #define MARGIN 1.03
 #define TOLERANCE 1e-5
 
@@ -117,7 +117,7 @@ static int list_kl_div(int cell) {
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
         if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours))
             add("streamed", gpulossi_module(GPULOSSI_MODULE_kl_div_logits_f32, d.dtype), group, d.rows);
-    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype) &&
+    if (plan.clustered &&
         list_clusters("block_rows", GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype, GPULOSSI_SLOTS / 4))
         return 1;
     if (d.grad_input == NULL &&
