@@ -120,7 +120,7 @@ static int list_kl_div(int cell) {
     if (plan.clustered &&
         list_clusters("block_rows", GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype, GPULOSSI_SLOTS / 4))
         return 1;
-    if (d.grad_input == NULL &&
+    if (plan.clustered && d.grad_input == NULL &&
         list_clusters("through", GPULOSSI_MODULE_kl_div_logits_streamed_f32, d.dtype, GPULOSSI_SLOTS / 2))
         return 1;
     return list_clusters("clustered", GPULOSSI_MODULE_kl_div_logits_clustered_f32, d.dtype, GPULOSSI_SLOTS / 2);

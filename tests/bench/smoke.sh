@@ -97,7 +97,7 @@ check_schedules() {
             first = /loss \+ gradient/ ? 8 : 6
             star = $NF == "*"
             if (NF != first + 3 + star) fail("not all columns")
-            if ($first !~ /^(held|streamed|short_rows|packed|block_rows|ring|clustered)$/) fail("no such schedule: " $first)
+            if ($first !~ /^(held|streamed|short_rows|packed|block_rows|ring|clustered|through)$/) fail("no such schedule: " $first)
             if ($(first + 1) !~ /^([1-9]|1[0-6]|32|64|128|256|512)$/) fail("no such size: " $(first + 1))
             above_zero($(first + 2))
             number($(first + 3))

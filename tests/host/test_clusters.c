@@ -116,6 +116,7 @@ static void losses_are_not_kept(void **state) {
     } cases[] = {{4000, 1025, 396, 1, 12}, {4000, 8000, 198, 2, 32},    {400, 8000, 96, 4, 16},
                  {100, 8000, 100, 3, 24},  {1024, 32768, 96, 4, 64},    {405, 8000, 96, 4, 16},
                  {33, 65536, 33, 11, 48},  {4000, 1 << 20, 66, 6, 1368}};
+    gpuloss_kl_div_desc kept;
     unsigned i;
     (void)state;
     context = new_context();
@@ -128,10 +129,12 @@ static void losses_are_not_kept(void **state) {
         d.classes *= 2;
         expect_kl_div(&d, "gpuloss_kl_div_logits_streamed_bf16", cases[i].clusters, cases[i].size, cases[i].slots,
                       __LINE__);
-        d.divergence = GPULOSS_REVERSE_KL;
-        expect_ok(gpuloss_kl_div(context, &d, NULL));
-        assert_string_equal(last_launch()->entry, "gpuloss_kl_div_distances_clustered_bf16");
     }
+    kept = pairs_of(4000, 8000);
+    expect_kl_div(&kept, "gpuloss_kl_div_logits_clustered_f32", 96, 4, 8, __LINE__);
+    kept.divergence = GPULOSS_REVERSE_KL;
+    kept.grad_input = NULL;
+    expect_kl_div(&kept, "gpuloss_kl_div_distances_clustered_f32", 96, 4, 8, __LINE__);
     gpuloss_destroy(context);
 }
 
