@@ -60,8 +60,8 @@ template <int warps> class LateSum {
  * ring goes to enter_held(), add_held() and work_held() first, which take it in a straight line, or say that it is not for
  * them. add_held() may write over it: then the loss says that the row is `spoiled`, and what is for others is read again.
  *
- * With kStreams, which a loss of kSums can't have, nothing is kept: each step that is reduced makes room for the next one, and
- * a row that writes() is read again for that. */
+ * With kStreams nothing is kept: each step that is reduced makes room for the next one, and a row that writes() is read again
+ * for that. */
 template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kStreams = false> class PairsRing {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
@@ -79,6 +79,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         kPlace = Loss::kKept * kChunk, /* vectors of one */
         kWarps = kThreads / kLanes
     };
+    static_assert(!(kStreams && Loss::kSums), "what is added up afterwards has to be kept");
     const Params &p;
     Loss loss;
     Cluster cluster;

@@ -120,6 +120,8 @@ int fake_leaks(void);
 int fake_live_modules(void);
 /* The threads of a block of the kernel of that name, where clusters or rows in shared memory decide them; else 256. */
 unsigned fake_threads_of(const char *entry);
+/* Whether the kernel of that name is one for clusters of blocks. */
+int fake_is_for_clusters(const char *entry);
 /* The library's host memory. */
 void *fake_malloc(size_t bytes);
 void fake_free(void *pointer);

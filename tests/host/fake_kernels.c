@@ -35,7 +35,6 @@ static int driver_of(const char *ptx) {
 
 int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values) {
     int code = fake_begin("cuModuleLoadDataEx", NEEDS_CONTEXT);
-    static const char *const clusters[] = {"_clustered_", "_kept_", "_logits_block_rows_", "_logits_streamed_", NULL};
     static const char *const rows[] = {"_ring_", "_packed_", NULL};
     const char *ptx = (const char *)image, *entry = strstr(ptx, ".entry ");
     const char *line = strstr(ptx, ".target sm_");
@@ -73,7 +72,7 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     made->waits = has_instruction(ptx, "griddepcontrol.wait;");
     made->shared_bytes_allowed = 48 * 1024;
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
-    made->for_clusters = has_part(made->entry, clusters);
+    made->for_clusters = fake_is_for_clusters(made->entry);
     made->keeps_rows = made->for_clusters || has_part(made->entry, rows);
     made->is_new = made->keeps_rows || strstr(made->entry, "_block_rows_") != NULL;
     *module = made;
@@ -223,6 +222,11 @@ static int is_dependent(const char *symbol, const fake_module *module, const fak
         fake_violate("%s of %s, dependent on %d.%d with driver %d", symbol, module->entry, fake.major, fake.minor,
                      fake.driver_version);
     return 1;
+}
+
+int fake_is_for_clusters(const char *entry) {
+    static const char *const parts[] = {"_clustered_", "_kept_", "_logits_block_rows_", "_logits_streamed_", NULL};
+    return has_part(entry, parts);
 }
 
 unsigned fake_threads_of(const char *entry) {

@@ -184,26 +184,26 @@ static void logits_of_both_sides(void **state) {
     gpuloss_destroy(context);
 }
 
-static int64_t vectors_of_logits(int64_t vectors, gpuloss_dtype dtype) {
+static int64_t classes_of_vectors(int64_t vectors, gpuloss_dtype dtype) {
     return vectors * (16 / every_dtype[dtype - GPULOSS_F32].bytes);
 }
 
 /* Rows of the input that have so many vectors: in one stretch of memory, or beside others with gaps. */
 static void expect_gradients_of(int64_t vectors, gpuloss_kl_div_desc d, const char *stretch, const char *name,
                                 int line) {
-    d.classes = vectors_of_logits(vectors, d.dtype);
+    d.classes = classes_of_vectors(vectors, d.dtype);
     expect_kernel(&d, stretch, line);
     d.target_stride = d.grad_input_stride = d.classes + 1;
     expect_kernel(&d, name, line);
 }
 /* The losses alone, of such rows with gaps, and of rows that begin anywhere. */
 static void expect_losses_of(int64_t vectors, gpuloss_kl_div_desc d, const char *name, int line) {
-    d.classes = vectors_of_logits(vectors, d.dtype);
+    d.classes = classes_of_vectors(vectors, d.dtype);
     d.target_stride = d.classes + 1;
     d.grad_input = NULL;
     expect_kernel(&d, name, line);
     d.input_stride = d.classes + 1;
-    d.classes -= 2 * vectors_of_logits(1, d.dtype) - 2;
+    d.classes -= 2 * classes_of_vectors(1, d.dtype) - 2;
     expect_kernel(&d, name, line);
 }
 static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char *stretch, const char *name, int line) {

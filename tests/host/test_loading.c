@@ -277,11 +277,6 @@ static int target_of(const char *kernel) {
     return 0;
 }
 
-static int is_of_clusters(const char *entry) {
-    return strstr(entry, "_kept_") != NULL || strstr(entry, "_clustered_") != NULL ||
-           strstr(entry, "_logits_block_rows_") != NULL || strstr(entry, "_logits_streamed_") != NULL;
-}
-
 /* What waits for an earlier kernel is an instruction where that is known, and elsewhere a comment. */
 static void expect_waiting(const fake_module *module, int waits) {
     if (module->waits != waits)
@@ -324,10 +319,10 @@ static void target_line(void **state) {
             const int target = target_of(fake.module[m].entry);
             ptx = fake.module[m].ptx;
             assert_int_equal(strncmp(ptx,
-                                     is_of_clusters(fake.module[m].entry) ? ".version 8.1\n"
-                                     : target == 90 || waits              ? ".version 8.0\n"
-                                     : target == 80                       ? ".version 7.0\n"
-                                                                          : ".version 6.0\n",
+                                     fake_is_for_clusters(fake.module[m].entry) ? ".version 8.1\n"
+                                     : target == 90 || waits                    ? ".version 8.0\n"
+                                     : target == 80                             ? ".version 7.0\n"
+                                                                                : ".version 6.0\n",
                                      13),
                              0);
             assert_int_equal(strncmp(ptx + 13,
