@@ -75,8 +75,9 @@ struct Cluster {
     }
 
     /* Folds the states of all threads into one, the same in all of them, and hands out the leader's word; `empty` is the state
-     * of nothing. No thread goes on before the leader's warp knows what it has read as `seen`. Blocks have `warps`. */
-    template <int warps = kWarps, class State>
+     * of nothing. No thread goes on before the leader's warp knows what it has read as `seen`. Blocks have `warps`, a power
+     * of two, or may have fewer. */
+    template <int warps = kWarps, bool fewer = false, class State>
     __device__ __forceinline__ void fold(State &state, const State &empty, uint32_t &word, uint32_t seen, Kind kind,
                                          uint32_t number) const {
         struct alignas(16) Message {
@@ -92,6 +93,8 @@ struct Cluster {
             of_warp[number % 2][warp] = state;
         if (number < 2 && threadIdx.x >= size && threadIdx.x < GPULOSSI_CLUSTER)
             of_block[number][threadIdx.x].state = empty;
+        if (fewer && number < 2 && threadIdx.x < warps && threadIdx.x >= blockDim.x / kLanes)
+            of_warp[number][threadIdx.x] = empty;
         __syncthreads();
         if (warp == 0) {
             state = of_warp[number % 2][lane % warps];

@@ -52,7 +52,8 @@ template <class E> struct ring : Blocks<E, 2, 2, 1> {
     }
 };
 
-template <class E> struct clustered : Blocks<E, 3, 3, 1> {
+template <class E> struct clustered {
+    enum { threads = GPULOSSI_WIDE_BLOCK, blocks = 2 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
         Ring<E, TeamOfCluster, GPULOSSI_VECTORS_STREAMED, GPULOSSI_SLOTS / GPULOSSI_VECTORS_STREAMED>::run(p);
     }

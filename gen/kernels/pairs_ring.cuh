@@ -127,7 +127,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
     }
     /* The steps of a row that come to the ring, ... */
     __device__ __forceinline__ int held() const {
-        return kStreams ? seldom().steps : (int)(p.rows.slots * GPULOSSI_BLOCK / (kThreads * K * kTimes));
+        return kStreams ? seldom().steps : (int)(p.rows.slots / (K * kTimes));
     }
     /* ... and those that stay there. */
     __device__ __forceinline__ int kept() const {

@@ -18,6 +18,7 @@ class TeamOfBlock {
     Group group;
 
   public:
+    enum { kMostWarps = kWarps, kFinish = GPULOSSI_BLOCK }; /* of a block; and of its threads, those that finish rows */
     int warps, warp, rank; /* how many, this thread's one among them, and this thread */
 
     __device__ __forceinline__ explicit TeamOfBlock(const gpulossi_rows &p)
@@ -30,6 +31,7 @@ class TeamOfBlock {
     __device__ __forceinline__ void begin() const {}
 
     __device__ __forceinline__ void end() const {}
+    DEVICE uint32_t finisher() { return threadIdx.x; }
 
     /* Folds a state over the team and hands out the leader's word; the `number` of folds before it. What the leader's warp has
      * `seen` may be written over afterwards. */
@@ -57,24 +59,28 @@ class TeamOfBlock {
     }
 };
 
-/* The threads of a cluster. */
+/* The threads of a cluster, whose blocks may be wide. */
 class TeamOfCluster {
     Cluster cluster;
 
   public:
+    enum { kMostWarps = GPULOSSI_WIDE_BLOCK / kLanes, kFinish = kLanes };
     int warps, warp, rank;
 
     __device__ __forceinline__ explicit TeamOfCluster(const gpulossi_rows &)
-        : warps((int)cluster.size * kWarps), warp((int)cluster.warp()),
-          rank((int)(cluster.rank * GPULOSSI_BLOCK + threadIdx.x)) {}
+        : warps((int)(cluster.size * blockDim.x / kLanes)), warp((int)cluster.warp()),
+          rank((int)(cluster.rank * blockDim.x + threadIdx.x)) {}
     __device__ __forceinline__ uint32_t number() const { return cluster.number; }
     __device__ __forceinline__ uint32_t count() const { return cluster.count; }
     __device__ __forceinline__ bool leads() const { return rank == 0; }
     __device__ __forceinline__ void begin() const { Cluster::begin(); }
     __device__ __forceinline__ void end() const { Cluster::leave(); }
+    DEVICE uint32_t finisher() { return threadIdx.x % kLanes; }
     template <class State>
     __device__ __forceinline__ void fold(State &state, uint32_t &word, uint32_t seen, uint32_t number) const {
-        cluster.fold(state, State::empty(), word, seen, Cluster::kStates, number);
+        enum { kRoundWarps = 16 };
+        static_assert(kMostWarps <= kRoundWarps, "a fold has room for all warps");
+        cluster.fold<kRoundWarps, true>(state, State::empty(), word, seen, Cluster::kStates, number);
     }
 };
 
@@ -127,7 +133,7 @@ template <class E, class Team, int K, int kSteps> class Ring {
     }
 
     DEVICE Arrival &arrival(uint32_t step) {
-        __shared__ Arrival arrivals[kWarps][kSteps];
+        __shared__ Arrival arrivals[Team::kMostWarps][kSteps];
         return arrivals[threadIdx.x / kLanes][step % kSteps];
     }
     /* The slots of a warp for a step. */
@@ -341,11 +347,12 @@ template <class E, class Team, int K, int kSteps> class Ring {
 
   public:
     DEVICE void run(const Params &p) {
-        __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK]; /* seldom touched, so they take no registers */
+        __shared__ typename Loss::Totals totals[Team::kFinish]; /* seldom touched, so they take no registers */
         Ring ring(p);
-        totals[threadIdx.x] = Loss::Totals::zero();
-        ring.rows(totals[threadIdx.x]);
-        end(ring.loss, ring.loss.scratch(), totals);
+        if (threadIdx.x == Team::finisher())
+            totals[threadIdx.x] = Loss::Totals::zero();
+        ring.rows(totals[Team::finisher()]);
+        end<Team::kFinish>(ring.loss, ring.loss.scratch(), totals);
     }
 };
 

@@ -20,8 +20,8 @@ typedef struct candidate {
     const char *name;
     int module, clustered;
     unsigned group;
-    unsigned size;        /* of a cluster; 0: of none */
-    int row_blocks, half; /* as in the plan, and ... */
+    gpulossi_clusters clusters;
+    int row_blocks, half, streams; /* as in the plan, and ... */
     int64_t units, room;  /* ... these too */
     double milliseconds;
     float loss;
@@ -42,7 +42,7 @@ static const candidate *running;
 
 /* Threads of a group, or blocks of a cluster. */
 static unsigned spread(const candidate *c) {
-    return c->clustered ? c->size : c->group;
+    return c->clustered ? c->clusters.size : c->group;
 }
 
 static int check(gpuloss_status status) {
@@ -52,27 +52,31 @@ static int check(gpuloss_status status) {
 /* ---- which candidates a cell has ---- */
 
 static void add(const char *name, int module, unsigned group, int64_t units) {
-    candidate c = {name, module, 0, group, 0, 0, 0, units, 0, 0, 0};
+    candidate c = {name, module, 0, group, {0, 0, 0}, 0, 0, 0, units, 0, 0, 0};
     candidates[count++] = c;
 }
 
 /* The sizes that the GPU takes are known of a kernel that is loaded. */
-static int list_clusters(const char *name, int module_f32, gpuloss_dtype dtype, int64_t room) {
+static int list_clusters(const char *name, const char *wide_name, int module_f32, gpuloss_dtype dtype, int64_t room) {
     gpuloss_context *context = bench_context();
-    int module = gpulossi_fast_module(module_f32, dtype);
+    int module = gpulossi_fast_module(module_f32, dtype), wide;
     unsigned size;
     gpulossi_kernel *kernel;
     if (!context->clusters)
         return 0;
     if (check(gpulossi_kernel_of(context, plan.function, module, NULL, &kernel)))
         return 1;
-    for (size = 1; size <= GPULOSSI_CLUSTER; size++)
-        if (kernel->clusters[size] > 0) {
-            add(name, module, GPULOSSI_BLOCK, plan.rows->rows);
-            candidates[count - 1].clustered = 1;
-            candidates[count - 1].room = room;
-            candidates[count - 1].size = size;
-        }
+    for (wide = 0; wide <= kernel->wide; wide++)
+        for (size = 1; size <= GPULOSSI_CLUSTER; size++)
+            if (kernel->clusters[wide][size] > 0) {
+                const gpulossi_clusters some = {size, gpulossi_threads_of_blocks(kernel, wide),
+                                                kernel->clusters[wide][size]};
+                add(wide ? wide_name : name, module, GPULOSSI_BLOCK, plan.rows->rows);
+                candidates[count - 1].clustered = 1;
+                candidates[count - 1].streams = module_f32 == GPULOSSI_MODULE_kl_div_logits_streamed_f32;
+                candidates[count - 1].room = room;
+                candidates[count - 1].clusters = some;
+            }
     return 0;
 }
 
@@ -100,7 +104,7 @@ static int list_cross_entropy(int cell) {
     if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_ring_f32, d.dtype))
         add("ring", plan.module, plan.rows->group, plan.units);
     candidates[count - 1].row_blocks = plan.row_blocks;
-    return list_clusters("clustered", GPULOSSI_MODULE_cross_entropy_clustered_f32, d.dtype, GPULOSSI_SLOTS);
+    return list_clusters("clustered", "wide", GPULOSSI_MODULE_cross_entropy_clustered_f32, d.dtype, GPULOSSI_SLOTS);
 }
 
 /* Groups below a warp only next to the one that is chosen: of long rows they are hopeless. */
@@ -118,25 +122,25 @@ static int list_kl_div(int cell) {
         if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours))
             add("streamed", gpulossi_module(GPULOSSI_MODULE_kl_div_logits_f32, d.dtype), group, d.rows);
     if (plan.clustered &&
-        list_clusters("block_rows", GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype, GPULOSSI_SLOTS / 4))
+        list_clusters("block_rows", NULL, GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype, GPULOSSI_SLOTS / 2))
         return 1;
     if (plan.clustered && d.grad_input == NULL &&
-        list_clusters("through", GPULOSSI_MODULE_kl_div_logits_streamed_f32, d.dtype, GPULOSSI_SLOTS / 2))
+        list_clusters("through", NULL, GPULOSSI_MODULE_kl_div_logits_streamed_f32, d.dtype, GPULOSSI_SLOTS / 2))
         return 1;
-    return list_clusters("clustered", GPULOSSI_MODULE_kl_div_logits_clustered_f32, d.dtype, GPULOSSI_SLOTS / 2);
+    return list_clusters("clustered", NULL, GPULOSSI_MODULE_kl_div_logits_clustered_f32, d.dtype, GPULOSSI_SLOTS / 2);
 }
 
 static int find_chosen(void) {
     gpuloss_context *context = bench_context();
     gpulossi_kernel *kernel;
-    unsigned size = 0;
+    gpulossi_clusters of = {0, 0, 0};
     if (check(gpulossi_kernel_of(context, plan.function, plan.module, NULL, &kernel)))
         return 1;
     if (plan.clustered)
-        size = gpulossi_cluster_of(&plan, kernel);
+        of = gpulossi_clusters_of(&plan, kernel);
     for (chosen = 0; chosen < count; chosen++)
         if (candidates[chosen].module == plan.module && candidates[chosen].group == plan.rows->group &&
-            candidates[chosen].size == size)
+            candidates[chosen].clusters.size == of.size && candidates[chosen].clusters.threads == of.threads)
             return 0;
     return bench_fail("the library's own schedule is not among the candidates");
 }
@@ -149,20 +153,13 @@ static int list(int cell) {
 
 /* ---- measuring them ---- */
 
-/* What gpulossi_launch_clusters does, with clusters of that size. */
-static int launch_clusters(const gpulossi_kernel *kernel, unsigned size) {
-    const gpulossi_driver *driver = &bench_context()->driver;
-    int64_t step = GPULOSSI_BLOCK * GPULOSSI_VECTORS_STREAMED * (int64_t)size;
-    int64_t slots = (plan.vectors + step - 1) / step * GPULOSSI_VECTORS_STREAMED, clusters = kernel->clusters[size];
-    void *arguments[1] = {plan.parameters};
-    gpulossi_launch_attribute attributes[GPULOSSI_LAUNCH_ATTRIBUTES];
-    gpulossi_launch_config config;
-    plan.rows->slots = (uint32_t)(slots < running->room ? slots : running->room);
-    if (clusters > plan.rows->rows)
-        clusters = plan.rows->rows;
-    config =
-        gpulossi_config(attributes, kernel->shared_bytes, (unsigned)clusters * size, kernel->threads, size, 0, NULL);
-    return bench_check("cuLaunchKernelEx", driver->launch_ex(&config, kernel->function, arguments, NULL));
+/* What gpulossi_launch_clusters does, with the candidate's clusters. */
+static int launch_clusters(const gpulossi_kernel *kernel) {
+    const gpulossi_clusters *of = &running->clusters;
+    const int64_t clusters = plan.rows->rows < of->count ? plan.rows->rows : of->count;
+    plan.rows->slots = (uint32_t)(gpulossi_kept_steps(&plan, of) * plan.step);
+    return check(gpulossi_launch(bench_context(), &plan, kernel, plan.parameters, (unsigned)clusters * of->size,
+                                 of->threads, of->size, NULL));
 }
 
 /* What gpulossi_run does, with the candidate's schedule. */
@@ -173,11 +170,13 @@ static int call_running(void) {
     plan.clustered = running->clustered;
     plan.row_blocks = running->row_blocks;
     plan.half = running->half;
+    plan.streams = running->streams;
+    plan.room = running->room;
     plan.units = running->units;
     plan.rows->group = running->group;
     if (check(gpulossi_prepare(context, &plan, NULL, 0, NULL, &kernel, &prepare)))
         return 1;
-    return running->clustered ? launch_clusters(kernel, running->size)
+    return running->clustered ? launch_clusters(kernel)
                               : check(gpulossi_launch_blocks(context, &plan, kernel, NULL));
 }
 
