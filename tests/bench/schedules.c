@@ -22,7 +22,7 @@ typedef struct candidate {
     unsigned group;
     gpulossi_clusters clusters;
     int row_blocks, half, streams; /* as in the plan, and ... */
-    int64_t units, room;  /* ... these too */
+    int64_t units, room;           /* ... these too */
     double milliseconds;
     float loss;
 } candidate;
@@ -176,8 +176,7 @@ static int call_running(void) {
     plan.rows->group = running->group;
     if (check(gpulossi_prepare(context, &plan, NULL, 0, NULL, &kernel, &prepare)))
         return 1;
-    return running->clustered ? launch_clusters(kernel)
-                              : check(gpulossi_launch_blocks(context, &plan, kernel, NULL));
+    return running->clustered ? launch_clusters(kernel) : check(gpulossi_launch_blocks(context, &plan, kernel, NULL));
 }
 
 /* One call says which candidates are hopeless: their medians are not waited for. The loss is a NaN beforehand, which no

@@ -359,6 +359,8 @@ int fake_depth(void) {
 void fake_reset(void) {
     static const int active_clusters[FAKE_CLUSTER_SIZES] = {0,  396, 198, 132, 96, 76, 66, 50, 46,
                                                             42, 36,  34,  32,  28, 26, 24, 20};
+    static const int wide_clusters[FAKE_CLUSTER_SIZES] = {0,  264, 132, 84, 64, 50, 40, 36, 32,
+                                                          28, 24,  22,  20, 18, 16, 14, 12};
     static const int kept_clusters[FAKE_CLUSTER_SIZES] = {0, 132, 66, 44, 29, 22, 22, 14, 14, 14, 7, 7, 7, 7, 7, 7, 7};
     int i;
     for (i = 0; i < fake.memories; i++)
@@ -376,6 +378,7 @@ void fake_reset(void) {
     fake.has_clusters = 1;
     fake.shared_optin = 232448;
     memcpy(fake.active_clusters, active_clusters, sizeof active_clusters);
+    memcpy(fake.wide_clusters, wide_clusters, sizeof wide_clusters);
     memcpy(fake.kept_clusters, kept_clusters, sizeof kept_clusters);
     fake.fail_code = 719;
     for (i = 0; i < FAKE_CONTEXTS; i++)

@@ -13,7 +13,8 @@ enum {
     FAKE_CONTEXTS = 4, /* first the primary contexts of the devices, then those that a program made itself */
     FAKE_RECORDS = 1024,
     FAKE_PREPARED = 64,
-    FAKE_CLUSTER_SIZES = 17 /* 0 to 16 blocks */
+    FAKE_CLUSTER_SIZES = 17, /* 0 to 16 blocks */
+    FAKE_WIDE_BLOCK = 416
 };
 
 struct CUctx_st {
@@ -74,7 +75,8 @@ struct fake_driver {
         blocks_half; /* ... of kernels that ask for shared memory, and of those that ask for half of it */
     int has_clusters, shared_optin;
     int active_clusters[FAKE_CLUSTER_SIZES];
-    int kept_clusters[FAKE_CLUSTER_SIZES]; /* of the larger blocks that keep weights */
+    int wide_clusters[FAKE_CLUSTER_SIZES]; /* of wide blocks, ... */
+    int kept_clusters[FAKE_CLUSTER_SIZES]; /* ... and of the larger ones that keep weights */
     int capturing;
     const char *missing[4]; /* symbols it does not have */
     const char *log;        /* of a module load that fails */

@@ -100,10 +100,19 @@ int fake_module_function(void **function, void *handle, const char *name) {
         *function = handle;
     return fake_end(code);
 }
+/* The shared memory of a block of so many threads, which are more than usual, and have more, where it is wide. */
+static int may_be_wide(const fake_module *module) {
+    return strstr(module->entry, "_cross_entropy_clustered_") != NULL;
+}
+static unsigned shared_bytes_of_block(const fake_module *module, unsigned threads) {
+    if (!module->keeps_rows)
+        return 0;
+    return !may_be_wide(module) ? module->shared_bytes_allowed : threads == FAKE_WIDE_BLOCK ? 106496 : 65536;
+}
 int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes) {
     int code = fake_begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);
     fake_module *module = (fake_module *)function;
-    const unsigned whole = module->keeps_rows ? module->shared_bytes_allowed : 0;
+    const unsigned whole = shared_bytes_of_block(module, (unsigned)threads);
     /* First with all of the shared memory, then with half of it. */
     if (shared_bytes != whole >> module->occupancies)
         fake_violate("occupancy of %s asked for with %u bytes", module->entry, (unsigned)shared_bytes);
@@ -236,7 +245,13 @@ unsigned fake_threads_of(const char *entry) {
 }
 
 static int active_clusters(const fake_config *config, unsigned size) {
-    return config->block[0] == GPULOSSI_KEPT_THREADS ? fake.kept_clusters[size] : fake.active_clusters[size];
+    return config->block[0] == GPULOSSI_KEPT_THREADS ? fake.kept_clusters[size]
+           : config->block[0] == FAKE_WIDE_BLOCK     ? fake.wide_clusters[size]
+                                                     : fake.active_clusters[size];
+}
+
+static int is_block_of(const fake_module *module, unsigned threads) {
+    return threads == fake_threads_of(module->entry) || (threads == FAKE_WIDE_BLOCK && may_be_wide(module));
 }
 
 int fake_function_attribute(void *function, int attribute, int value) {
@@ -260,9 +275,10 @@ int fake_active_clusters(int *clusters, void *function, const void *config) {
     const fake_config *asked = (const fake_config *)config;
     const fake_attributes given = attributes_of(symbol, (fake_module *)function, asked);
     unsigned size = cluster_of(symbol, (fake_module *)function, asked, &given.cluster);
-    const unsigned threads = fake_threads_of(((fake_module *)function)->entry);
-    if (asked->block[0] != threads || asked->shared_bytes != ((fake_module *)function)->shared_bytes_allowed)
-        fake_violate("%s of %u threads with %u bytes", symbol, asked->block[0], asked->shared_bytes);
+    const unsigned threads = asked->block[0];
+    if (!is_block_of((fake_module *)function, threads) ||
+        asked->shared_bytes != shared_bytes_of_block((fake_module *)function, threads))
+        fake_violate("%s of %u threads with %u bytes", symbol, threads, asked->shared_bytes);
     if (given.dependent.id != 0)
         fake_violate("%s of %s, dependent", symbol, ((fake_module *)function)->entry);
     if (code == 0 && size == 0)
@@ -281,7 +297,7 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     const unsigned cluster = module->for_clusters ? cluster_of(symbol, module, config, &given.cluster) : 0;
     const int dependent = is_dependent(symbol, module, &given.dependent);
     const int halves = strstr(module->entry, "_logits_packed_") != NULL;
-    const unsigned whole = module->keeps_rows ? module->shared_bytes_allowed : 0;
+    const unsigned whole = shared_bytes_of_block(module, block[0]);
     if (!module->live)
         fake_violate("%s of an unloaded module", symbol);
     if (fake_depth() > 0 && module->context != fake_current())
@@ -301,6 +317,8 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     }
     if (config->shared_bytes != whole && (config->shared_bytes != whole / 2 || !halves))
         fake_violate("%s of %s with %u bytes", symbol, module->entry, config->shared_bytes);
+    if (module->for_clusters && !is_block_of(module, block[0]))
+        fake_violate("%s of %s with %u threads", symbol, module->entry, block[0]);
     if (module->for_clusters && (cluster == 0 || (cluster > 1 && active_clusters(config, cluster) == 0)))
         fake_violate("%s of clusters that are too large", symbol);
     if (code != 0 || !fake_room(fake.launches, "launches"))

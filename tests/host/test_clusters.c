@@ -20,8 +20,10 @@ static gpuloss_kl_div_desc pairs_of(int64_t rows, int64_t vectors) {
     return d;
 }
 
-/* size: blocks of a cluster. slots: of each array. The room for them is the same in every launch. */
-static void expect_clusters(const char *entry, unsigned clusters, unsigned size, unsigned slots, int line) {
+/* size: blocks of a cluster, of so many threads. slots: of each array. The room for them is the same in every launch of such
+ * blocks. */
+static void expect_clusters(const char *entry, unsigned clusters, unsigned size, unsigned slots, unsigned threads,
+                            int line) {
     const fake_launched *l = last_launch();
     if (strcmp(l->entry, entry) != 0)
         fail_msg("line %d: %s is launched instead of %s", line, l->entry, entry);
@@ -32,29 +34,33 @@ static void expect_clusters(const char *entry, unsigned clusters, unsigned size,
                      strstr(entry, "_distances_clustered_bf16") != NULL ? 49152
                      : strstr(entry, "_logits_block_rows_") != NULL || strstr(entry, "_logits_streamed_") != NULL
                          ? 32768
-                         : 65536);
-    assert_int_equal(l->block, fake_threads_of(entry));
+                     : threads == FAKE_WIDE_BLOCK ? 106496
+                                                  : 65536);
+    assert_int_equal(l->block, threads);
     assert_int_equal(l->parameters.rows.group, 256);
     assert_ptr_equal(l->stream, stream_number(1));
 }
 
 /* The call, and what is launched for it. */
 static void expect_cross_entropy(const gpuloss_cross_entropy_desc *d, const char *entry, unsigned clusters,
-                                 unsigned size, unsigned slots, int line) {
+                                 unsigned size, unsigned slots, unsigned threads, int line) {
     expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
-    expect_clusters(entry, clusters, size, slots, line);
+    expect_clusters(entry, clusters, size, slots, threads, line);
 }
 static void expect_kl_div(const gpuloss_kl_div_desc *d, const char *entry, unsigned clusters, unsigned size,
                           unsigned slots, int line) {
     expect_ok_(gpuloss_kl_div(context, d, stream_number(1)), line);
-    expect_clusters(entry, clusters, size, slots, line);
+    expect_clusters(entry, clusters, size, slots, fake_threads_of(entry), line);
 }
 
-static void expect_plain(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots, int line) {
+static void expect_plain(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots,
+                         unsigned threads, int line) {
     gpuloss_cross_entropy_desc d = rows_of(rows, vectors);
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", clusters, size, slots, line);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", clusters, size, slots, threads, line);
 }
-#define PLAIN(rows, vectors, clusters, size, slots) expect_plain(rows, vectors, clusters, size, slots, __LINE__)
+#define PLAIN(rows, vectors, clusters, size, slots) expect_plain(rows, vectors, clusters, size, slots, 256, __LINE__)
+#define WIDE(rows, vectors, clusters, size, slots)                                                                     \
+    expect_plain(rows, vectors, clusters, size, slots, FAKE_WIDE_BLOCK, __LINE__)
 
 static void expect_pairs(const char *entry, int64_t rows, int64_t vectors, unsigned clusters, unsigned size,
                          unsigned slots, int line) {
@@ -63,47 +69,74 @@ static void expect_pairs(const char *entry, int64_t rows, int64_t vectors, unsig
 }
 #define PAIRS(rows, vectors, clusters, size, slots)                                                                    \
     expect_pairs("gpuloss_kl_div_logits_clustered_f32", rows, vectors, clusters, size, slots, __LINE__)
-#define BLOCK_PAIRS(rows, vectors, clusters)                                                                           \
-    expect_pairs("gpuloss_kl_div_logits_block_rows_f32", rows, vectors, clusters, 1, 4, __LINE__)
+#define BLOCK_PAIRS(rows, vectors, clusters, size, slots)                                                              \
+    expect_pairs("gpuloss_kl_div_logits_block_rows_f32", rows, vectors, clusters, size, slots, __LINE__)
 
-/* Of the clusters that keep a row, those in which all rows are done first: a row takes its steps and half a one more for what
- * blocks tell each other. In the fewest slots; the longest rows are kept in part. */
+/* Clusters in which all rows are done first: a row takes its steps, those of wide blocks each 3/8 more, one more where several
+ * blocks tell each other what they know, and four more for a step that is not kept. */
 static void clusters_keep_a_row(void **state) {
     (void)state;
     context = new_context();
-    PLAIN(1000, 4097, 132, 3, 8);
+    WIDE(1000, 4097, 264, 1, 12);
+    WIDE(1000, 6656, 264, 1, 16);
+    PLAIN(1000, 6657, 198, 2, 16);
     PLAIN(1000, 8192, 198, 2, 16);
     PLAIN(1000, 8193, 132, 3, 12);
-    PLAIN(1000, 12289, 76, 5, 12);
+    WIDE(1000, 12289, 132, 2, 16);
+    WIDE(1000, 13312, 132, 2, 16);
     PLAIN(1000, 16384, 96, 4, 16);
     PLAIN(1000, 16385, 66, 6, 12);
     PLAIN(1000, 32768, 46, 8, 16);
-    PLAIN(1000, 32769, 34, 11, 12);
+    PLAIN(1000, 32769, 42, 9, 16);
     PLAIN(1000, 65536, 20, 16, 16);
-    PLAIN(1000, 65537, 20, 16, 16);
-    PLAIN(1000, 250000, 20, 16, 16);
-    PLAIN(1, 1 << 27, 1, 16, 16);
+    WIDE(1000, 65537, 24, 10, 16);
+    WIDE(1000, 250000, 20, 12, 16);
+    WIDE(1, 1 << 27, 1, 16, 16);
     gpuloss_destroy(context);
 }
 
-/* Two arrays share the slots. Rows that fit half of them are for smaller blocks, unless they are few. */
+/* Of 16 bits a step that is not kept takes one more; of losses alone none. */
+static void rows_are_kept_where_that_pays(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of(1000, 6657);
+    (void)state;
+    context = new_context();
+    d.dtype = GPULOSS_BF16;
+    d.classes *= 2;
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_bf16", 396, 1, 16, 256, __LINE__);
+    d.classes = 8 * 8193;
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_bf16", 264, 1, 16, FAKE_WIDE_BLOCK, __LINE__);
+    d.dtype = GPULOSS_F32;
+    d.classes = 4 * 32768;
+    d.rows = 100;
+    d.grad_logits = NULL;
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 100, 3, 16, 256, __LINE__);
+    gpuloss_destroy(context);
+}
+
+/* Two arrays share the slots. Rows that one or two smaller blocks keep, or an odd number of them, go to those, unless they are
+ * few. */
 static void clusters_keep_a_pair_of_rows(void **state) {
     (void)state;
     context = new_context();
-    BLOCK_PAIRS(1000, 513, 396);
-    BLOCK_PAIRS(1000, 1024, 396);
-    BLOCK_PAIRS(132, 1024, 132);
+    BLOCK_PAIRS(1000, 513, 396, 1, 8);
+    BLOCK_PAIRS(1000, 1024, 396, 1, 8);
+    BLOCK_PAIRS(132, 1024, 132, 1, 8);
     PAIRS(131, 1024, 131, 1, 4);
     PAIRS(131, 513, 131, 1, 4);
-    PAIRS(1000, 1025, 396, 1, 8);
-    PAIRS(1000, 2048, 396, 1, 8);
-    PAIRS(1000, 2049, 132, 3, 4);
-    PAIRS(1000, 4097, 132, 3, 8);
-    PAIRS(1000, 8193, 76, 5, 8);
+    BLOCK_PAIRS(1000, 1025, 132, 3, 4);
+    BLOCK_PAIRS(1000, 2048, 198, 2, 8);
+    BLOCK_PAIRS(1000, 2049, 132, 3, 8);
+    PAIRS(131, 2049, 131, 3, 4);
+    BLOCK_PAIRS(1000, 3072, 132, 3, 8);
+    PAIRS(1000, 3073, 198, 2, 8);
+    PAIRS(1000, 4096, 198, 2, 8);
+    BLOCK_PAIRS(1000, 4097, 76, 5, 8);
+    BLOCK_PAIRS(1000, 15 * 1024, 24, 15, 8);
+    PAIRS(1000, 15 * 1024 + 1, 46, 8, 8);
     PAIRS(1000, 16384, 46, 8, 8);
     PAIRS(1000, 16385, 42, 9, 8);
     PAIRS(1000, 32768, 20, 16, 8);
-    PAIRS(1000, 200000, 20, 16, 8);
+    PAIRS(1000, 200000, 26, 14, 8);
     gpuloss_destroy(context);
 }
 
@@ -113,7 +146,7 @@ static void losses_are_not_kept(void **state) {
     static const struct {
         int64_t rows, vectors;
         unsigned clusters, size, slots;
-    } cases[] = {{4000, 1025, 396, 1, 12}, {4000, 8000, 198, 2, 32},    {400, 8000, 96, 4, 16},
+    } cases[] = {{4000, 1025, 396, 1, 12}, {4000, 8000, 396, 1, 64},    {400, 8000, 96, 4, 16},
                  {100, 8000, 100, 3, 24},  {1024, 32768, 96, 4, 64},    {405, 8000, 96, 4, 16},
                  {33, 65536, 33, 11, 48},  {4000, 1 << 20, 66, 6, 1368}};
     gpuloss_kl_div_desc kept;
@@ -134,7 +167,7 @@ static void losses_are_not_kept(void **state) {
     expect_kl_div(&kept, "gpuloss_kl_div_logits_clustered_f32", 96, 4, 8, __LINE__);
     kept.divergence = GPULOSS_REVERSE_KL;
     kept.grad_input = NULL;
-    expect_kl_div(&kept, "gpuloss_kl_div_distances_clustered_f32", 96, 4, 8, __LINE__);
+    expect_kl_div(&kept, "gpuloss_kl_div_distances_clustered_f32", 96, 4, 16, __LINE__);
     gpuloss_destroy(context);
 }
 
@@ -143,7 +176,8 @@ static void clusters_of_distances(void **state) {
     static const struct {
         int64_t vectors;
         unsigned clusters, size, slots;
-    } rows[] = {{65, 396, 1, 4}, {1024, 396, 1, 4}, {2049, 132, 3, 4}, {200000, 20, 16, 8}};
+    } rows[] = {{65, 396, 1, 8}, {1024, 396, 1, 8}, {2049, 132, 3, 8}, {200000, 26, 14, 16}},
+      halves[] = {{65, 396, 1, 4}, {1024, 396, 1, 8}, {2049, 132, 3, 8}, {200000, 32, 12, 8}};
     size_t i;
     (void)state;
     context = new_context();
@@ -154,13 +188,14 @@ static void clusters_of_distances(void **state) {
                       __LINE__);
     }
     /* Of 16 bits a thread has room for half as many logits. */
-    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        gpuloss_kl_div_desc d = pairs_of(1000, rows[i].vectors);
+    for (i = 0; i < sizeof halves / sizeof halves[0]; i++) {
+        gpuloss_kl_div_desc d = pairs_of(1000, halves[i].vectors);
         d.divergence = GPULOSS_JENSEN_SHANNON;
         d.beta = 0.5;
         d.dtype = GPULOSS_BF16;
         d.classes *= 2;
-        expect_kl_div(&d, "gpuloss_kl_div_distances_clustered_bf16", rows[i].clusters, rows[i].size, 4, __LINE__);
+        expect_kl_div(&d, "gpuloss_kl_div_distances_clustered_bf16", halves[i].clusters, halves[i].size,
+                      halves[i].slots, __LINE__);
     }
     gpuloss_destroy(context);
 }
@@ -172,9 +207,10 @@ static void no_more_clusters_than_rows(void **state) {
     PLAIN(197, 8192, 197, 2, 16);
     PLAIN(199, 8192, 132, 3, 12);
     PLAIN(19, 65536, 19, 16, 16);
-    PLAIN(21, 65536, 20, 16, 16);
-    PAIRS(197, 2049, 197, 2, 8);
-    PAIRS(199, 2049, 132, 3, 4);
+    WIDE(21, 65536, 21, 10, 16);
+    WIDE(262, 6656, 262, 1, 16);
+    PAIRS(130, 4096, 130, 2, 8);
+    BLOCK_PAIRS(199, 2049, 132, 3, 8);
     gpuloss_destroy(context);
 }
 
@@ -182,20 +218,20 @@ static void no_more_clusters_than_rows(void **state) {
 static void few_rows_take_larger_clusters(void **state) {
     (void)state;
     context = new_context();
-    PLAIN(1, 2048, 1, 2, 4);
+    PLAIN(1, 2048, 1, 1, 8);
     PLAIN(1, 4096, 1, 4, 4);
     PLAIN(1, 4097, 1, 5, 4);
     PLAIN(1, 16384, 1, 16, 4);
-    PLAIN(1, 16385, 1, 9, 8);
+    WIDE(1, 16385, 1, 10, 4);
     PLAIN(1, 32768, 1, 16, 8);
     PLAIN(96, 4096, 96, 4, 4);
     PLAIN(97, 4096, 97, 2, 8);
     PLAIN(20, 16384, 20, 16, 4);
-    PLAIN(21, 16384, 21, 8, 8);
+    WIDE(21, 16384, 21, 10, 4);
     PAIRS(1, 1024, 1, 1, 4);
-    PAIRS(1, 1025, 1, 2, 4);
-    PAIRS(198, 2048, 198, 2, 4);
-    PAIRS(199, 2048, 199, 1, 8);
+    PAIRS(1, 1025, 1, 1, 8);
+    PAIRS(1, 4096, 1, 4, 4);
+    BLOCK_PAIRS(198, 2048, 198, 2, 8);
     gpuloss_destroy(context);
 }
 
@@ -205,10 +241,10 @@ static void rows_that_begin_anywhere(void **state) {
     (void)state;
     context = new_context();
     d.logits_stride = d.classes + 1;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 132, 3, 12, __LINE__);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 132, 3, 12, 256, __LINE__);
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, 0);
     d.classes -= 3;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 198, 2, 16, __LINE__);
+    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 198, 2, 16, 256, __LINE__);
     d.logits_stride = d.classes + 3;
     expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, GPULOSSI_EVEN);
@@ -230,7 +266,7 @@ static void clusters_of_every_dtype(void **state) {
         d.classes = 20000 * 16 / every_dtype[t].bytes;
         kl.classes = 10000 * 16 / every_dtype[t].bytes;
         snprintf(entry, sizeof entry, "gpuloss_cross_entropy_clustered_%s", every_dtype[t].name);
-        expect_cross_entropy(&d, entry, 76, 5, 16, __LINE__);
+        expect_cross_entropy(&d, entry, 76, 5, 16, 256, __LINE__);
         snprintf(entry, sizeof entry, "gpuloss_kl_div_logits_clustered_%s", every_dtype[t].name);
         expect_kl_div(&kl, entry, 76, 5, 8, __LINE__);
     }
@@ -267,35 +303,61 @@ static void the_same_parameters(void **state) {
     gpuloss_destroy(without);
 }
 
-/* What the longest rows are given on a GPU, or by a driver, that takes no clusters beyond some size. */
-static void expect_largest(unsigned clusters, unsigned size, int line) {
+/* What the longest rows are given on a GPU, or by a driver, that takes no clusters beyond some size: one row the largest,
+ * and many rows those of one block where there are no others. */
+static void expect_largest(unsigned size, int line) {
     context = new_context();
-    expect_plain(1000, 200000, clusters, size, 16, line);
-    expect_pairs("gpuloss_kl_div_logits_clustered_f32", 1000, 200000, clusters, size, 8, line);
+    expect_plain(1, 1 << 24, 1, size, 16, 256, line);
+    expect_pairs("gpuloss_kl_div_logits_clustered_f32", 1, 1 << 24, 1, size, 8, line);
+    gpuloss_destroy(context);
+}
+static void expect_lone_blocks(unsigned blocks, int line) {
+    context = new_context();
+    expect_plain(1000, 200000, blocks, 1, 16, 256, line);
+    expect_pairs("gpuloss_kl_div_logits_clustered_f32", 1000, 200000, blocks, 1, 8, line);
     gpuloss_destroy(context);
 }
 
 static void sizes_that_a_gpu_does_not_take(void **state) {
     unsigned size;
     (void)state;
+    memset(fake.wide_clusters, 0, sizeof fake.wide_clusters);
     for (size = 16; size > 1; size--) {
         fake.active_clusters[size] = 0;
-        expect_largest((unsigned)fake.active_clusters[size - 1], size - 1, __LINE__);
+        expect_largest(size - 1, __LINE__);
     }
+    expect_lone_blocks(396, __LINE__);
     /* Nothing is known of clusters of one block: as many as there are multiprocessors will run. */
     fake.active_clusters[1] = 0;
-    expect_largest(132, 1, __LINE__);
+    expect_lone_blocks(132, __LINE__);
     fake.active_clusters[1] = 390;
     fake.active_clusters[8] = 40; /* and none between them */
-    expect_largest(40, 8, __LINE__);
+    expect_largest(8, __LINE__);
+}
+
+/* Where no wide block fits, or none of some size, rows go to others. */
+static void gpus_without_wide_blocks(void **state) {
+    (void)state;
+    fake.shared_optin = 128 * 1024 - 1;
+    context = new_context();
+    PLAIN(1000, 4097, 198, 2, 12);
+    gpuloss_destroy(context);
+    fake.shared_optin++;
+    context = new_context();
+    WIDE(1000, 4097, 264, 1, 12);
+    gpuloss_destroy(context);
+    fake.wide_clusters[1] = 0;
+    context = new_context();
+    PLAIN(1000, 4097, 198, 2, 12);
+    gpuloss_destroy(context);
 }
 
 static void a_driver_that_does_not_say(void **state) {
     (void)state;
     fake.fail_symbol = "cuOccupancyMaxActiveClusters";
-    expect_largest(132, 1, __LINE__);
+    expect_lone_blocks(132, __LINE__);
     fake.multiprocessors = 7;
-    expect_largest(7, 1, __LINE__);
+    expect_lone_blocks(7, __LINE__);
 }
 
 /* Sixteen blocks take a permission that a kernel is given once. */
@@ -303,7 +365,8 @@ static void sixteen_blocks_are_refused(void **state) {
     int m;
     (void)state;
     fake.fail_attribute = 14;
-    expect_largest(46, 8, __LINE__);
+    memset(fake.wide_clusters, 0, sizeof fake.wide_clusters);
+    expect_largest(8, __LINE__);
     fake.fail_attribute = 0;
     context = new_context();
     PLAIN(1000, 65536, 20, 16, 16);
@@ -368,7 +431,7 @@ static void expect_no_clusters(int line) {
 static void expect_some_clusters(void) {
     context = new_context();
     PLAIN(1000, 8192, 198, 2, 16);
-    PAIRS(1000, 2048, 396, 1, 8);
+    PAIRS(1000, 4096, 198, 2, 8);
     gpuloss_destroy(context);
 }
 
@@ -445,7 +508,7 @@ static void devices_without_a_ring(void **state) {
         expect_ok(gpuloss_cross_entropy(context, &d, NULL));
         assert_string_equal(last_launch()->entry,
                             has ? "gpuloss_cross_entropy_ring_f32" : "gpuloss_cross_entropy_held_f32");
-        d.classes = 4 * 2048;
+        d.classes = 4 * 2600;
         d.logits_stride = d.classes + 1;
         expect_ok(gpuloss_cross_entropy(context, &d, NULL));
         assert_string_equal(last_launch()->entry,
@@ -482,10 +545,12 @@ static void shared_memory_of_every_kernel(void **state) {
             strstr(module->entry, "_logits_block_rows_") != NULL || strstr(module->entry, "_logits_streamed_") != NULL;
         const int is_ring = strstr(module->entry, "_ring_") != NULL || strstr(module->entry, "entropy_packed_") != NULL;
         const int is_kept = strstr(module->entry, "_kept_") != NULL;
+        const int is_wide = strstr(module->entry, "entropy_clustered_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_kept;
         const int is_short = strstr(module->entry, "_distances_clustered_bf16") != NULL;
         const int bytes = is_ring                      ? 98304
                           : is_kept                    ? 196608
+                          : is_wide                    ? 106496
                           : is_short                   ? 49152
                           : is_other || is_packed_pair ? 65536
                           : is_block_pair              ? 32768
@@ -532,7 +597,7 @@ static void shared_memory_of_a_ring(void **state) {
 /* A kernel that is not given its shared memory is no use: the call says so, and the next one tries again. */
 static void shared_memory_is_refused(void **state) {
     gpuloss_cross_entropy_desc ce = rows_of(1000, 5000);
-    gpuloss_kl_div_desc kl = pairs_of(1000, 5000);
+    gpuloss_kl_div_desc kl = pairs_of(1000, 4000);
     int mallocs_live;
     (void)state;
     context = new_context();
@@ -552,20 +617,20 @@ static void shared_memory_is_refused(void **state) {
     assert_int_equal(fake.launches, 0);
     assert_int_equal(fake.mallocs_live - mallocs_live, fake_live_modules());
     fake.fail_attribute = 0;
-    PLAIN(1000, 5000, 132, 3, 8);
-    PAIRS(1000, 2048, 396, 1, 8);
+    WIDE(1000, 5000, 264, 1, 16);
+    PAIRS(1000, 4096, 198, 2, 8);
     gpuloss_destroy(context);
 }
 
 /* The rows have been counted by then: the count must not be found by the next launch. */
 static void expect_clearing(void) {
     gpuloss_cross_entropy_desc ce = rows_of(1000, 5000);
-    gpuloss_kl_div_desc kl = pairs_of(1000, 5000);
+    gpuloss_kl_div_desc kl = pairs_of(1000, 4000);
     int fills;
     context = new_context();
     GIVE_LABELS(&kl);
-    PLAIN(1000, 5000, 132, 3, 8);
-    PAIRS(1000, 2048, 396, 1, 8);
+    WIDE(1000, 5000, 264, 1, 16);
+    PAIRS(1000, 4096, 198, 2, 8);
     fills = fake.fills;
     fake.fail_entry = "gpuloss_cross_entropy_clustered_f32";
     expect_error(gpuloss_cross_entropy(context, &ce, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_cross_entropy",
@@ -577,12 +642,12 @@ static void expect_clearing(void) {
     assert_int_equal(fake.prepares, 0);
     assert_int_equal(fake.fills, fills + 2);
     /* Nothing was counted for these rows, and nothing is to be cleared. */
-    kl = pairs_of(1000, 5000);
+    kl = pairs_of(1000, 4000);
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "launching");
     assert_int_equal(fake.fills, fills + 2);
     fake.fail_entry = NULL;
-    PLAIN(1000, 5000, 132, 3, 8);
-    PAIRS(1000, 2048, 396, 1, 8);
+    WIDE(1000, 5000, 264, 1, 16);
+    PAIRS(1000, 4096, 198, 2, 8);
     gpuloss_destroy(context);
 }
 
@@ -617,6 +682,7 @@ static void other_calls_take_no_clusters(void **state) {
 int cluster_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(clusters_keep_a_row),
+        TEST(rows_are_kept_where_that_pays),
         TEST(clusters_keep_a_pair_of_rows),
         TEST(losses_are_not_kept),
         TEST(clusters_of_distances),
@@ -626,6 +692,7 @@ int cluster_tests(void) {
         TEST(clusters_of_every_dtype),
         TEST(the_same_parameters),
         TEST(sizes_that_a_gpu_does_not_take),
+        TEST(gpus_without_wide_blocks),
         TEST(a_driver_that_does_not_say),
         TEST(sixteen_blocks_are_refused),
         TEST(a_second_call_only_launches),

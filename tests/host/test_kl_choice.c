@@ -176,7 +176,7 @@ static void logits_of_both_sides(void **state) {
         const char *clustered = d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered";
         const char *streamed = d.dtype == GPULOSS_F64 ? "logits" : "logits_streamed";
         every_option_of_logits_alone(&d, packed, "logits", packed, distances);
-        d.classes = 100000;
+        d.classes = 131072;
         every_option_of_logits_alone(&d, clustered, clustered, streamed, distances);
         d.classes = 100;
         every_option_of_logits_alone(&d, packed, "logits", packed, "options");
@@ -211,11 +211,13 @@ static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char 
     expect_losses_of(vectors, d, name, line);
 }
 
-/* Both arrays count, whether or not there is a gradient; a block has a row to itself, unless there are few. Rows for which
- * it has no room go through it where only losses are asked for, unless they are fewer than one for four multiprocessors. */
+/* Both arrays count, whether or not there is a gradient; a block has a row to itself, unless there are few, or two of them
+ * have it, or another odd number. Longer rows go through where only losses are asked for, unless they are fewer than one for
+ * four multiprocessors. */
 static void long_rows_of_logits(void **state) {
     static const int64_t rows[] = {1, 32, 33, 131, 132, 1000};
     size_t t, r;
+    int64_t blocks;
     (void)state;
     context = new_context();
     for (t = 0; t < DTYPES; t++)
@@ -232,7 +234,12 @@ static void long_rows_of_logits(void **state) {
                 expect_logits_of(512, d, "logits_packed", block, __LINE__);
                 expect_logits_of(513, d, block, block, __LINE__);
                 expect_logits_of(1024, d, block, block, __LINE__);
-                expect_gradients_of(1025, d, "logits_clustered", "logits_clustered", __LINE__);
+                for (blocks = 1; blocks <= 17; blocks++) {
+                    const char *of_more = blocks == 2 || (blocks % 2 == 1 && blocks < 16) ? block : "logits_clustered";
+                    if (blocks > 1)
+                        expect_gradients_of(1024 * (blocks - 1) + 1, d, of_more, of_more, __LINE__);
+                    expect_gradients_of(1024 * blocks, d, of_more, of_more, __LINE__);
+                }
                 expect_losses_of(1025, d, rows[r] < 33 ? "logits_clustered" : "logits_streamed", __LINE__);
             } else {
                 expect_logits_of(256, d, "logits", "logits", __LINE__);

@@ -6,24 +6,24 @@ static const int64_t sizes[] = {1,    2,    3,    5,    7,    8,     31,    33, 
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GPULOSS_BF16};
 
-/* The slots of a cluster have room for a row, or there are as many as there can be, but no step of them is in vain. Where rows
- * are not kept they are what goes through. */
+/* No step of the slots of a cluster is in vain, and there is room for them. Where rows are not kept they are what goes
+ * through. */
 static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int arrays) {
     const gpulossi_rows *rows = &l->parameters.rows;
-    const int64_t most = fake.active_clusters[l->cluster], clusters = l->grid / l->cluster;
-    const int streams = strstr(l->entry, "_logits_streamed_") != NULL;
-    const int is_alone = strstr(l->entry, "_logits_block_rows_") != NULL, is_small = is_alone || streams;
-    const int64_t threads = (streams ? 128 : 256) * l->cluster;
-    const unsigned slots = streams ? UINT32_MAX : is_alone ? 4 : 16 / (unsigned)arrays;
-    assert_int_equal(l->block, is_small ? 128 : 256);
+    const int is_wide = l->block == FAKE_WIDE_BLOCK, is_small = l->block == 128;
+    const int64_t most = (is_wide ? fake.wide_clusters : fake.active_clusters)[l->cluster];
+    const int64_t threads = (int64_t)l->block * l->cluster;
+    const unsigned slots = 16 / (unsigned)arrays;
+    assert_true(is_wide ? strstr(l->entry, "_cross_entropy_clustered_") != NULL
+                        : l->block == fake_threads_of(l->entry));
     assert_int_equal(rows->group, 256);
     assert_int_equal(l->grid % l->cluster, 0);
-    assert_int_equal(clusters, rows->rows < most ? rows->rows : most);
-    assert_in_range(rows->slots, 4, slots);
+    assert_int_equal(l->grid / l->cluster, rows->rows < most ? rows->rows : most);
+    assert_in_range(rows->slots, 4, strstr(l->entry, "_logits_streamed_") != NULL ? UINT32_MAX : slots);
     assert_int_equal(rows->slots % 4, 0);
-    assert_int_equal(l->shared_bytes, is_small ? 32768 : 65536);
+    assert_int_equal(l->shared_bytes, is_wide ? 106496 : is_small ? 32768 : 65536);
     assert_true((rows->slots - 4) * threads <= vectors); /* one more may be counted */
-    assert_true(rows->slots * threads >= vectors || (l->cluster == 16 && rows->slots == slots));
+    assert_true(rows->slots * threads >= vectors || rows->slots == slots);
 }
 
 /* Short rows that a block takes at a time. */

@@ -1,5 +1,5 @@
 /* Long rows, which GPUs with clusters of blocks keep in the shared memory of those: plain cross-entropy, cross-entropy
- * with options and divergences of two arrays of logits. On other GPUs the same rows are streamed. A cluster has as many
+ * with options and divergences of two arrays of logits. On other GPUs the same rows are streamed. A cluster has about as many
  * blocks as a row needs, and more where rows are few. Plain rows that are shorter, or have no gradient, are for a team
  * of warps of a block there, and come through the rings of those. */
 #include <math.h>
@@ -200,13 +200,28 @@ static void more_rows_than_clusters(void **state) {
     test_done();
 }
 
+/* Rows that wide blocks hold, or clusters of two of them: one less than all of those together, and of one that is worth the
+ * largest of all. */
+static void rows_of_wide_blocks(void **state) {
+    const int64_t multiprocessors = harness_small ? 4 : 132;
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++) {
+        check_plain(dtypes[d], 2 * multiprocessors - 1, classes_of(dtypes[d], 6500, PLAIN), true, d);
+        check_plain(dtypes[d], multiprocessors - 1, 13000 * width_of(dtypes[d]), true, 3 + d);
+        check_plain(dtypes[d], 1, classes_of(dtypes[d], 26000, PLAIN), d == 0, 6 + d);
+    }
+    test_done();
+}
+
 /* Rows for one warp and for two, four and eight, which come in a step, in two, and without a gradient in as many as
  * they take; more of them than the teams of the GPU know beforehand. The offsets have their turns. */
 static void rows_of_the_ring(void **state) {
     static const struct {
         int64_t rows, vectors;
         bool gradient;
-    } shapes[] = {{210, 260, true},  {70, 530, true},   {30, 1040, true},  {30, 2100, true},
+    } shapes[] = {{210, 260, true},  {70, 530, true},   {30, 1040, true},  {30, 2600, true},
                   {70, 1030, false}, {40, 2060, false}, {30, 4200, false}, {20, 6500, false}};
     unsigned d, k, number = 0;
     (void)state;
@@ -781,6 +796,7 @@ int run_cluster_tests(void) {
         cmocka_unit_test(rows_that_do_not_fit),
         cmocka_unit_test(far_pairs_that_do_not_fit),
         cmocka_unit_test(more_rows_than_clusters),
+        cmocka_unit_test(rows_of_wide_blocks),
         cmocka_unit_test(rows_of_the_ring),
         cmocka_unit_test(many_rows_of_a_team),
         cmocka_unit_test(offsets_of_clustered_rows),
