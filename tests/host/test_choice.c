@@ -438,6 +438,8 @@ static void check_rows_of_no_block(gpuloss_cross_entropy_desc base) {
     base.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
     TAKES((void)0, whole);
     TAKES(d.lse_in = AT(6), whole);
+    TAKES((d.lse_in = AT(6), d.classes = 2048 * 16 / bytes), whole);
+    TAKES((d.lse_in = AT(6), d.classes = 2049 * 16 / bytes), has ? "ring" : "streamed");
     TAKES(d.logits_stride = d.classes + 16 / bytes, whole);
     TAKES(d.logits_stride = d.classes + 1, other);
     TAKES(d.logits = (const char *)d.logits + bytes, other);

@@ -98,6 +98,7 @@ static void clusters_keep_a_row(void **state) {
 /* Of 16 bits a step that is not kept takes one more; of losses alone none. */
 static void rows_are_kept_where_that_pays(void **state) {
     gpuloss_cross_entropy_desc d = rows_of(1000, 6657);
+    gpuloss_kl_div_desc pairs;
     (void)state;
     context = new_context();
     d.dtype = GPULOSS_BF16;
@@ -110,6 +111,10 @@ static void rows_are_kept_where_that_pays(void **state) {
     d.rows = 100;
     d.grad_logits = NULL;
     expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 100, 3, 16, 256, __LINE__);
+    pairs = pairs_of(21, 32000);
+    expect_kl_div(&pairs, "gpuloss_kl_div_logits_clustered_f32", 20, 16, 8, __LINE__);
+    pairs.grad_input = NULL;
+    expect_kl_div(&pairs, "gpuloss_kl_div_logits_clustered_f32", 21, 11, 8, __LINE__);
     gpuloss_destroy(context);
 }
 
