@@ -191,8 +191,8 @@ static void more_rows_than_clusters(void **state) {
     for (d = 0; d < DTYPES; d++)
         for (loss = 0; loss < LOSSES; loss++) {
             int64_t rows = harness_small ? (loss == PLAIN ? 29 : 14) : 500;
-            check_loss(loss, dtypes[d], rows, classes_of(dtypes[d], (loss == PLAIN ? 2 * HELD : HELD) + 1, loss), true,
-                       d + loss);
+            int64_t vectors = loss == PLAIN ? 2 * HELD : loss == LOGITS ? 3 * HELD : HELD;
+            check_loss(loss, dtypes[d], rows, classes_of(dtypes[d], vectors + 1, loss), true, d + loss);
             if (!harness_small || d == 0)
                 check_loss(loss, dtypes[d], harness_small ? 3 : 50,
                            classes_of(dtypes[d], 5 * (int64_t)BLOCK * SLOTS, loss), true, d + loss + 1);
@@ -243,20 +243,20 @@ static void many_rows_of_a_team(void **state) {
     check_plain(GPULOSS_F32, 270, classes_of(GPULOSS_F32, 1030, PLAIN), true, 1);
     for (d = 0; d < DTYPES; d++) {
         int64_t width = width_of(dtypes[d]);
-        check_plain(dtypes[d], 70, (width == 4 ? 1031 : 2061) * width, true, 3 * d);
+        check_plain(dtypes[d], width == 4 ? 70 : 140, 1031 * width, true, 3 * d);
         check_plain(dtypes[d], 70, 1027 * width + 1, false, 3 * d + 1);
-        check_plain(dtypes[d], 35, (HELD * 2 + 10) * width, true, 3 * d + 2);
+        check_plain(dtypes[d], 70, (HELD * 2 + 10) * width, true, 3 * d + 2);
         if (d > 0)
             check_logits(LOGITS, dtypes[d], 110, 514 * width, true, 4 * d);
     }
-    check_plain(GPULOSS_BF16, 35, (HELD * 2 + 10) * width_of(GPULOSS_BF16), true, LOGITS_CONFIDENT);
+    check_plain(GPULOSS_BF16, 70, (HELD * 2 + 10) * width_of(GPULOSS_BF16), true, LOGITS_CONFIDENT);
     test_done();
 }
 
 /* Pairs of rows of nothing but whole vectors: more than the leader's warp has lanes to keep what is left to do of them, and
  * longer ones. */
 static void whole_rows_of_clusters(void **state) {
-    static const struct { int64_t rows, vectors; } shapes[] = {{280, 514}, {10, 2060}};
+    static const struct { int64_t rows, vectors; } shapes[] = {{280, 514}, {10, 3100}};
     unsigned d, loss, k, number = 0;
     (void)state;
     REQUIRE_GPU();
@@ -300,9 +300,11 @@ static void whole_vectors_of_clusters(void **state) {
     test_done();
 }
 
-/* Rows of a queue of which some have no divergence, or next to none, or are left out. */
+/* Rows of a queue of which some have no divergence, or next to none, or are left out. Of two logits they are for two small
+ * blocks, or for two of others. */
 static void check_mixed(unsigned loss, gpuloss_dtype dtype, unsigned number) {
-    kl_case c = logits_case(loss, dtype, harness_small ? 29 : 450, classes_of(dtype, HELD, LOGITS), true, number);
+    const int64_t vectors = loss == LOGITS && number % 2 == 0 ? 3 * HELD : HELD;
+    kl_case c = logits_case(loss, dtype, harness_small ? 29 : 450, classes_of(dtype, vectors, LOGITS), true, number);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number ? KL_WITH_LABELS : 0, number);
     int64_t row, i, n = c.classes;
     for (row = 0; row < c.rows; row++) {
@@ -718,7 +720,7 @@ static void contents_of_pairs(void **state) {
  * summed with care, those that are known without it, and those between. */
 static void check_sizes(unsigned loss, gpuloss_dtype dtype, bool gradient, unsigned number) {
     static const double spreads[] = {0.02, 2, 0.3, 0.45, 0.7, 1e-3, 1};
-    int64_t vectors = 2 * HELD + 1;
+    int64_t vectors = loss == LOGITS ? 2 * HELD - 3 : 2 * HELD + 1;
     kl_case c = logits_case(loss, dtype, harness_small ? 7 : 70, vectors * width_of(dtype), gradient, number);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number / 4 % 2 ? KL_WITH_TEMPERATURE : 0, number);
     random_source random = random_from(number);
