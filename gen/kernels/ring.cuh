@@ -31,6 +31,7 @@ class TeamOfBlock {
     __device__ __forceinline__ void begin() const {}
 
     __device__ __forceinline__ void end() const {}
+    /* Whose number among those a thread goes by. */
     DEVICE uint32_t finisher() { return threadIdx.x; }
 
     /* Folds a state over the team and hands out the leader's word; the `number` of folds before it. What the leader's warp has

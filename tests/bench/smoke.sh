@@ -97,7 +97,7 @@ check_schedules() {
             first = /loss \+ gradient/ ? 8 : 6
             star = $NF == "*"
             if (NF != first + 3 + star) fail("not all columns")
-            if ($first !~ /^(held|streamed|short_rows|packed|block_rows|ring|clustered|through)$/) fail("no such schedule: " $first)
+            if ($first !~ /^(held|streamed|short_rows|packed|block_rows|ring|clustered|wide|through)$/) fail("no such schedule: " $first)
             if ($(first + 1) !~ /^([1-9]|1[0-6]|32|64|128|256|512)$/) fail("no such size: " $(first + 1))
             above_zero($(first + 2))
             number($(first + 3))
@@ -120,7 +120,7 @@ run_schedules() { "$1" $ceilings --runs 1 "${@:2}" >"$out/schedules" || { tail -
 small="--bytes 600 --most 800 --classes 64"
 accept 'the schedules' run_schedules "$BUILD/schedules" $small
 accept 'every schedule' check_schedules "$out/schedules" -v wanted=8 -v of='cross_entropy f32 2 64 6' -v candidates="$(
-    printf ' %s' held{2,4,8,16,32,64,128,256} streamed{32,64,128,256} packed1 clustered{1..16}
+    printf ' %s' held{2,4,8,16,32,64,128,256} streamed{32,64,128,256} packed1 clustered{1..16} wide{1..16}
 )"
 check_small() { check_schedules "$1" -v wanted=8; }
 changed "$out/schedules" '0,/ \*$/s///' && reject 'no choice' 'none is chosen' check_small "$out/bad"
@@ -130,7 +130,7 @@ changed "$out/schedules" '$s/in [0-9]*/in 99/' && reject 'a wrong count of choic
 changed "$out/schedules" '4s/\.[0-9]* .*/.nan 1/' && reject 'a time that is no number' 'not a number' check_small "$out/bad"
 changed "$out/schedules" '/^better/d;/ \*$/s/\.[0-9]* /00000&/' &&
     reject 'a slow choice' 'a faster one is not named' check_small "$out/bad"
-changed "$out/schedules" '/^better/d;/clustered  *16 /{/ \*$/!s/$/\nbetter: none/};s/[0-9.]*\( *[0-9]* \*\)$/0.01\1/' &&
+changed "$out/schedules" '/^better/d;/wide  *16 /{/ \*$/!s/$/\nbetter: none/};s/[0-9.]*\( *[0-9]* \*\)$/0.01\1/' &&
     reject 'a choice that is the best' 'is not faster' check_small "$out/bad"
 accept 'the schedules of a long row' run_schedules "$BUILD/schedules" --bytes 2000000 --most 70000 --classes 32000
 accept 'its choice of a cluster' grep -q 'clustered .* \*$' "$out/schedules"
