@@ -1,5 +1,7 @@
 #include "run_common.h"
 
+#include "device_bytes.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,11 +124,18 @@ long double gradient_factor(bool use_grad_scale, double grad_scale, const double
     return (use_grad_scale ? (long double)grad_scale : 1) * (grad_loss ? (long double)*grad_loss : 1);
 }
 
-/* What the call wrote, and to which bits. */
+/* What the call wrote; and, on the device, what was there before and to which bits. */
 typedef struct written {
     operand *o;
-    unsigned char *bits;
+    void *before, *bits;
 } written;
+
+static void *on_device(const void *contents, size_t bytes) {
+    void *device = NULL;
+    require_ok(gpuloss_alloc(harness_context, &device, bytes));
+    require_ok(gpuloss_upload(harness_context, device, contents, bytes, NULL));
+    return device;
+}
 
 static size_t written_of(const made_call *made, written *all) {
     size_t i, count = 0;
@@ -138,39 +147,58 @@ static size_t written_of(const made_call *made, written *all) {
         if (memcmp(o->before, o->after, o->bytes) == 0)
             continue;
         all[count].o = o;
-        all[count].bits = (unsigned char *)require_memory(o->bytes);
-        memcpy(all[count++].bits, o->after, o->bytes);
+        all[count].before = on_device(o->before, o->bytes);
+        all[count++].bits = on_device(o->after, o->bytes);
     }
     return count;
 }
 
-static void call_again(const made_call *made, const written *all, size_t count, int run, struct CUstream_st *stream) {
+static void call_again(const made_call *made, const device_bytes *d, const written *all, size_t count, int run,
+                       struct CUstream_st *stream) {
     size_t i;
     for (i = 0; i < count; i++)
-        operand_upload(all[i].o);
+        device_bytes_copy(d, all[i].o->device, all[i].before, all[i].o->bytes);
     if (stream) /* which does not wait for the default one */
         require_ok(gpuloss_synchronize(harness_context, NULL));
     require_ok(made->function(harness_context, run % 3 == 1 ? made->desc_with_workspace : made->desc, stream));
     require_ok(gpuloss_synchronize(harness_context, stream));
+    for (i = 0; i < count; i++)
+        device_bytes_compare(d, all[i].o->device, all[i].bits, all[i].o->bytes);
+}
+
+/* Where the bits of a run differ. */
+static void report_bits(const written *all, size_t count, int run, report *r) {
+    char what[64];
+    size_t i;
+    for (i = 0; i < count; i++) {
+        operand *o = all[i].o;
+        unsigned char *bits = (unsigned char *)require_memory(o->bytes);
+        operand_download(o);
+        require_ok(gpuloss_download(harness_context, bits, all[i].bits, o->bytes, NULL));
+        (void)snprintf(what, sizeof what, "%s of run %d", o->name, run);
+        compare_bits(r, what, bits, o->after, o->bytes);
+        free(bits);
+    }
 }
 
 void repeat_call(const made_call *made, int runs, report *r) {
     written *all = (written *)require_memory(made->count * sizeof *all);
     size_t i, count = written_of(made, all);
     struct CUstream_st *stream = NULL;
-    char what[64];
+    device_bytes d;
     int run;
     require_ok(gpuloss_stream_create(harness_context, &stream));
+    device_bytes_open(&d);
     for (run = 1; run < runs && r->failures == 0; run++) {
-        call_again(made, all, count, run, run % 4 == 2 ? stream : NULL);
-        for (i = 0; i < count; i++) {
-            operand_download(all[i].o);
-            (void)snprintf(what, sizeof what, "%s of run %d", all[i].o->name, run);
-            compare_bits(r, what, all[i].bits, all[i].o->after, all[i].o->bytes);
-        }
+        call_again(made, &d, all, count, run, run % 4 == 2 ? stream : NULL);
+        if (device_bytes_differ(&d))
+            report_bits(all, count, run, r);
     }
+    device_bytes_close(&d);
     require_ok(gpuloss_stream_destroy(harness_context, stream));
-    for (i = 0; i < count; i++)
-        free(all[i].bits);
+    for (i = 0; i < count; i++) {
+        require_ok(gpuloss_free(harness_context, all[i].before));
+        require_ok(gpuloss_free(harness_context, all[i].bits));
+    }
     free(all);
 }

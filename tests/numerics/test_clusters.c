@@ -141,9 +141,10 @@ static void large_clusters(void **state) {
     test_sizes(8, MOST_BLOCKS, check_large_size);
 }
 
-/* What the largest cluster has no room for is read again: less and more than its threads take at a time. */
+/* What the largest cluster has no room for is read again: less and more than its threads take at a time, and, of two of them,
+ * more than wide blocks have room for. */
 static void rows_that_do_not_fit(void **state) {
-    static const int64_t more[] = {1, 3000, 30400, 70000};
+    static const int64_t more[] = {1, 3000, 45000, 70000};
     unsigned d, loss, k, number = 7;
     (void)state;
     REQUIRE_GPU();
