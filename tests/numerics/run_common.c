@@ -2,9 +2,13 @@
 
 #include "device_bytes.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 const gpuloss_reduction all_reductions[REDUCTION_COUNT] = {GPULOSS_NONE, GPULOSS_SUM, GPULOSS_MEAN, GPULOSS_BATCHMEAN};
 
@@ -191,8 +195,11 @@ void repeat_call(const made_call *made, int runs, report *r) {
     device_bytes_open(&d);
     for (run = 1; run < runs && r->failures == 0; run++) {
         call_again(made, &d, all, count, run, run % 4 == 2 ? stream : NULL);
-        if (device_bytes_differ(&d))
+        if (device_bytes_differ(&d)) {
             report_bits(all, count, run, r);
+            if (r->failures == 0)
+                fail_msg("run %d: bits differ on the device, but not on the host", run);
+        }
     }
     device_bytes_close(&d);
     require_ok(gpuloss_stream_destroy(harness_context, stream));

@@ -201,8 +201,7 @@ static void more_rows_than_clusters(void **state) {
     test_done();
 }
 
-/* Rows that wide blocks hold, or clusters of two of them: one less than all of those together, and of one that is worth the
- * largest of all. */
+/* Rows that a wide block holds, and that two of them hold, one fewer than there are such at a time; and one row for many. */
 static void rows_of_wide_blocks(void **state) {
     const int64_t multiprocessors = harness_small ? 4 : 132;
     unsigned d;

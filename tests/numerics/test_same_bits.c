@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "device_bytes.h"
 #include "divergence_cases.h"
 #include "option_cases.h"
 #include "run_common.h"
@@ -45,6 +46,43 @@ static void check_options(gpuloss_dtype dtype, option_shape shape, unsigned opti
         c.outputs = CE_OUT_ALL;
     check_cross_entropy(c, only_read);
     option_inputs_free(&in);
+}
+
+/* What the runs are compared by finds a byte, wherever it is, and its copies are whole. */
+static void bytes_on_the_device(void **state) {
+    enum { BYTES = 1001 };
+    static const int places[] = {0, 255, 256, BYTES - 1};
+    unsigned char bytes[BYTES];
+    void *one = NULL, *other = NULL;
+    unsigned i;
+    (void)state;
+    REQUIRE_GPU();
+    require_ok(gpuloss_alloc(harness_context, &one, BYTES));
+    require_ok(gpuloss_alloc(harness_context, &other, BYTES));
+    for (i = 0; i < BYTES; i++)
+        bytes[i] = (unsigned char)(i * 7);
+    require_ok(gpuloss_upload(harness_context, one, bytes, BYTES, NULL));
+    for (i = 0; i < sizeof places / sizeof places[0]; i++) {
+        device_bytes d;
+        device_bytes_open(&d);
+        bytes[places[i]] ^= 1;
+        require_ok(gpuloss_upload(harness_context, other, bytes, BYTES, NULL));
+        bytes[places[i]] ^= 1;
+        if (places[i] > 0)
+            device_bytes_compare(&d, one, other, (size_t)places[i]);
+        assert_false(device_bytes_differ(&d));
+        device_bytes_compare(&d, one, other, BYTES);
+        assert_true(device_bytes_differ(&d));
+        device_bytes_close(&d);
+        device_bytes_open(&d);
+        device_bytes_copy(&d, other, one, BYTES);
+        device_bytes_compare(&d, one, other, BYTES);
+        assert_false(device_bytes_differ(&d));
+        device_bytes_close(&d);
+    }
+    require_ok(gpuloss_free(harness_context, one));
+    require_ok(gpuloss_free(harness_context, other));
+    test_done();
 }
 
 static void same_bits_of_cross_entropy(void **state) {
@@ -249,15 +287,11 @@ static void same_bits_of_sparse(void **state) {
 
 int run_same_bits_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_of_cross_entropy),
-        cmocka_unit_test(same_bits_of_options),
-        cmocka_unit_test(same_bits_of_columns),
-        cmocka_unit_test(same_bits_of_shards),
-        cmocka_unit_test(same_bits_of_kl_div),
-        cmocka_unit_test(same_bits_of_two_logits),
-        cmocka_unit_test(same_bits_of_losses_of_long_rows),
-        cmocka_unit_test(same_bits_of_divergences),
-        cmocka_unit_test(same_bits_of_sparse),
+        cmocka_unit_test(bytes_on_the_device),      cmocka_unit_test(same_bits_of_cross_entropy),
+        cmocka_unit_test(same_bits_of_options),     cmocka_unit_test(same_bits_of_columns),
+        cmocka_unit_test(same_bits_of_shards),      cmocka_unit_test(same_bits_of_kl_div),
+        cmocka_unit_test(same_bits_of_two_logits),  cmocka_unit_test(same_bits_of_losses_of_long_rows),
+        cmocka_unit_test(same_bits_of_divergences), cmocka_unit_test(same_bits_of_sparse),
     };
     return cmocka_run_group_tests_name("same bits", tests, NULL, NULL);
 }
