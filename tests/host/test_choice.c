@@ -146,11 +146,10 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
 #define WHOLE_ROWS_OF(vectors, plain, options)                                                                         \
     expect_rows_of(vectors, d, has ? "block_rows" : plain, plain, options, __LINE__)
 
-/* With a gradient: rows that a warp can't hold go to the ring, and longer ones to clusters, but for floats that fill some of
+/* With a gradient: rows that a warp can't hold go to the ring, and longer ones to clusters, but for those that fill most of
  * the ring's second step; with options, rows that a block can't hold. */
 static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
-    const char *second = !has ? "streamed" : d.dtype == GPULOSS_F32 ? "ring" : "clustered";
     for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
         ROWS_OF(96, "held", "options");
         WHOLE_ROWS_OF(97, "held", "options");
@@ -158,9 +157,9 @@ static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
         WHOLE_ROWS_OF(257, has ? "ring" : "held", "options");
         WHOLE_ROWS_OF(2048, has ? "ring" : "held", "options");
         ROWS_OF(2049, has ? "clustered" : "streamed", has ? "options_kept" : "options");
-        ROWS_OF(2559, has ? "clustered" : "streamed", has ? "options_kept" : "options");
-        ROWS_OF(2560, second, has ? "options_kept" : "options");
-        ROWS_OF(4096, second, has ? "options_kept" : "options");
+        ROWS_OF(3072, has ? "clustered" : "streamed", has ? "options_kept" : "options");
+        ROWS_OF(3073, has ? "ring" : "streamed", has ? "options_kept" : "options");
+        ROWS_OF(4096, has ? "ring" : "streamed", has ? "options_kept" : "options");
         ROWS_OF(4097, has ? "clustered" : "streamed", has ? "options_kept" : "options");
     }
 }
@@ -338,6 +337,7 @@ static void groups_of_the_ring(void **state) {
                  {2, 1, 1 << 20, 1024, 64},
                  {2, 1, 1 << 20, 1025, 128},
                  {2, 1, 1 << 20, 2048, 128},
+                 {2, 1, 1 << 20, 4096, 256},
                  {2, 0, 1 << 20, 1024, 32},
                  {2, 0, 1 << 20, 2048, 64},
                  {2, 0, 1 << 20, 4096, 128},

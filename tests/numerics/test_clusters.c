@@ -221,7 +221,7 @@ static void rows_of_the_ring(void **state) {
     static const struct {
         int64_t rows, vectors;
         bool gradient;
-    } shapes[] = {{210, 260, true},  {70, 530, true},   {30, 1040, true},  {30, 2600, true},
+    } shapes[] = {{210, 260, true},  {70, 530, true},   {30, 1040, true},  {30, 3100, true},
                   {70, 1030, false}, {40, 2060, false}, {30, 4200, false}, {20, 6500, false}};
     unsigned d, k, number = 0;
     (void)state;
