@@ -4,7 +4,7 @@
 
 #include "grid.cuh"
 
-/* Shares out tiles among teams, in rising order. A team knows its tile and one or two after it; the one after those comes
+/* Shares out tiles among teams, in rising order. A team knows its tile and up to two after it; the one after those comes
  * with the word of a fold. What is known at first is dealt out in turn, or, where that is asked for, so many sixteenths of
  * all: teams drift apart then, but nobody asks the counter meanwhile. Where tiles take long, dealing out less lets teams
  * end together. */
@@ -12,7 +12,7 @@ struct Ahead {
     enum { kMost = 3 };
     gpulossi_scratch *scratch;
     uint32_t tiles, teams, dealt, tile[kMost];
-    int known; /* 2 or 3 */
+    int known; /* 1 to 3 */
 
     Ahead() = default;
     __device__ __forceinline__ Ahead(uint64_t scratch, int64_t tiles, uint32_t team, uint32_t teams, int known,
@@ -43,6 +43,10 @@ struct Ahead {
         tile[0] = tile[1];
         tile[1] = known == 2 ? last : tile[2];
         tile[2] = last;
+    }
+    /* The same where one tile is known. */
+    __device__ __forceinline__ void advance_to(uint32_t word) {
+        tile[0] = min(word + dealt, tiles);
     }
 };
 

@@ -1,8 +1,11 @@
 /* Cross-entropy without options over rows of a middling length, for GPUs that fetch ahead into their cache: a row a block,
- * in the registers of its threads, read once and written once. Many small blocks on a multiprocessor keep memory busy,
- * as some fold their row while others load. Most rows are dealt out in turn beforehand, as asking a counter for each slows
- * the others' reading down; the last ones come from a counter, so that the blocks end together. Where rows are short, and
- * only read, asking costs more than that gives. */
+ * in the registers of its threads, read once and written once. Many small blocks on a multiprocessor keep memory busy, as
+ * some fold their row while others load.
+ *
+ * Where rows are only read, most are dealt out in turn beforehand, as asking a counter for each slows the others' reading
+ * down; the last ones come from a counter, so that the blocks end together. Where rows are short, asking costs more than that
+ * gives. Where rows are written, all come from the counter, in the order of memory, which answers sooner then; of short ones
+ * two at a time, and half of them dealt out. */
 #ifndef GPULOSSI_BLOCK_ROWS_CUH
 #define GPULOSSI_BLOCK_ROWS_CUH
 
@@ -98,19 +101,29 @@ template <class E> class BlockRows {
         return it;
     }
 
+    __device__ __forceinline__ N sum_below(const Below<N> &below, const Vector<E> &x) const {
+        N part[W];
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            part[i] = below.exp(x.get(i));
+        return in_halves<Sum>(part);
+    }
     /* The state of a warp's part of a row, in its first lane. */
     template <int K> __device__ __forceinline__ State reduce(Vector<E> (&x)[K][1]) const {
         State state = {WholeWarp().template over<Maximum>(largest(x, 0)), N(0)};
         N top = State::finite(state.top);
         if (Below<N>::near(top)) {
             Below<N> below(top);
+            if (vectors == K * (int)blockDim.x) {
 #pragma unroll
-            for (int k = 0; k < K; k++) {
-                N part[W];
+                for (int k = 0; k < K; k++)
+                    state.sum += sum_below(below, x[k][0]);
+            } else {
+                int first = sizeof(Bits) == 2 ? (int)threadIdx.x : 0; /* measured */
 #pragma unroll
-                for (int i = 0; i < W; i++)
-                    part[i] = below.exp(x[k][0].get(i));
-                state.sum += in_halves<Sum>(part);
+                for (int k = 0; k < K; k++)
+                    if (first + k * (int)blockDim.x < vectors)
+                        state.sum += sum_below(below, x[k][0]);
             }
             state.sum *= below.factor;
         } else {
@@ -128,21 +141,31 @@ template <class E> class BlockRows {
         return state;
     }
 
-    template <int K> __device__ __forceinline__ void write(const Row &r, Vector<E> (&x)[K][1], const N *x_y) const {
-        Bits *to = loss.grad(r.row);
+    /* The target's own gradient is put among the others before they are stored: memory takes long over what is soon written
+     * again. Its logit is left for finish(). */
+    template <int K> __device__ __forceinline__ void write(const Row &r, Vector<E> (&x)[K][1], N *x_y) const {
+        Bits *to = loss.grad(r.row), of_target = 0;
         char *vector = (char *)to + threadIdx.x * GPULOSSI_VECTOR_BYTES;
         typename Loss::Slope slope(r);
         uint32_t step = blockDim.x * GPULOSSI_VECTOR_BYTES;
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if ((int)(threadIdx.x + k * blockDim.x) == r.vector) {
+                *x_y = x[k][0].find(r.place);
+                of_target = E::narrow(loss.of_target(r, *x_y));
+            }
         if (slope.simple) {
 #pragma unroll
-            for (int k = 0; k < K; k++)
-                if ((int)(threadIdx.x + k * blockDim.x) < vectors) {
+            for (int k = 0; k < K; k++) {
+                int v = (int)(threadIdx.x + k * blockDim.x);
+                if (v < vectors) {
                     N g[W];
 #pragma unroll
                     for (int i = 0; i < W; i++)
                         g[i] = slope.below.exp(x[k][0].get(i)) * slope.weight;
-                    store_whole<E, E>((Bits *)(vector + k * step), g, true);
+                    store((Bits *)(vector + k * step), v, r, g, true, of_target);
                 }
+            }
         } else {
 #pragma unroll 1
             for (int v = (int)threadIdx.x; v < vectors; v += (int)blockDim.x) {
@@ -150,12 +173,17 @@ template <class E> class BlockRows {
 #pragma unroll
                 for (int i = 0; i < W; i++)
                     g[i] = slope.of(x[0][0].get(i), r);
-                store_whole<E, E>(to + (int64_t)v * W, g, false);
+                store(to + (int64_t)v * W, v, r, g, false, of_target);
                 turn(x);
             }
         }
-        if (loss.template has_target<K>(r, (int)threadIdx.x, (int)blockDim.x))
-            to[r.vector * W + r.place] = E::narrow(loss.of_target(r, *x_y));
+    }
+    DEVICE void store(Bits *to, int v, const Row &r, const N *g, bool finite, Bits of_target) {
+        Vector<E> out;
+        out.fill(g, finite);
+        if (v == r.vector)
+            out.replace(r.place, of_target);
+        store_vector<E>(to, out);
     }
 
     /* A lane of the first warp finishes a row. */
@@ -173,12 +201,13 @@ template <class E> class BlockRows {
         lates = 0;
     }
 
-    /* The folded state of a row, in all threads of the warps that call; every warp has put its own into of_warp(). The
-     * lanes of a warp have each of them equally often, a power of two, so that its sum is a multiple exactly. */
+    /* The folded state of a row, in all threads of the warps that call; every warp has put its own into of_warp(). */
     __device__ __forceinline__ State folded(int turn) const {
-        State state = of_warp(turn, threadIdx.x & (blockDim.x / kLanes - 1));
+        uint32_t lane = threadIdx.x % kLanes;
+        State state = State::empty();
+        if (lane < blockDim.x / kLanes)
+            state = of_warp(turn, lane);
         state.fold(WholeWarp());
-        state.sum *= (N)blockDim.x * N(1.0 / (kLanes * kLanes));
         return state;
     }
 
@@ -242,12 +271,15 @@ template <class E> class BlockRows {
     }
 
     __device__ __forceinline__ void gradients(typename Loss::Totals &total) {
-        Ahead queue(p.rows.scratch, p.rows.rows, blockIdx.x, gridDim.x, 3, 14);
-        uint32_t word = threadIdx.x == 0 ? queue.fetch() : 0;
+        const uint32_t rows = (uint32_t)p.rows.rows, run = p.rows.slots;
+        const bool ahead = p.rows.flags & GPULOSSI_FETCHES_AHEAD;
+        Ahead queue(p.rows.scratch, (rows + run - 1) / run, blockIdx.x, gridDim.x, ahead ? 2 : 1, run > 1 ? 8 : 0);
+        uint32_t word = threadIdx.x == 0 ? queue.fetch() : 0, row = queue.tile[0] * run;
 #pragma unroll 1
         while (queue.more()) {
             Vector<E> x[kGradientVectors][1];
-            uint32_t row = queue.tile[0];
+            uint32_t next = row + 1;
+            bool ends_run = (next & (run - 1)) == 0 || next == rows;
             int turn = lates & 1;
             load(row, x);
             if (threadIdx.x == 0) {
@@ -255,8 +287,11 @@ template <class E> class BlockRows {
                 it.word = word;
                 known(turn) = it;
             }
-            if (threadIdx.x == blockDim.x - 1 && queue.tile[1] < queue.tiles)
-                fetch_ahead(loss.array(0, queue.tile[1]), (uint32_t)vectors * GPULOSSI_VECTOR_BYTES);
+            if (ahead && threadIdx.x == blockDim.x - 1) {
+                uint32_t after = ends_run ? queue.tile[1] * run : next;
+                if (after < rows)
+                    fetch_ahead(loss.array(0, after), (uint32_t)vectors * GPULOSSI_VECTOR_BYTES);
+            }
             if (loss.reduces()) {
                 State state = reduce(x);
                 if (threadIdx.x % kLanes == 0)
@@ -267,9 +302,15 @@ template <class E> class BlockRows {
             State state = {it.top, N(1)};
             if (loss.reduces())
                 state = folded(turn);
-            queue.advance(it.word);
-            if (threadIdx.x == 0)
-                word = queue.fetch();
+            if (ends_run) {
+                if (ahead)
+                    queue.advance(it.word);
+                else
+                    queue.advance_to(it.word);
+                next = queue.tile[0] * run;
+                if (threadIdx.x == 0)
+                    word = queue.fetch();
+            }
             Row r;
             r.row = row;
             r.vector = it.place < 0 ? -1 : it.place / W;
@@ -277,7 +318,6 @@ template <class E> class BlockRows {
             r.top = state.top;
             r.scale = it.scale;
             r.inverse = reciprocal(state.sum);
-            loss.pick(r, (int)threadIdx.x, (int)blockDim.x, x, &late(lates).x_y);
             if (threadIdx.x == 0) {
                 late(lates).row = row;
                 late(lates).top = state.top;
@@ -287,6 +327,7 @@ template <class E> class BlockRows {
                     late(lates).x_y = N(0);
             }
             write(r, x, &late(lates).x_y);
+            row = next;
             if (++lates == kLanes || !queue.more())
                 finish(total);
         }

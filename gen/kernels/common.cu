@@ -5,16 +5,33 @@
 /* What must be known before the rows are: the divisor of a mean's gradient, and the sum of the class weights. */
 struct targets {};
 template <class> struct prepare {
+    /* A thread asks for several class indices before it waits for one. */
     DEVICE void count(const gpulossi_cross_entropy &p, gpulossi_scratch *scratch) {
-        int64_t stride = (int64_t)gridDim.x * blockDim.x;
+        enum { kAtOnce = 8 };
+        __shared__ int of_block;
+        const int64_t last = p.rows.rows - 1, stride = (int64_t)gridDim.x * blockDim.x;
         int counted = 0;
-#pragma unroll 1
-        for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < p.rows.rows; base += stride) {
-            int64_t row = base + threadIdx.x;
-            counted += __syncthreads_count(row < p.rows.rows && kind_of(p, read_target(p, row)) != kIgnored);
-        }
         if (threadIdx.x == 0)
-            atomicAdd((unsigned long long *)&scratch->counts[GPULOSSI_COUNT_ROWS], (unsigned long long)counted);
+            of_block = 0;
+        __syncthreads();
+        with_targets(p, [&](auto *from) {
+#pragma unroll 1
+            for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row <= last; row += kAtOnce * stride) {
+                int64_t y[kAtOnce];
+#pragma unroll
+                for (int i = 0; i < kAtOnce; i++)
+                    y[i] = from[min(row + i * stride, last)];
+#pragma unroll
+                for (int i = 0; i < kAtOnce; i++)
+                    counted += row + i * stride <= last && kind_of(p, y[i]) != kIgnored;
+            }
+        });
+        counted = WholeWarp().over<Sum>(counted);
+        if (threadIdx.x % kLanes == 0)
+            atomicAdd(&of_block, counted);
+        __syncthreads();
+        if (threadIdx.x == 0)
+            atomicAdd((unsigned long long *)&scratch->counts[GPULOSSI_COUNT_ROWS], (unsigned long long)of_block);
     }
 
     /* The two sums are exact, and leave the scratch's digits by their usual names. */

@@ -129,6 +129,21 @@ template <class E> struct Vector {
     }
     __device__ __forceinline__ void fill(const Number *x, bool finite = false) { fill(x, finite, (Bits *)0); }
 
+    /* The element at a place that is not known beforehand; and another one for it. */
+    __device__ __forceinline__ Number find(int place) const {
+        Number x = get(0);
+#pragma unroll
+        for (int i = 1; i < (int)(sizeof word / sizeof(Bits)); i++)
+            if (i == place)
+                x = get(i);
+        return x;
+    }
+    __device__ __forceinline__ void replace(int place, Bits b) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = replaced(i, place, b);
+    }
+
     /* Moves every element up by one place and puts b first, or takes the first and moves the rest down: a loop over
      * these needs no element by number, so it stays a loop, and in registers. */
     __device__ __forceinline__ void push(Bits b) {
@@ -175,6 +190,13 @@ template <class E> struct Vector {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             word[i] = E::pair(x[2 * i], x[2 * i + 1], finite);
+    }
+
+    __device__ __forceinline__ uint32_t replaced(int i, int place, uint32_t b) const {
+        return i == place ? b : word[i];
+    }
+    __device__ __forceinline__ uint32_t replaced(int i, int place, uint16_t b) const {
+        return i == place / 2 ? __byte_perm(word[i], b, place % 2 ? 0x5410 : 0x3254) : word[i];
     }
 
     __device__ __forceinline__ uint32_t up(int i, uint64_t *) const {
@@ -242,6 +264,10 @@ template <class E, Stay stay> DEVICE Vector<E> load_vector(const void *at) {
     return x;
 }
 
+template <class E> DEVICE void store_vector(typename E::Bits *to, const Vector<E> &x) {
+    __stcs((uint4 *)to, make_uint4(x.word[0], x.word[1], x.word[2], x.word[3]));
+}
+
 /* A vector of n times the same element. */
 template <class E> DEVICE Vector<E> filled(typename E::Number with) {
     typename E::Number same[Width<E>::value];
@@ -272,7 +298,7 @@ template <class E, class O> DEVICE void store_whole(typename O::Bits *to, const 
     for (int part = 0; part < Width<E>::value; part += width) {
         Vector<O> out;
         out.fill(x + part, finite);
-        __stcs((uint4 *)(to + part), make_uint4(out.word[0], out.word[1], out.word[2], out.word[3]));
+        store_vector<O>(to + part, out);
     }
 }
 
@@ -280,7 +306,7 @@ template <class E, class O> DEVICE void store_whole(typename O::Bits *to, const 
 template <class E, class O>
 DEVICE void store_vector(const Cut<E> &cut, typename O::Bits *row, int v, int64_t first, Vector<O> out) {
     if (cut.whole(v) && (uintptr_t)(row + first) % GPULOSSI_VECTOR_BYTES == 0) {
-        __stcs((uint4 *)(row + first), make_uint4(out.word[0], out.word[1], out.word[2], out.word[3]));
+        store_vector<O>(row + first, out);
     } else {
 #pragma unroll 1
         for (int i = 0; i < Width<O>::value; i++) {

@@ -392,37 +392,58 @@ static void groups_of_the_ring(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Rows that a block has to itself: as few threads as hold one with 8 vectors each, or 4 with a gradient, and more where rows
- * are few; and as many blocks as get the same number of rows, of those that a multiprocessor has room for, with a gradient
- * for about 3072 vectors of rows. */
+/* Rows that a block has to itself: as few warps as hold one with 8 vectors a thread, or 4 with a gradient, and more where rows
+ * are few; and as many blocks as get the same number of rows, of those that a multiprocessor has room for. With a gradient
+ * short rows are taken two in a row where there are enough, and the next one is asked for where a multiprocessor has less
+ * than 3750 vectors at a time, of floats in rows up to 1024 less than 2800, or where rows of 16 bits are longer. */
 static void blocks_of_rows(void **state) {
     static const struct {
+        gpuloss_dtype dtype;
         int writes;
         int64_t rows, vectors;
-        unsigned threads, grid;
-    } cases[] = {{0, 1000000, 193, 32, 4220}, {0, 1000000, 256, 32, 4220}, {0, 1000000, 257, 64, 2110},
-                 {0, 1000000, 512, 64, 2110}, {0, 32768, 1024, 128, 1024}, {0, 32768, 1025, 256, 521},
-                 {0, 32768, 2049, 512, 263},  {0, 32768, 4096, 512, 263},  {0, 132, 193, 256, 132},
-                 {0, 527, 1024, 256, 527},    {0, 528, 1024, 128, 528},    {0, 1, 1024, 512, 1},
-                 {1, 1000000, 97, 32, 4220},  {1, 1000000, 128, 32, 3165}, {1, 1000000, 129, 64, 2110},
-                 {1, 1000000, 250, 64, 1583}, {1, 1000000, 512, 128, 792}, {1, 32768, 1024, 256, 395},
-                 {1, 32768, 1025, 512, 263},  {1, 32768, 2048, 512, 263},  {1, 133, 1024, 512, 133},
-                 {1, 264, 512, 256, 264}};
+        unsigned threads, grid, run, ahead;
+    } cases[] = {{GPULOSS_F32, 0, 1000000, 193, 32, 4220, 1, 0},   {GPULOSS_F32, 0, 1000000, 256, 32, 4220, 1, 0},
+                 {GPULOSS_F32, 0, 1000000, 257, 64, 2110, 1, 0},   {GPULOSS_F32, 0, 1000000, 512, 64, 2110, 1, 0},
+                 {GPULOSS_F32, 0, 1000000, 513, 96, 1320, 1, 0},   {GPULOSS_F32, 0, 32768, 1024, 128, 1024, 1, 0},
+                 {GPULOSS_BF16, 0, 32768, 1025, 160, 781, 1, 0},   {GPULOSS_F32, 0, 32768, 2049, 288, 395, 1, 0},
+                 {GPULOSS_F32, 0, 32768, 4096, 512, 263, 1, 0},    {GPULOSS_F32, 0, 132, 193, 256, 132, 1, 0},
+                 {GPULOSS_F32, 0, 527, 1024, 256, 527, 1, 0},      {GPULOSS_F32, 0, 528, 1024, 128, 528, 1, 0},
+                 {GPULOSS_F32, 0, 1, 1024, 512, 1, 1, 0},          {GPULOSS_F32, 1, 1000000, 97, 32, 4220, 2, 0},
+                 {GPULOSS_F32, 1, 1000000, 128, 32, 4220, 2, 0},   {GPULOSS_F32, 1, 1000000, 129, 64, 2110, 2, 1},
+                 {GPULOSS_F32, 1, 1000000, 250, 64, 2110, 2, 0},   {GPULOSS_F32, 1, 1000000, 257, 96, 1320, 2, 1},
+                 {GPULOSS_F32, 1, 1000000, 280, 96, 1320, 2, 0},   {GPULOSS_F32, 1, 1000000, 279, 96, 1320, 2, 1},
+                 {GPULOSS_F32, 1, 1000000, 511, 128, 1056, 2, 0},  {GPULOSS_F32, 1, 1000000, 512, 128, 1056, 1, 0},
+                 {GPULOSS_F32, 1, 32768, 1024, 256, 521, 1, 0},    {GPULOSS_F32, 1, 32768, 1025, 288, 395, 1, 1},
+                 {GPULOSS_F32, 1, 32768, 1300, 352, 263, 1, 1},    {GPULOSS_F32, 1, 32768, 1874, 480, 263, 1, 1},
+                 {GPULOSS_F32, 1, 32768, 1875, 480, 263, 1, 0},    {GPULOSS_F32, 1, 32768, 2048, 512, 263, 1, 0},
+                 {GPULOSS_F32, 1, 8447, 250, 64, 2112, 1, 0},      {GPULOSS_F32, 1, 8448, 250, 64, 2112, 2, 0},
+                 {GPULOSS_F32, 1, 133, 1024, 512, 133, 1, 1},      {GPULOSS_F32, 1, 264, 512, 256, 264, 1, 1},
+                 {GPULOSS_BF16, 1, 1000000, 250, 64, 2110, 2, 0},  {GPULOSS_BF16, 1, 1000000, 280, 96, 1320, 2, 1},
+                 {GPULOSS_F16, 1, 1000000, 468, 128, 1056, 2, 1},  {GPULOSS_F16, 1, 1000000, 469, 128, 1056, 2, 0},
+                 {GPULOSS_BF16, 1, 1000000, 512, 128, 1056, 1, 0}, {GPULOSS_BF16, 1, 1000000, 600, 160, 792, 2, 1},
+                 {GPULOSS_BF16, 1, 1000000, 750, 192, 660, 1, 0},  {GPULOSS_BF16, 1, 32768, 1024, 256, 521, 1, 0},
+                 {GPULOSS_BF16, 1, 32768, 1025, 288, 395, 1, 1},   {GPULOSS_BF16, 1, 32768, 2048, 512, 263, 1, 1}};
     size_t i;
     (void)state;
     context = new_context();
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const int64_t width = cases[i].dtype == GPULOSS_F32 ? 4 : 8;
         gpuloss_cross_entropy_desc d = some_cross_entropy();
         const fake_launched *l;
+        const gpulossi_rows *rows;
+        d.dtype = cases[i].dtype;
         d.rows = cases[i].rows;
-        d.classes = cases[i].vectors * 4;
-        d.logits_stride = d.classes + 4;
+        d.classes = cases[i].vectors * width;
+        d.logits_stride = d.classes + width;
         d.grad_logits = cases[i].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
         l = expect_kernel(&d, "block_rows", __LINE__);
-        if (l->parameters.rows.group != cases[i].threads || l->block != cases[i].threads || l->grid != cases[i].grid ||
+        rows = &l->parameters.rows;
+        if (rows->group != cases[i].threads || l->block != cases[i].threads || l->grid != cases[i].grid ||
+            rows->slots != cases[i].run || ((rows->flags & GPULOSSI_FETCHES_AHEAD) != 0) != cases[i].ahead ||
             l->shared_bytes != 0)
-            fail_msg("%lld rows of %lld vectors: %u blocks of %u threads (%u), %u bytes", (long long)cases[i].rows,
-                     (long long)cases[i].vectors, l->grid, l->block, l->parameters.rows.group, l->shared_bytes);
+            fail_msg("%lld rows of %lld vectors: %u blocks of %u threads (%u), %u in a row, flags %u, %u bytes",
+                     (long long)cases[i].rows, (long long)cases[i].vectors, l->grid, l->block, rows->group, rows->slots,
+                     rows->flags, l->shared_bytes);
     }
     gpuloss_destroy(context);
 }
@@ -510,7 +531,11 @@ static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     TAKES(d.classes = 22, of_few);
     TAKES(d.classes = 23, bytes == 2 ? of_few : packed);
     TAKES(d.classes = 24, packed);
-    TAKES(d.classes = 4096 / bytes, packed);
+    TAKES(d.classes = 3584 / bytes, packed);
+    TAKES(d.classes = 3600 / bytes, has ? "block_rows" : "held");
+    TAKES((d.classes = 3600 / bytes, d.lse_in = AT(6)), has ? "block_rows" : "held");
+    TAKES(d.classes = 3608 / bytes, packed);
+    TAKES(d.classes = 4096 / bytes, has ? "block_rows" : "held");
     TAKES(d.classes = 4100 / bytes, has ? "ring" : "held");
     TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), "held");
     TAKES((d.classes = 4112 / bytes, d.grad_logits = NULL), has ? "block_rows" : "held");
@@ -600,7 +625,7 @@ static void slots_of_packed_rows(void **state) {
                  {4, 1 << 20, 513, 8, 4},
                  {4, 1 << 20, 768, 8, 4},
                  {4, 1 << 20, 770, 16, 2},
-                 {4, 1 << 20, 1024, 16, 2},
+                 {4, 1 << 20, 1022, 16, 2},
                  {2, 1 << 20, 10, 1, 192},
                  {2, 1 << 20, 64, 1, 32},
                  {2, 1 << 20, 65, 1, 64},
@@ -608,7 +633,7 @@ static void slots_of_packed_rows(void **state) {
                  {2, 1 << 20, 193, 2, 16},
                  {2, 1 << 20, 256, 2, 16},
                  {2, 1 << 20, 1000, 8, 4},
-                 {2, 1 << 20, 2048, 16, 2},
+                 {2, 1 << 20, 2044, 16, 2},
                  /* Few rows: 16 warps for each of 132 multiprocessors are 2112. */
                  {2, 6 * 32 * 2112, 10, 1, 192},
                  {2, 6 * 32 * 2112 - 1, 10, 1, 160},

@@ -39,7 +39,7 @@ static void only_what_is_needed(void **state) {
     assert_int_equal(is_loaded("gpuloss_kl_div_lp_f16"), 1);
     assert_int_equal(fake.loads, 4);
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
-    assert_int_equal(is_loaded("gpuloss_cross_entropy_packed_f32"), 1);
+    assert_int_equal(is_loaded("gpuloss_cross_entropy_block_rows_f32"), 1);
     assert_int_equal(is_loaded(PREPARE_KERNEL), 1);
     ce.classes = 1 << 20;
     ce.dtype = GPULOSS_BF16;

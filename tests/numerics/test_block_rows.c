@@ -32,8 +32,8 @@ static ce_case block_case(gpuloss_dtype dtype, int64_t rows, int64_t vectors, bo
     return c;
 }
 
-/* For blocks of one warp and for twice as many up to sixteen; all threads have as many vectors as they can, or some have
- * fewer; and few rows, for which a block is larger. */
+/* For blocks of one warp to sixteen, of odd numbers too; all threads have as many vectors as they can, or some have fewer; and
+ * few rows, for which a block is larger. */
 static void sizes_of_block_rows(void **state) {
     static const struct {
         int64_t rows, vectors;
@@ -41,7 +41,8 @@ static void sizes_of_block_rows(void **state) {
     } shapes[] = {{70, 193, false},  {40, 256, false},  {40, 300, false},  {20, 520, false}, {14, 1024, false},
                   {14, 1300, false}, {10, 2100, false}, {10, 4096, false}, {3, 600, false},  {1, 513, false},
                   {70, 97, true},    {60, 128, true},   {40, 200, true},   {30, 400, true},  {20, 520, true},
-                  {20, 1024, true},  {3, 600, true},    {1, 300, true}};
+                  {20, 1024, true},  {12, 1030, true},  {10, 1800, true},  {10, 2048, true}, {3, 600, true},
+                  {1, 300, true}};
     unsigned d, k, number = 0;
     (void)state;
     REQUIRE_GPU();
@@ -56,17 +57,24 @@ static void sizes_of_block_rows(void **state) {
     test_done();
 }
 
-/* More rows a block than what is left to do of them is kept, and more with a gradient than are dealt out to each. */
+/* More rows a block than what is left to do of them is kept: read only; written, from the counter, and fetched ahead; two in
+ * a row, and both. */
 static void many_block_rows(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t vectors;
+        bool gradient;
+        int64_t blocks; /* of a multiprocessor */
+    } cases[] = {{GPULOSS_F32, 2052, false, 3}, {GPULOSS_F32, 513, true, 6},  {GPULOSS_F32, 280, true, 10},
+                 {GPULOSS_BF16, 250, true, 16}, {GPULOSS_F16, 257, true, 10}, {GPULOSS_BF16, 1030, true, 3}};
     int64_t multiprocessors = harness_small ? 4 : 132;
     unsigned k;
     (void)state;
     REQUIRE_GPU();
-    for (k = 0; k < (harness_small ? 4 : 2); k++) {
-        static const gpuloss_dtype types[] = {GPULOSS_F32, GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
+    for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         option_inputs in;
-        int64_t blocks = (k ? 4 : 2) * multiprocessors;
-        ce_case c = block_case(types[k], 34 * blocks - 3, k ? 513 : 2052, k > 0, 1 + 3 * k, &in);
+        int64_t rows = 34 * cases[k].blocks * multiprocessors - 3;
+        ce_case c = block_case(cases[k].dtype, rows, cases[k].vectors, cases[k].gradient, 1 + 3 * k, &in);
         ce_test(&c, "many block rows");
         option_inputs_free(&in);
     }
