@@ -23,6 +23,7 @@ typedef struct candidate {
     gpulossi_clusters clusters;
     int row_blocks, half, streams; /* as in the plan, and ... */
     int64_t units, room;           /* ... these too */
+    unsigned run, ahead;           /* rows that a block takes in a row, and its flag */
     double milliseconds;
     float loss;
 } candidate;
@@ -52,7 +53,7 @@ static int check(gpuloss_status status) {
 /* ---- which candidates a cell has ---- */
 
 static void add(const char *name, int module, unsigned group, int64_t units) {
-    candidate c = {name, module, 0, group, {0, 0, 0}, 0, 0, 0, units, 0, 0, 0};
+    candidate c = {name, module, 0, group, {0, 0, 0}, 0, 0, 0, units, 0, 0, 0, 0, 0};
     candidates[count++] = c;
 }
 
@@ -80,6 +81,27 @@ static int list_clusters(const char *name, const char *wide_name, int module_f32
     return 0;
 }
 
+/* A row a block: with a gradient, several in a row, and the next one asked for, or not. */
+static void list_block_rows(const gpuloss_cross_entropy_desc *d) {
+    static const char *const names[2][3] = {{"block_rows", "by twos", "by fours"},
+                                            {"ahead", "ahead, twos", "ahead, fours"}};
+    const gpulossi_plan as_planned = plan;
+    const gpulossi_rows rows = *plan.rows;
+    const int writes = d->grad_logits != NULL;
+    int ahead, run;
+    gpulossi_schedule_block_rows(bench_context(), &plan, gpulossi_dtype_bytes(d->dtype), writes);
+    for (ahead = 0; ahead <= writes; ahead++)
+        for (run = 0; run <= 2 * writes; run++) {
+            add(names[ahead][run], gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_block_rows_f32, d->dtype),
+                plan.rows->group, rows.rows);
+            candidates[count - 1].row_blocks = plan.row_blocks;
+            candidates[count - 1].run = 1u << run;
+            candidates[count - 1].ahead = ahead ? GPULOSSI_FETCHES_AHEAD : 0;
+        }
+    plan = as_planned;
+    *plan.rows = rows;
+}
+
 static int list_cross_entropy(int cell) {
     gpuloss_cross_entropy_desc d = bench_cross_entropy_desc(cell);
     int64_t rows = d.rows, stretch = GPULOSSI_SHORT / d.classes;
@@ -97,13 +119,12 @@ static int list_cross_entropy(int cell) {
     if (gpulossi_is_short(&cross_entropy))
         add("short_rows", gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_short_rows_f32, d.dtype), GPULOSSI_BLOCK,
             (rows + stretch - 1) / stretch);
-    if (plan.row_blocks > 0)
-        add("block_rows", plan.module, plan.rows->group, plan.units);
+    if (gpulossi_is_for_block_rows(bench_context(), &plan, &d, &cross_entropy))
+        list_block_rows(&d);
     if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_packed_f32, d.dtype))
         add("packed", plan.module, plan.rows->group, plan.units);
     if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_ring_f32, d.dtype))
         add("ring", plan.module, plan.rows->group, plan.units);
-    candidates[count - 1].row_blocks = plan.row_blocks;
     return list_clusters("clustered", "wide", GPULOSSI_MODULE_cross_entropy_clustered_f32, d.dtype, GPULOSSI_SLOTS);
 }
 
@@ -140,7 +161,9 @@ static int find_chosen(void) {
         of = gpulossi_clusters_of(&plan, kernel);
     for (chosen = 0; chosen < count; chosen++)
         if (candidates[chosen].module == plan.module && candidates[chosen].group == plan.rows->group &&
-            candidates[chosen].clusters.size == of.size && candidates[chosen].clusters.threads == of.threads)
+            candidates[chosen].clusters.size == of.size && candidates[chosen].clusters.threads == of.threads &&
+            (plan.row_blocks == 0 || (candidates[chosen].run == plan.rows->slots &&
+                                      candidates[chosen].ahead == (plan.rows->flags & GPULOSSI_FETCHES_AHEAD))))
             return 0;
     return bench_fail("the library's own schedule is not among the candidates");
 }
@@ -174,6 +197,10 @@ static int call_running(void) {
     plan.room = running->room;
     plan.units = running->units;
     plan.rows->group = running->group;
+    if (running->run > 0) {
+        plan.rows->slots = running->run;
+        plan.rows->flags = (plan.rows->flags & ~(unsigned)GPULOSSI_FETCHES_AHEAD) | running->ahead;
+    }
     if (check(gpulossi_prepare(context, &plan, NULL, 0, NULL, &kernel, &prepare)))
         return 1;
     return running->clustered ? launch_clusters(kernel) : check(gpulossi_launch_blocks(context, &plan, kernel, NULL));

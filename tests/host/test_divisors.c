@@ -77,6 +77,21 @@ static void few_rows(void **state) {
     gpuloss_destroy(context);
 }
 
+/* A block that has a row to itself counts no more than 8 rows a thread. */
+static void few_rows_of_blocks(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    context = new_context();
+    base.target_type = GPULOSS_I64;
+    DIVIDES(d.rows = 8 * 128, BY_DATA, 1.0, 1.0, 0);
+    assert_int_equal(last_launch()->block, 128);
+    DIVIDES(d.rows = 8 * 128 + 1, BY_PREPARED, 1.0, 1.0, 1);
+    assert_int_equal(last_launch()->block, 128);
+    DIVIDES((d.rows = 8 * 128 + 1, d.grad_logits = NULL), BY_DATA, 1.0, 1.0, 0);
+    DIVIDES((d.rows = 8 * 128 + 1, d.divisor = 3.0), 0, 3.0, 1.0 / 3.0, 0);
+    gpuloss_destroy(context);
+}
+
 static void known_to_the_host(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;
@@ -177,10 +192,10 @@ static void grid_of_the_prepare_kernel(void **state) {
 
 int divisor_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(rows_that_are_not_ignored),  TEST(few_rows),
-        TEST(known_to_the_host),          TEST(weights_of_targets),
-        TEST(given_by_the_caller),        TEST(weights_of_all_classes),
-        TEST(grid_of_the_prepare_kernel),
+        TEST(rows_that_are_not_ignored), TEST(few_rows),
+        TEST(known_to_the_host),         TEST(weights_of_targets),
+        TEST(given_by_the_caller),       TEST(weights_of_all_classes),
+        TEST(few_rows_of_blocks),        TEST(grid_of_the_prepare_kernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,10 @@ static const fake_launched *expect_kernel(const gpuloss_kl_div_desc *d, const ch
 /* The rows of the call: as they are, or all of one length that suits the GPU, the last one shorter. */
 static void expect_rows(const gpuloss_kl_div_desc *d, const fake_launched *l, int cut, int line) {
     const gpulossi_rows *rows = &l->parameters.rows;
-    const int64_t length = cut ? 256 * 8 * 16 / every_dtype[d->dtype - GPULOSS_F32].bytes : d->classes;
+    const int bytes = every_dtype[d->dtype - GPULOSS_F32].bytes;
+    const int logarithms = d->input_kind == GPULOSS_LOG_PROBABILITIES && d->target_kind == GPULOSS_LOG_PROBABILITIES;
+    const int vectors = d->grad_input != NULL && (bytes == 4 || (bytes == 2 && logarithms)) ? 4 : 8;
+    const int64_t length = cut ? 256 * vectors * 16 / bytes : d->classes;
     const int64_t elements = d->rows * d->classes, count = (elements + length - 1) / length;
     if (rows->rows != count || rows->classes != length || rows->last_classes != elements - (count - 1) * length)
         fail_msg("line %d: %lld rows of %lld, the last of %lld", line, (long long)rows->rows, (long long)rows->classes,

@@ -148,6 +148,39 @@ static void rows_taken_together(void **state) {
     gpuloss_destroy(context);
 }
 
+/* The new rows are half as long where they are written, of floats, and of 16 bits where both sides are logarithms. */
+static void short_rows_cut_anew(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        gpuloss_kind input, target;
+        int64_t read, written;
+    } cases[] = {{GPULOSS_F32, GPULOSS_PROBABILITIES, GPULOSS_PROBABILITIES, 8192, 4096},
+                 {GPULOSS_F32, GPULOSS_LOG_PROBABILITIES, GPULOSS_PROBABILITIES, 8192, 4096},
+                 {GPULOSS_F32, GPULOSS_LOG_PROBABILITIES, GPULOSS_LOG_PROBABILITIES, 8192, 4096},
+                 {GPULOSS_F64, GPULOSS_LOG_PROBABILITIES, GPULOSS_LOG_PROBABILITIES, 4096, 4096},
+                 {GPULOSS_BF16, GPULOSS_PROBABILITIES, GPULOSS_PROBABILITIES, 16384, 16384},
+                 {GPULOSS_BF16, GPULOSS_LOG_PROBABILITIES, GPULOSS_PROBABILITIES, 16384, 16384},
+                 {GPULOSS_BF16, GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES, 16384, 16384},
+                 {GPULOSS_F16, GPULOSS_LOG_PROBABILITIES, GPULOSS_LOG_PROBABILITIES, 16384, 8192}};
+    gpuloss_kl_div_desc d = rows_of_floats();
+    size_t i;
+    (void)state;
+    context = new_context();
+    d.loss_rows = NULL, d.loss_elements = NULL;
+    d.rows = 1, d.classes = 16384 * 64;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        d.dtype = cases[i].dtype;
+        d.input_kind = cases[i].input, d.target_kind = cases[i].target;
+        d.grad_input = NULL;
+        expect_ok(gpuloss_kl_div(context, &d, NULL));
+        assert_int_equal(last_launch()->parameters.rows.classes, cases[i].read);
+        d.grad_input = AT(4);
+        expect_ok(gpuloss_kl_div(context, &d, NULL));
+        assert_int_equal(last_launch()->parameters.rows.classes, cases[i].written);
+    }
+    gpuloss_destroy(context);
+}
+
 static void fields_of_options(void **state) {
     gpuloss_kl_div_desc d = rows_of_floats();
     gpulossi_kl_div p = parameters_of_rows();
@@ -264,8 +297,9 @@ static void what_is_not_given(void **state) {
 
 int kl_parameter_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew),    TEST(rows_taken_together),
-        TEST(fields_of_options),           TEST(fields_of_a_sparse_teacher), TEST(what_is_not_given),
+        TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew), TEST(rows_taken_together),
+        TEST(short_rows_cut_anew),         TEST(fields_of_options),       TEST(fields_of_a_sparse_teacher),
+        TEST(what_is_not_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
