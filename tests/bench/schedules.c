@@ -83,8 +83,8 @@ static int list_clusters(const char *name, const char *wide_name, int module_f32
 
 /* A row a block: with a gradient, several in a row, and the next one asked for, or not. */
 static void list_block_rows(const gpuloss_cross_entropy_desc *d) {
-    static const char *const names[2][3] = {{"block_rows", "by twos", "by fours"},
-                                            {"ahead", "ahead, twos", "ahead, fours"}};
+    static const char *const names[2][3] = {{"block_rows", "two_rows", "four_rows"},
+                                            {"ahead", "ahead_two", "ahead_four"}};
     const gpulossi_plan as_planned = plan;
     const gpulossi_rows rows = *plan.rows;
     const int writes = d->grad_logits != NULL;
