@@ -99,7 +99,8 @@ check_schedules() {
             first = /loss \+ gradient/ ? 8 : 6
             star = $NF == "*"
             if (NF != first + 3 + star) fail("not all columns")
-            if ($first !~ /^(held|streamed|short_rows|packed|block_rows|ring|clustered|wide|through)$/) fail("no such schedule: " $first)
+            if ($first !~ /^(held|streamed|short_rows|packed|(block|two|four)_rows|ahead(_two|_four)?|ring|clustered|wide|through)$/)
+                fail("no such schedule: " $first)
             if ($(first + 1) !~ /^([1-9]|1[0-6]|32|64|128|256|512)$/) fail("no such size: " $(first + 1))
             above_zero($(first + 2))
             number($(first + 3))
@@ -137,19 +138,30 @@ changed "$out/schedules" '/^better/d;/wide  *16 /{/ \*$/!s/$/\nbetter: none/};s/
 accept 'the schedules of a long row' run_schedules "$BUILD/schedules" --bytes 2000000 --most 70000 --classes 32000
 accept 'its choice of a cluster' grep -q 'clustered .* \*$' "$out/schedules"
 accept 'every schedule of it' check_schedules "$out/schedules" -v wanted=1
-# planted SED: the program with a fault, on the same cells.
+row="--bytes 8000 --classes 1000 cross_entropy"
+accept 'the schedules of rows of a block' run_schedules "$BUILD/schedules" $row
+accept 'every schedule of them' check_schedules "$out/schedules" -v wanted=4 -v of='cross_entropy f32 1 1000 8' \
+    -v candidates="$(
+        printf ' %s' held{32,64,128,256} streamed{32,64,128,256} \
+            {block_rows,two_rows,four_rows,ahead,ahead_two,ahead_four}256 clustered{1..16} wide{1..16}
+    )"
+# planted CELLS: the program with a fault, on some cells.
 planted() {
     mkdir -p "$out/planted/tests/bench" && ln -sf "$PWD/gpuloss.h" "$out/planted/" &&
         cp "$out/bad" "$out/planted/tests/bench/schedules.c" &&
         ${CC:-cc} -std=c11 -Itests/bench "$out/planted/tests/bench/schedules.c" tests/bench/{bench,cells,calls,csv,options}.c \
-            -o "$out/planted/schedules" -ldl && run_schedules "$out/planted/schedules" $small
+            -o "$out/planted/schedules" -ldl && run_schedules "$out/planted/schedules" "$@"
 }
 changed tests/bench/schedules.c 's/plan.units = .*/& plan.rows->divisor += running->group == 64;/' &&
-    reject 'another loss' 'the loss disagrees: [0-9]' planted
+    reject 'another loss' 'the loss disagrees: [0-9]' planted $small
 changed tests/bench/schedules.c 's/return running->clustered ?.*/if (running->group == 64) return 0;\n&/' &&
-    reject 'a schedule that leaves no loss' 'the loss disagrees: -*nan' planted
+    reject 'a schedule that leaves no loss' 'the loss disagrees: -*nan' planted $small
 changed tests/bench/schedules.c 's/add("packed", .*/;/' &&
-    reject 'a choice that is not measured' 'not among the candidates' planted
+    reject 'a choice that is not measured' 'not among the candidates' planted $small
+changed tests/bench/schedules.c 's/ list_block_rows(&d);/ ;/' &&
+    reject 'a choice of rows that is not measured' 'not among the candidates' planted $row
+changed tests/bench/schedules.c 's/\.ahead = ahead ? .*/.ahead = 0;/' &&
+    reject 'a choice of what is fetched that is not measured' 'not among the candidates' planted $row
 reject 'no runs' 'from 1 to' run_schedules "$BUILD/schedules" --runs 0
 
 # The time to the first loss.
