@@ -114,12 +114,13 @@ template <class E> class BlockRows {
         N top = State::finite(state.top);
         if (Below<N>::near(top)) {
             Below<N> below(top);
-            if (vectors == K * (int)blockDim.x) {
+            if (K == kLossVectors || vectors == K * (int)blockDim.x) {
 #pragma unroll
                 for (int k = 0; k < K; k++)
                     state.sum += sum_below(below, x[k][0]);
             } else {
-                /* Measured: of 16 bits what this thread has not is left out, of floats what no thread has. */
+                /* Measured, where rows are written: of 16 bits what this thread has not is left out, of floats what no
+                 * thread has. */
                 int first = sizeof(Bits) == 2 ? (int)threadIdx.x : 0;
 #pragma unroll
                 for (int k = 0; k < K; k++)

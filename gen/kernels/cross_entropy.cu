@@ -38,7 +38,8 @@ template <class E> struct block_rows {
     DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::run(p); }
 };
 
-template <class E> struct packed : Blocks<E, 2, 2, 1> {
+template <class E> struct packed {
+    enum { threads = GPULOSSI_PACKED_THREADS, blocks = GPULOSSI_PACKED_MORE };
     DEVICE void run(const gpulossi_cross_entropy &p) { Packed<E>::run_on(p); }
 };
 

@@ -223,23 +223,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
      * terms have some 30u each, most of it from p. A row that has such a sum holds nothing but numbers, and -inf where
      * neither side has mass. */
     template <class State> __device__ __forceinline__ void close(Row &r, const State &s) const {
-        Softmax<N> x = s.side[0], t = s.side[1];
-        r.near = Below<N>::near(inverse_temperature * x.top) && Below<N>::near(inverse_temperature * t.top);
-        r.input_top = x.top;
-        r.target_top = t.top;
-        r.inverse = reciprocal(x.sum);
-        r.ratio = Format<N>::divide(x.sum, t.sum);
-        r.apart =
-            x.sum > 0 && t.sum > 0 ? (t.top - x.top) * inverse_temperature + log_ratio(t.sum, x.sum) : Limits<N>::nan();
-        N mean = Format<N>::divide(s.apart, s.weighing == 0 ? x.sum : t.sum);
-        r.sum = fma(mean, inverse_temperature, s.weighing == 0 ? r.apart : -r.apart);
-        r.known = s.weighing >= 0 && r.near && r.sum * N(16) > N(2) + fabs(r.apart) && r.sum < Limits<N>::infinity();
-        if (r.near) { /* both factors are next to 1 */
-            N of_input = Below<N>(x.top, inverse_temperature).factor;
-            N of_target = Below<N>(t.top, inverse_temperature).factor;
-            r.inverse *= of_input;
-            r.ratio *= fma(of_target - of_input, N(2) - of_input, N(1));
-        }
+        close_sums<Rounded<N>>(r, s);
         if (wants_gradient()) {
             double scale = grad_scale();
             if (p.row_weights | p.rows.grad_loss_rows | p.labels) {
@@ -251,6 +235,25 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
                 scale = is_out ? 0.0 : scale;
             }
             r.scale = (N)scale;
+        }
+    }
+    template <class Divides, class State> __device__ __forceinline__ void close_sums(Row &r, const State &s) const {
+        Softmax<N> x = s.side[0], t = s.side[1];
+        r.near = Below<N>::near(inverse_temperature * x.top) && Below<N>::near(inverse_temperature * t.top);
+        r.input_top = x.top;
+        r.target_top = t.top;
+        r.inverse = Divides::inverse(x.sum);
+        r.ratio = Divides::divide(x.sum, t.sum);
+        r.apart =
+            x.sum > 0 && t.sum > 0 ? (t.top - x.top) * inverse_temperature + log_ratio(t.sum, x.sum) : Limits<N>::nan();
+        N mean = Divides::divide(s.apart, s.weighing == 0 ? x.sum : t.sum);
+        r.sum = fma(mean, inverse_temperature, s.weighing == 0 ? r.apart : -r.apart);
+        r.known = s.weighing >= 0 && r.near && r.sum * N(16) > N(2) + fabs(r.apart) && r.sum < Limits<N>::infinity();
+        if (r.near) { /* both factors are next to 1 */
+            N of_input = Below<N>(x.top, inverse_temperature).factor;
+            N of_target = Below<N>(t.top, inverse_temperature).factor;
+            r.inverse *= of_input;
+            r.ratio *= fma(of_target - of_input, N(2) - of_input, N(1));
         }
     }
 
@@ -435,8 +438,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         end(distil, distil.scratch(), totals);
     }
 
-  private:
-    /* Read once a row, so it takes no registers. */
+    /* Of all gradients. Read once a row, so it takes no registers. */
     DEVICE double &grad_scale() {
         __shared__ double of_block;
         return of_block;

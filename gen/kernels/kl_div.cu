@@ -1,6 +1,7 @@
 /* The kernels of divergences, by the names that the module table gives them. */
 #include "distances.cuh"
 #include "distil.cuh"
+#include "held_pairs.cuh"
 #include "kl.cuh"
 #include "packed_pairs.cuh"
 #include "pairs.cuh"
@@ -42,6 +43,12 @@ template <class E> struct logits_packed {
     typedef gpulossi_kl_div Params;
     enum { threads = GPULOSSI_PAIRS_THREADS, blocks = GPULOSSI_PAIRS_BLOCKS };
     DEVICE void run(const Params &p) { PackedPairs<E>::run_on(p); }
+};
+
+template <class E> struct logits_packed_held {
+    typedef gpulossi_kl_div Params;
+    enum { threads = GPULOSSI_PAIRS_THREADS, blocks = GPULOSSI_PAIRS_BLOCKS };
+    DEVICE void run(const Params &p) { HeldPairs<E>::run_on(p); }
 };
 
 template <class E> struct logits_block_rows {

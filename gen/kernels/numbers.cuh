@@ -163,6 +163,23 @@ template <> struct Format<double> {
     DEVICE double log_near(double a, double b) { return log1p((a - b) / b); }
 };
 
+/* Quotients, rounded as they should be; and of floats that are far from the ends of their range, which are off by no more
+ * than 2^-44 besides their rounding: a step of Newton's squares what the reciprocal is off by. */
+template <class N> struct Rounded {
+    DEVICE N divide(N a, N b) { return Format<N>::divide(a, b); }
+    DEVICE N inverse(N a) { return reciprocal(a); }
+};
+struct Refined {
+    DEVICE float divide(float a, float b) {
+        float r = quick_reciprocal(b), q = a * r;
+        return fmaf(fmaf(-q, b, a), r, q);
+    }
+    DEVICE float inverse(float a) {
+        float r = quick_reciprocal(a);
+        return fmaf(fmaf(-r, a, 1.0f), r, r);
+    }
+};
+
 /* How far a number is from the range in which log_ratio works: less than Format::range() inside. */
 template <class N> DEVICE typename Format<N>::Bits distance(N x) {
     return Format<N>::bits(x) - Format<N>::least();

@@ -11,8 +11,8 @@ template <class E> struct FirstPacked {
     enum { value = GPULOSSI_PACKED_HELD + (sizeof(typename E::Bits) == 2) + 1 };
 };
 
-template <class E> class Packed : public PackedRows<E, Packed<E>, FirstPacked<E>::value> {
-    typedef PackedRows<E, Packed<E>, FirstPacked<E>::value> Base;
+template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKED_THREADS, FirstPacked<E>::value> {
+    typedef PackedRows<E, Packed<E>, GPULOSSI_PACKED_THREADS, FirstPacked<E>::value> Base;
     friend Base;
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;

@@ -6,8 +6,8 @@
 
 #include "packed_rows.cuh"
 
-template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>> {
-    typedef PackedRows<E, PackedHeld<E>> Base;
+template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOSSI_BLOCK> {
+    typedef PackedRows<E, PackedHeld<E>, GPULOSSI_BLOCK> Base;
     friend Base;
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;

@@ -1,41 +1,36 @@
-/* Forward KL of two arrays of logits, of short packed rows, a stretch of them at a time: both are read once.
+/* Forward KL of two arrays of logits, of short packed rows, each by a lane or a few.
  *
  * Lanes read rows of whole vectors by vectors, and all others by words of 4 bytes. */
 #ifndef GPULOSSI_PACKED_PAIRS_CUH
 #define GPULOSSI_PACKED_PAIRS_CUH
 
-#include "distil.cuh"
-#include "stretches.cuh"
+#include "paired_rows.cuh"
 
-template <class E> class PackedPairs : Stretches<Distil<E, 1>, GPULOSSI_PAIRS_THREADS, GPULOSSI_PAIRS_STEPS> {
-    typedef Stretches<Distil<E, 1>, GPULOSSI_PAIRS_THREADS, GPULOSSI_PAIRS_STEPS> Base;
-    typedef Distil<E, 1> Loss;
-    typedef typename Loss::Params Params;
+template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
+    typedef PairedRows<E, PackedPairs<E>> Base;
+    friend Base;
+    typedef typename Base::Loss Loss;
+    typedef typename Base::Params Params;
+    typedef typename Base::Totals Totals;
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
     typedef typename Loss::State State;
-    typedef typename Loss::Totals Totals;
     typedef typename E::Bits Bits;
     typedef Words<E> Of;
     template <int bytes> using Part = typename Base::template Part<bytes>;
-    using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::row_bytes, Base::ring;
-    using Base::slots, Base::slot, Base::first_of, Base::count_of;
-    using Base::stretches, Base::run, Base::queue, Base::freed, Base::next;
+    using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::ring, Base::slot, Base::freed;
+    using Base::writes, Base::sum, Base::settle_sum;
     enum { kNone = -1, kElements = Of::kElements };
-
-    int writes, further; /* further: what is wanted besides the gradient and the sum of losses */
 
     /* What is left to do of a row that several lanes have: each keeps another one's. */
     struct Late {
         int64_t row;
         double f;
     } late;
-    int lates;
-    double sum; /* of losses */
+    int lates, further; /* further: what is wanted besides the gradient and the sum of losses */
 
     __device__ __forceinline__ explicit PackedPairs(const Params &p)
-        : Base(p), writes(p.rows.grad != 0), further(p.rows.loss_rows || loss.counts()), lates(0), sum(0) {
-        keep(writes);
+        : Base(p), lates(0), further(p.rows.loss_rows || loss.counts()) {
         keep(further);
         late.row = kNone;
     }
@@ -214,11 +209,6 @@ template <class E> class PackedPairs : Stretches<Distil<E, 1>, GPULOSSI_PAIRS_TH
             loss.put(row, of_row), loss.count(out, total);
         sum += of_row;
     }
-    __device__ __forceinline__ void settle_sum(Totals &total) {
-        if (sum != 0)
-            loss.add(sum, total);
-        sum = 0;
-    }
     /* All lanes finish a row that they keep. Which ones these are is up to chance, so that each counts by itself. */
     __device__ __forceinline__ void finish(Totals &total) {
         if (late.row != kNone) {
@@ -256,11 +246,7 @@ template <class E> class PackedPairs : Stretches<Distil<E, 1>, GPULOSSI_PAIRS_TH
             finish(total);
     }
 
-    __device__ __forceinline__ void stretch(uint32_t number, Totals &total) {
-        int64_t first = first_of(number);
-        int count = count_of(number), bytes = count * row_bytes;
-        this->ask(writes);
-        this->receive(first, bytes);
+    __device__ __forceinline__ void rows_of_slot(int64_t first, int count, Totals &total) {
 #pragma unroll 1
         for (int row = lane >> shift; row - (lane >> shift) < count; row += kLanes >> shift) {
             if (p.rows.flags & GPULOSSI_EVEN)
@@ -268,35 +254,6 @@ template <class E> class PackedPairs : Stretches<Distil<E, 1>, GPULOSSI_PAIRS_TH
             else
                 work<4>(first, row, row < count, total);
         }
-        if (writes) {
-            __syncwarp();
-            this->send((Bits *)p.rows.grad + first * p.rows.grad_stride, bytes);
-        }
-        this->release();
-    }
-
-    __device__ __forceinline__ void all(Totals &total) {
-#pragma unroll 1
-        while (queue.more()) {
-            uint32_t word = lane == 0 ? queue.fetch() : 0;
-            uint32_t number = queue.tile[0] * run, end = min(number + run, stretches);
-#pragma unroll 1
-            for (; number < end; number++)
-                stretch(number, total);
-            settle_sum(total);
-            queue.advance(__shfl_sync(0xffffffffu, word, 0));
-            next--;
-        }
-        finish(total);
-    }
-
-  public:
-    DEVICE void run_on(const Params &p) {
-        __shared__ Totals totals[GPULOSSI_PAIRS_THREADS]; /* seldom touched, so they take no registers */
-        PackedPairs pairs(p);
-        totals[threadIdx.x] = Totals::zero();
-        pairs.all(totals[threadIdx.x]);
-        end<GPULOSSI_PAIRS_THREADS>(pairs.loss, pairs.loss.scratch(), totals);
     }
 };
 

@@ -9,11 +9,11 @@
 #include "plain.cuh"
 #include "stretches.cuh"
 
-/* kShortest: the classes that a row has at least. */
-template <class E, class Rows, int kShortest = 1>
-class PackedRows : protected Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_RING_STEPS> {
+/* kThreads: of a block; kShortest: the classes that a row has at least. */
+template <class E, class Rows, int kThreads, int kShortest = 1>
+class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> {
   protected:
-    typedef Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_RING_STEPS> Base;
+    typedef Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> Base;
     typedef Plain<E> Loss;
     typedef typename Loss::Params Params;
     typedef typename Loss::Totals Totals;
@@ -24,8 +24,11 @@ class PackedRows : protected Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_RING_S
     using Base::first_of, Base::count_of, Base::stretches, Base::run, Base::queue, Base::next;
     using Base::p, Base::loss, Base::lane, Base::row_bytes, Base::slots, Base::slot, Base::freed;
     enum {
-        kRing = kLanes * GPULOSSI_RING_VECTORS * GPULOSSI_RING_STEPS * GPULOSSI_VECTOR_BYTES,     /* bytes */
-        kMostRows = kRing / 2 / (kShortest * (int)sizeof(Bits)),                                  /* of a stretch */
+        kRing = GPULOSSI_PACKED_RING,
+        kOfHalf =
+            kRing / 2 / (kShortest * (int)sizeof(Bits)), /* rows of a stretch, where it has half a ring at most, */
+        kOfAll = kRing / (kRing / 2 / (2 * kLanes) + 1), /* and where less than two turns of its rows fit a half */
+        kMostRows = kOfHalf > kOfAll ? kOfHalf : kOfAll,
         kTargets = (kMostRows < GPULOSSI_PACKED_ROWS ? kMostRows : GPULOSSI_PACKED_ROWS) / kLanes /* of a lane */
     };
     static_assert(sizeof(N) == 4, "a word has numbers of 4 bytes or less");
@@ -48,7 +51,7 @@ class PackedRows : protected Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_RING_S
 
     /* Of the rows of this stretch: the class index, or a number less than 0 that says why there is none. */
     DEVICE int16_t *places() {
-        __shared__ int16_t of_block[kWarps][GPULOSSI_PACKED_ROWS];
+        __shared__ int16_t of_block[Base::kTeams][kTargets * kLanes];
         return of_block[threadIdx.x / kLanes];
     }
 
@@ -135,11 +138,11 @@ class PackedRows : protected Stretches<Plain<E>, GPULOSSI_BLOCK, GPULOSSI_RING_S
 
   public:
     DEVICE void run_on(const Params &p) {
-        __shared__ Totals totals[GPULOSSI_BLOCK]; /* seldom touched, so they take no registers */
+        __shared__ Totals totals[kThreads]; /* seldom touched, so they take no registers */
         Rows rows(p);
         totals[threadIdx.x] = Totals::zero();
         rows.all(totals[threadIdx.x]);
-        end(rows.loss, rows.loss.scratch(), totals);
+        end<kThreads>(rows.loss, rows.loss.scratch(), totals);
     }
 };
 

@@ -21,7 +21,7 @@ typedef struct candidate {
     int module, clustered;
     unsigned group;
     gpulossi_clusters clusters;
-    int row_blocks, half, streams; /* as in the plan, and ... */
+    int row_blocks, less, streams; /* as in the plan, and ... */
     int64_t units, room;           /* ... these too */
     unsigned run, ahead;           /* rows that a block takes in a row, and its flag */
     double milliseconds;
@@ -55,6 +55,12 @@ static int check(gpuloss_status status) {
 static void add(const char *name, int module, unsigned group, int64_t units) {
     candidate c = {name, module, 0, group, {0, 0, 0}, 0, 0, 0, units, 0, 0, 0, 0, 0};
     candidates[count++] = c;
+}
+
+/* As the library has it. */
+static void add_packed(void) {
+    add("packed", plan.module, plan.rows->group, plan.units);
+    candidates[count - 1].less = plan.less;
 }
 
 /* The sizes that the GPU takes are known of a kernel that is loaded. */
@@ -121,8 +127,9 @@ static int list_cross_entropy(int cell) {
             (rows + stretch - 1) / stretch);
     if (gpulossi_is_for_block_rows(bench_context(), &plan, &d, &cross_entropy))
         list_block_rows(&d);
-    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_packed_f32, d.dtype))
-        add("packed", plan.module, plan.rows->group, plan.units);
+    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_packed_f32, d.dtype) ||
+        plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_packed_held_f32, d.dtype))
+        add_packed();
     if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_ring_f32, d.dtype))
         add("ring", plan.module, plan.rows->group, plan.units);
     return list_clusters("clustered", "wide", GPULOSSI_MODULE_cross_entropy_clustered_f32, d.dtype, GPULOSSI_SLOTS);
@@ -134,10 +141,9 @@ static int list_kl_div(int cell) {
     unsigned group, ours;
     if (check(gpulossi_plan_kl_div(bench_context(), "schedules", &d, &kl_div, &counting, &plan)))
         return 1;
-    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_packed_f32, d.dtype)) {
-        add("packed", plan.module, plan.rows->group, plan.units);
-        candidates[count - 1].half = plan.half;
-    }
+    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_packed_f32, d.dtype) ||
+        plan.module == gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_packed_held_f32, d.dtype))
+        add_packed();
     ours = plan.rows->group;
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
         if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours))
@@ -192,7 +198,7 @@ static int call_running(void) {
     plan.module = running->module;
     plan.clustered = running->clustered;
     plan.row_blocks = running->row_blocks;
-    plan.half = running->half;
+    plan.less = running->less;
     plan.streams = running->streams;
     plan.room = running->room;
     plan.units = running->units;

@@ -154,14 +154,16 @@ void expect_divisor(unsigned flags, double divisor, double scale, int prepares, 
 unsigned shared_bytes_of(const fake_launched *l) {
     if (strstr(l->entry, "_logits_packed_") != NULL)
         return 2 * l->parameters.rows.ring_bytes * (l->block / 32);
-    return strstr(l->entry, "_ring_") != NULL || strstr(l->entry, "_packed_") != NULL ? 98304 : 0;
+    if (strstr(l->entry, "_packed_") != NULL)
+        return l->parameters.rows.ring_bytes * (l->block / 32);
+    return strstr(l->entry, "_ring_") != NULL ? 98304 : 0;
 }
 
 unsigned blocks_at_once(const fake_launched *l) {
     const unsigned bytes = shared_bytes_of(l);
-    return (unsigned)(fake.multiprocessors * (bytes == 0       ? fake.blocks_small
-                                              : bytes == 32768 ? fake.blocks_half
-                                                               : fake.blocks_shared));
+    return (unsigned)(fake.multiprocessors * (bytes == 0                         ? fake.blocks_small
+                                              : bytes == 32768 || bytes == 38912 ? fake.blocks_less
+                                                                                 : fake.blocks_shared));
 }
 
 void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line) {

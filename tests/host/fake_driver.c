@@ -374,7 +374,7 @@ void fake_reset(void) {
     fake.multiprocessors = 132;
     fake.blocks_small = 8;
     fake.blocks_shared = 2;
-    fake.blocks_half = 5;
+    fake.blocks_less = 5;
     fake.has_clusters = 1;
     fake.shared_optin = 232448;
     memcpy(fake.active_clusters, active_clusters, sizeof active_clusters);

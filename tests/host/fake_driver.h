@@ -72,7 +72,7 @@ struct fake_driver {
     int driver_version, devices, major, minor, multiprocessors;
     int blocks_small; /* resident blocks, ... */
     int blocks_shared,
-        blocks_half; /* ... of kernels that ask for shared memory, and of those that ask for half of it */
+        blocks_less; /* ... of kernels that ask for shared memory, and of those that ask for less of it */
     int has_clusters, shared_optin;
     int active_clusters[FAKE_CLUSTER_SIZES];
     int wide_clusters[FAKE_CLUSTER_SIZES]; /* of wide blocks, ... */

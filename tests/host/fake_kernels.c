@@ -100,6 +100,10 @@ int fake_module_function(void **function, void *handle, const char *name) {
         *function = handle;
     return fake_end(code);
 }
+/* Packed rows of cross-entropy, but for those in registers. */
+static int has_narrow_rings(const char *entry) {
+    return strstr(entry, "_cross_entropy_packed_") != NULL && strstr(entry, "_held_") == NULL;
+}
 /* The shared memory of a block of so many threads, which are more than usual, and have more, where it is wide. */
 static int may_be_wide(const fake_module *module) {
     return strstr(module->entry, "_cross_entropy_clustered_") != NULL;
@@ -109,18 +113,22 @@ static unsigned shared_bytes_of_block(const fake_module *module, unsigned thread
         return 0;
     return !may_be_wide(module) ? module->shared_bytes_allowed : threads == FAKE_WIDE_BLOCK ? 106496 : 65536;
 }
+/* What a launch has of it that wants less, if it may. */
+static unsigned less_shared_bytes(const fake_module *module, unsigned whole) {
+    return has_narrow_rings(module->entry) ? 38912 : whole / 2;
+}
 int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes) {
     int code = fake_begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);
     fake_module *module = (fake_module *)function;
     const unsigned whole = shared_bytes_of_block(module, (unsigned)threads);
-    /* First with all of the shared memory, then with half of it. */
-    if (shared_bytes != whole >> module->occupancies)
+    /* First with all of the shared memory, then with less. */
+    if (shared_bytes != (module->occupancies == 0 ? whole : less_shared_bytes(module, whole)))
         fake_violate("occupancy of %s asked for with %u bytes", module->entry, (unsigned)shared_bytes);
     if ((unsigned)threads != fake_threads_of(module->entry))
         fake_violate("occupancy of %s asked for with %d threads", module->entry, threads);
     module->occupancies++;
     if (code == 0)
-        *blocks = shared_bytes == 0 ? fake.blocks_small : shared_bytes < whole ? fake.blocks_half : fake.blocks_shared;
+        *blocks = shared_bytes == 0 ? fake.blocks_small : shared_bytes < whole ? fake.blocks_less : fake.blocks_shared;
     return fake_end(code);
 }
 
@@ -241,7 +249,8 @@ int fake_is_for_clusters(const char *entry) {
 unsigned fake_threads_of(const char *entry) {
     static const char *const smaller[] = {"_distances_clustered_", "_logits_packed_", "_logits_block_rows_",
                                           "_logits_streamed_", NULL};
-    return strstr(entry, "_kept_") != NULL ? 608 : has_part(entry, smaller) ? 128 : 256;
+    const int is_small = has_part(entry, smaller) || has_narrow_rings(entry);
+    return strstr(entry, "_kept_") != NULL ? 608 : is_small ? 128 : 256;
 }
 
 static int active_clusters(const fake_config *config, unsigned size) {
@@ -296,7 +305,7 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     const fake_attributes given = attributes_of(symbol, module, config);
     const unsigned cluster = module->for_clusters ? cluster_of(symbol, module, config, &given.cluster) : 0;
     const int dependent = is_dependent(symbol, module, &given.dependent);
-    const int halves = strstr(module->entry, "_logits_packed_") != NULL;
+    const int has_less = strstr(module->entry, "_logits_packed_") != NULL || has_narrow_rings(module->entry);
     const unsigned whole = shared_bytes_of_block(module, block[0]);
     if (!module->live)
         fake_violate("%s of an unloaded module", symbol);
@@ -315,7 +324,7 @@ static int launch(const char *symbol, void *function, const fake_config *config,
         fake.failed = symbol;
         code = fake.fail_code;
     }
-    if (config->shared_bytes != whole && (config->shared_bytes != whole / 2 || !halves))
+    if (config->shared_bytes != whole && (config->shared_bytes != less_shared_bytes(module, whole) || !has_less))
         fake_violate("%s of %s with %u bytes", symbol, module->entry, config->shared_bytes);
     if (module->for_clusters && !is_block_of(module, block[0]))
         fake_violate("%s of %s with %u threads", symbol, module->entry, block[0]);

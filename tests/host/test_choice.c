@@ -15,8 +15,7 @@ static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, c
         fail_msg("line %d: %s is launched instead of %s", line, last_launch()->entry, entry);
     if (strcmp(name, "clustered") != 0) /* see test_clusters.c */
         assert_int_equal(last_launch()->block, strcmp(name, "block_rows") == 0 ? last_launch()->parameters.rows.group
-                                               : strcmp(name, "options_kept") == 0 ? GPULOSSI_KEPT_THREADS
-                                                                                   : GPULOSSI_BLOCK);
+                                                                               : fake_threads_of(entry));
     return last_launch();
 }
 #define TAKES(change, name)                                                                                            \
@@ -603,46 +602,66 @@ static void packed_losses(void **state) {
 }
 
 /* As many rows as a warp takes at a time, as often as they fit the slot and each warp has a slot of them. Of the slots there
- * are three in 12 KiB, two where a lane gets more rows then, or one where it would not have a row to itself. */
+ * are three in 12 KiB, two where a lane gets more rows then, or one where a half would not have two rows of each lane. For
+ * losses of 16 bits the ring is smaller, where more blocks have more bytes in theirs. */
 static void slots_of_packed_rows(void **state) {
     static const struct {
-        int bytes;
+        int writes, bytes;
         int64_t rows, classes;
-        unsigned group, slots;
-    } cases[] = {{4, 1 << 20, 1, 1, 192},
-                 {4, 1 << 20, 5, 1, 192},
-                 {4, 1 << 20, 6, 1, 192},
-                 {4, 1 << 20, 8, 1, 192},
-                 {4, 1 << 20, 9, 1, 160},
-                 {4, 1 << 20, 10, 1, 128},
-                 {4, 1 << 20, 21, 1, 64},
-                 {4, 1 << 20, 24, 1, 64},
-                 {4, 1 << 20, 25, 1, 32},
-                 {4, 1 << 20, 32, 1, 32},
-                 {4, 1 << 20, 33, 1, 64},
-                 {4, 1 << 20, 48, 1, 64},
-                 {4, 1 << 20, 49, 1, 32},
-                 {4, 1 << 20, 96, 1, 32},
-                 {4, 1 << 20, 97, 2, 16},
-                 {4, 1 << 20, 256, 4, 8},
-                 {4, 1 << 20, 513, 8, 4},
-                 {4, 1 << 20, 768, 8, 4},
-                 {4, 1 << 20, 770, 16, 2},
-                 {4, 1 << 20, 1022, 16, 2},
-                 {2, 1 << 20, 10, 1, 192},
-                 {2, 1 << 20, 64, 1, 32},
-                 {2, 1 << 20, 65, 1, 64},
-                 {2, 1 << 20, 192, 1, 32},
-                 {2, 1 << 20, 193, 2, 16},
-                 {2, 1 << 20, 256, 2, 16},
-                 {2, 1 << 20, 1000, 8, 4},
-                 {2, 1 << 20, 2044, 16, 2},
-                 /* Few rows: 16 warps for each of 132 multiprocessors are 2112. */
-                 {2, 6 * 32 * 2112, 10, 1, 192},
-                 {2, 6 * 32 * 2112 - 1, 10, 1, 160},
-                 {2, 2 * 32 * 2112, 10, 1, 64},
-                 {2, 2 * 32 * 2112 - 1, 10, 1, 32},
-                 {2, 1, 10, 1, 32}};
+        unsigned group, slots, ring_bytes;
+    } cases[] = {{1, 4, 1 << 20, 1, 1, 192, 12288},
+                 {1, 4, 1 << 20, 5, 1, 192, 12288},
+                 {1, 4, 1 << 20, 6, 1, 192, 12288},
+                 {1, 4, 1 << 20, 8, 1, 192, 12288},
+                 {1, 4, 1 << 20, 9, 1, 160, 12288},
+                 {1, 4, 1 << 20, 10, 1, 128, 12288},
+                 {1, 4, 1 << 20, 21, 1, 64, 12288},
+                 {1, 4, 1 << 20, 24, 1, 64, 12288},
+                 {1, 4, 1 << 20, 25, 1, 96, 12288},
+                 {1, 4, 1 << 20, 32, 1, 96, 12288},
+                 {1, 4, 1 << 20, 33, 1, 64, 12288},
+                 {1, 4, 1 << 20, 48, 1, 64, 12288},
+                 {1, 4, 1 << 20, 49, 1, 32, 12288},
+                 {1, 4, 1 << 20, 96, 1, 32, 12288},
+                 {1, 4, 1 << 20, 97, 2, 16, 12288},
+                 {1, 4, 1 << 20, 256, 4, 8, 12288},
+                 {1, 4, 1 << 20, 513, 8, 4, 12288},
+                 {1, 4, 1 << 20, 768, 8, 4, 12288},
+                 {1, 4, 1 << 20, 770, 16, 2, 12288},
+                 {1, 4, 1 << 20, 1022, 16, 2, 12288},
+                 {1, 2, 1 << 20, 10, 1, 192, 12288},
+                 {1, 2, 1 << 20, 64, 1, 96, 12288},
+                 {1, 2, 1 << 20, 65, 1, 64, 12288},
+                 {1, 2, 1 << 20, 192, 1, 32, 12288},
+                 {1, 2, 1 << 20, 193, 2, 16, 12288},
+                 {1, 2, 1 << 20, 256, 2, 16, 12288},
+                 {1, 2, 1 << 20, 1000, 8, 4, 12288},
+                 {1, 2, 1 << 20, 2044, 16, 2, 12288},
+                 {1, 2, 1 << 20, 48, 1, 64, 12288},
+                 {1, 2, 1 << 20, 49, 1, 96, 12288},
+                 {0, 4, 1 << 20, 23, 1, 64, 12288},
+                 {0, 4, 1 << 20, 64, 1, 32, 12288},
+                 {0, 4, 1 << 20, 256, 4, 8, 12288},
+                 {0, 2, 1 << 20, 23, 1, 128, 12288},
+                 {0, 2, 1 << 20, 24, 1, 128, 12288},
+                 {0, 2, 1 << 20, 38, 1, 64, 9728},
+                 {0, 2, 1 << 20, 39, 1, 64, 12288},
+                 {0, 2, 1 << 20, 64, 1, 96, 12288},
+                 {0, 2, 1 << 20, 152, 1, 32, 9728},
+                 {0, 2, 1 << 20, 153, 1, 32, 12288},
+                 {0, 2, 1 << 20, 192, 1, 32, 12288},
+                 {0, 2, 1 << 20, 256, 2, 16, 9728},
+                 {0, 2, 1 << 20, 350, 2, 16, 12288},
+                 {0, 2, 1 << 20, 767, 4, 8, 12288},
+                 {0, 2, 1 << 20, 1000, 8, 4, 9728},
+                 /* Few rows: 16 warps for each of 132 multiprocessors are 2112, and 20 are 2640. */
+                 {1, 2, 6 * 32 * 2112, 10, 1, 192, 12288},
+                 {1, 2, 6 * 32 * 2112 - 1, 10, 1, 160, 12288},
+                 {1, 2, 2 * 32 * 2112, 10, 1, 64, 12288},
+                 {1, 2, 2 * 32 * 2112 - 1, 10, 1, 32, 12288},
+                 {1, 2, 1, 10, 1, 32, 12288},
+                 {0, 2, 3 * 32 * 2640, 49, 1, 96, 9728},
+                 {0, 2, 3 * 32 * 2640 - 1, 49, 1, 64, 9728}};
     size_t i;
     (void)state;
     context = new_context();
@@ -650,20 +669,22 @@ static void slots_of_packed_rows(void **state) {
         gpuloss_cross_entropy_desc d = some_cross_entropy();
         const size_t c = i / DTYPES;
         const fake_launched *l;
-        int64_t blocks = (cases[c].rows + 8 * (int64_t)cases[c].slots - 1) / (8 * (int64_t)cases[c].slots);
+        int64_t blocks, of_block;
         d.dtype = every_dtype[i % DTYPES].dtype;
         if (every_dtype[i % DTYPES].bytes != cases[c].bytes)
             continue;
         d.rows = cases[c].rows;
         d.classes = cases[c].classes;
-        d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-        l = expect_kernel(&d, d.classes <= 22 ? "packed_held" : "packed", __LINE__);
-        if (l->parameters.rows.group != cases[c].group || l->parameters.rows.slots != cases[c].slots)
-            fail_msg("case %d: %u lanes a row, %u rows a slot", (int)c, l->parameters.rows.group,
-                     l->parameters.rows.slots);
+        d.grad_logits = cases[c].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
+        l = expect_kernel(&d, d.classes <= (cases[c].bytes == 2 ? 23 : 22) ? "packed_held" : "packed", __LINE__);
+        if (l->parameters.rows.group != cases[c].group || l->parameters.rows.slots != cases[c].slots ||
+            l->parameters.rows.ring_bytes != cases[c].ring_bytes)
+            fail_msg("case %d: %u lanes a row, %u rows a slot, %u bytes of slots", (int)c, l->parameters.rows.group,
+                     l->parameters.rows.slots, l->parameters.rows.ring_bytes);
+        of_block = l->block / 32 * (int64_t)cases[c].slots;
+        blocks = (cases[c].rows + of_block - 1) / of_block;
         assert_int_equal(l->grid, blocks < blocks_at_once(l) ? blocks : blocks_at_once(l));
-        assert_int_equal(l->shared_bytes, 98304);
-        assert_int_equal(l->parameters.rows.ring_bytes, 12288);
+        assert_int_equal(l->shared_bytes, l->block / 32 * cases[c].ring_bytes);
     }
     gpuloss_destroy(context);
 }

@@ -318,7 +318,7 @@ static void packed_pairs(void **state) {
         d.input_kind = d.target_kind = GPULOSS_LOGITS;
         d.target = GPULOSS_PTR((uintptr_t)1 << 55);
         d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
-        l = expect_kernel(&d, "logits_packed", __LINE__);
+        l = expect_kernel(&d, d.classes <= 22 ? "logits_packed_held" : "logits_packed", __LINE__);
         rows = &l->parameters.rows;
         if (rows->group != cases[c].lanes || rows->slots != cases[c].slots || rows->ring_bytes != cases[c].ring_bytes)
             fail_msg("case %d: %u lanes a row, %u rows a slot, %u bytes of slots", (int)c, rows->group, rows->slots,
@@ -327,6 +327,34 @@ static void packed_pairs(void **state) {
         assert_int_equal(l->shared_bytes, 8 * rows->ring_bytes);
         assert_int_equal(l->grid, blocks < at_once ? blocks : at_once);
         assert_int_equal(l->cluster, 0);
+    }
+    gpuloss_destroy(context);
+}
+
+/* Of few classes, in registers: unless the call has something for each row. */
+static void packed_pairs_in_registers(void **state) {
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_kl_div_desc base = some_kl_div(), d;
+        const int fast = every_dtype[t].dtype != GPULOSS_F64, is_short = fast && every_dtype[t].bytes == 2;
+        const char *packed = fast ? "logits_packed" : "logits", *held = fast ? "logits_packed_held" : "logits";
+        base.dtype = every_dtype[t].dtype;
+        base.classes = 10;
+        base.input_kind = base.target_kind = GPULOSS_LOGITS;
+        TAKES((void)0, held, 0);
+        TAKES(d.grad_input = NULL, held, 0);
+        TAKES(d.loss = NULL, held, 0);
+        TAKES(d.temperature = 2.0, held, 0);
+        TAKES(d.reduction = GPULOSS_SUM, held, 0);
+        TAKES(d.classes = 22, held, 0);
+        TAKES(d.classes = 23, is_short ? held : packed, 0);
+        TAKES(d.classes = 24, packed, 0);
+        TAKES(d.loss_rows = AT(5), packed, 0);
+        TAKES(d.grad_loss_rows = AT(5), packed, 0);
+        TAKES(d.row_weights = AT(5), packed, 0);
+        TAKES((d.labels = AT(5), d.label_type = GPULOSS_I64, d.flags = GPULOSS_USE_IGNORE_INDEX), packed, 0);
     }
     gpuloss_destroy(context);
 }
@@ -361,6 +389,8 @@ static void pairs_that_are_not_packed(void **state) {
                 expect_kernel(&d, cases[i].name, __LINE__);
         }
     d.dtype = GPULOSS_F32;
+    d.classes = 10;
+    expect_kernel(&d, "logits_packed_held", __LINE__);
     d.classes = 100;
     expect_kernel(&d, "logits_packed", __LINE__);
     gpuloss_destroy(context);
@@ -517,6 +547,7 @@ int kl_choice_tests(void) {
         TEST(logits_of_both_sides),
         TEST(long_rows_of_logits),
         TEST(packed_pairs),
+        TEST(packed_pairs_in_registers),
         TEST(pairs_that_are_not_packed),
         TEST(ends_of_jensen_shannon),
         TEST(groups_of_rows),
