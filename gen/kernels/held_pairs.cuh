@@ -41,8 +41,7 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
 
     /* The rows of a slot that each lane has, in `least` words at least, and at most `most`, besides what is beside whole
      * words. `even`: rows of whole vectors. Says which of them are left. */
-    template <bool even, int least, int most>
-    __device__ __forceinline__ uint32_t rows_of(int count) {
+    template <bool even, int least, int most> __device__ __forceinline__ uint32_t rows_of(int count) {
         enum { n = most * kElements, kPiece = even ? GPULOSSI_VECTOR_BYTES : 4, kWords = kPiece / 4 };
         const N slope = loss.inverse_temperature;
         const int words_of_row = classes / kElements;

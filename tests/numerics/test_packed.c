@@ -83,6 +83,9 @@ static void many_packed_rows(void **state) {
             check_packed(dtypes[d], several, d == 0 ? 97 : 193, LOGITS_NORMAL, numbers[number]);
             check_packed(dtypes[d], several, d == 0 ? 100 : 200, LOGITS_NORMAL, numbers[number]);
             check_packed(dtypes[d], 2 * several, 24, LOGITS_NORMAL, numbers[number]);
+            /* Of which a stretch has as many as may be, in all of the ring. */
+            if (number == d || !harness_small)
+                check_packed(dtypes[d], rows + 5, d == 0 ? 25 : 49, LOGITS_NORMAL, numbers[number]);
         }
     if (harness_small)
         check_packed(GPULOSS_F32, 4200, 516, LOGITS_NORMAL, 0);

@@ -131,6 +131,44 @@ static void many_packed_pairs(void **state) {
     test_done();
 }
 
+static void check_in_registers(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
+    static const unsigned outputs[] = {KL_OUT_LOSS, KL_OUT_LOSS | KL_OUT_GRAD, KL_OUT_GRAD};
+    static const gpuloss_reduction reductions[] = {GPULOSS_SUM, GPULOSS_MEAN, GPULOSS_BATCHMEAN};
+    divergence_shape shape = {rows, classes};
+    kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, shape, KL_KIND_PAIRS - 1, CHOICE_FORWARD);
+    kl_inputs in = divergence_inputs(
+        &c, DISTRIBUTIONS_RANDOM, number % 4 ? KL_WITH_TEMPERATURE | (number % 3 ? KL_WITH_SQUARE : 0u) : 0u, number);
+    c.outputs = outputs[number % 3];
+    c.reduction = reductions[number / 3 % 3];
+    c.in_place = number % 5 == 1;
+    if (number % 2)
+        vary_rows(&c, &in);
+    kl_test(&c, "rows of two logits in registers");
+    kl_inputs_free(&in);
+}
+
+/* Rows that a lane has in registers, as the call has nothing for each: of every number of words, with and without those that
+ * it looks at twice; and one row, whose loss is the call's. */
+static void pairs_in_registers(void **state) {
+    unsigned d, number = 0;
+    int64_t classes, one;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (classes = 1; classes <= 23; classes++, number += 7) {
+            check_in_registers(dtypes[d], 401, classes, number);
+            check_in_registers(dtypes[d], 402, classes, number + 1);
+            check_in_registers(dtypes[d], 403, classes, number + 2);
+            for (one = 0; one < 4; one++)
+                check_in_registers(dtypes[d], 1, classes, 6 * (number + (unsigned)one));
+        }
+    for (d = 0; d < DTYPES; d++) {
+        check_in_registers(dtypes[d], harness_small ? 18000 : 630000, 10, d);
+        check_in_registers(dtypes[d], harness_small ? 18000 : 630000, 16, d + 3);
+    }
+    test_done();
+}
+
 /* Rows that a block has to itself, whole and not, of one step and of two. */
 static void rows_of_blocks_of_pairs(void **state) {
     static const int64_t vectors[] = {515, 600, 1024};
@@ -223,9 +261,10 @@ static void many_losses_of_long_rows(void **state) {
 
 int run_packed_pairs_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_of_packed_pairs), cmocka_unit_test(many_packed_pairs),
-        cmocka_unit_test(rows_of_blocks_of_pairs), cmocka_unit_test(many_rows_of_blocks_of_pairs),
-        cmocka_unit_test(losses_of_long_rows),     cmocka_unit_test(many_losses_of_long_rows),
+        cmocka_unit_test(classes_of_packed_pairs),      cmocka_unit_test(many_packed_pairs),
+        cmocka_unit_test(pairs_in_registers),           cmocka_unit_test(rows_of_blocks_of_pairs),
+        cmocka_unit_test(many_rows_of_blocks_of_pairs), cmocka_unit_test(losses_of_long_rows),
+        cmocka_unit_test(many_losses_of_long_rows),
     };
     return cmocka_run_group_tests_name("packed rows of two logits", tests, NULL, NULL);
 }

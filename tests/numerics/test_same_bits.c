@@ -204,12 +204,12 @@ static void same_bits_of_kl_div(void **state) {
 }
 
 static void check_divergence(gpuloss_dtype dtype, const row_shape *shape, unsigned choice, stride_kind stride,
-                             bool writes, unsigned number) {
+                             unsigned outputs, unsigned number) {
     divergence_shape of_rows = {rows_of(shape), classes_of(shape, dtype)};
     kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, of_rows, KL_KIND_PAIRS - 1, choice);
     kl_inputs in =
         divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_TEMPERATURE | (number % 2 ? KL_WITH_LABELS : 0u), number);
-    c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | (writes ? KL_OUT_GRAD : 0u);
+    c.outputs = outputs;
     c.input_stride = stride;
     check_kl_div(c);
     kl_inputs_free(&in);
@@ -230,9 +230,15 @@ static void same_bits_of_two_logits(void **state) {
     unsigned d, k;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < DTYPE_COUNT; d++)
+    for (d = 0; d < DTYPE_COUNT; d++) {
         for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
-            check_divergence(all_dtypes[d], &kinds[k].shape, kinds[k].choice, kinds[k].stride, true, k);
+            check_divergence(all_dtypes[d], &kinds[k].shape, kinds[k].choice, kinds[k].stride,
+                             KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD, k);
+        /* In registers: without anything for each row. */
+        for (k = 0; k < 2; k++)
+            check_divergence(all_dtypes[d], &kinds[0].shape, CHOICE_FORWARD, STRIDE_PACKED,
+                             KL_OUT_LOSS | (k == 0 ? KL_OUT_GRAD : 0u), 2 * k);
+    }
     test_done();
 }
 
@@ -243,7 +249,8 @@ static void same_bits_of_losses_of_long_rows(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
-            check_divergence(all_dtypes[d], &shapes[k], CHOICE_FORWARD, STRIDE_PACKED, false, k);
+            check_divergence(all_dtypes[d], &shapes[k], CHOICE_FORWARD, STRIDE_PACKED, KL_OUT_LOSS | KL_OUT_LOSS_ROWS,
+                             k);
     test_done();
 }
 
