@@ -39,11 +39,28 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
         return of_block[threadIdx.x / kLanes];
     }
 
+    /* A row of an array in its slot. */
+    __device__ __forceinline__ Bits *row_of(int a, int row) const {
+        return (Bits *)(slots() + slot(freed) + a * ring + row * row_bytes);
+    }
+
+    /* The sum of the target's exponentials times the differences, where one is not finite: what has no mass adds nothing. */
+    __device__ __forceinline__ N weighed(int row, const Below<N> &below) const {
+        const Bits *x = row_of(0, row), *t = row_of(1, row);
+        N sum = N(0);
+#pragma unroll 1
+        for (int c = 0; c < classes; c++) {
+            N of_target = E::widen(t[c]), e = below.exp(of_target);
+            sum += e == 0 ? N(0) : e * (of_target - E::widen(x[c]));
+        }
+        return sum;
+    }
+
     /* The rows of a slot that each lane has, in `least` words at least, and at most `most`, besides what is beside whole
      * words. `even`: rows of whole vectors. Says which of them are left. */
     template <bool even, int least, int most> __device__ __forceinline__ uint32_t rows_of(int count) {
         enum { n = most * kElements, kPiece = even ? GPULOSSI_VECTOR_BYTES : 4, kWords = kPiece / 4 };
-        const N slope = loss.inverse_temperature;
+        const N rate = loss.inverse_temperature;
         const int words_of_row = classes / kElements;
         const bool odd = !even && kElements > 1 && (classes & 1);
         const uint32_t to_words = odd && (lane & 1) ? sizeof(Bits) : 0,
@@ -73,11 +90,11 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
                     tops[i] = Of::top(x[a][i]);
                 top[a] = larger(Of::number(LargestTop<Of, most>::of(tops)), lone[a]);
             }
-            if (!Below<N>::near(slope * top[0]) || !Below<N>::near(slope * top[1])) {
+            if (!Below<N>::near(rate * top[0]) || !Below<N>::near(rate * top[1])) {
                 left |= this_row;
                 continue;
             }
-            Below<N> input(top[0], slope), target(top[1], slope);
+            Below<N> input(top[0], rate), target(top[1], rate);
 #pragma unroll
             for (int i = 0; i < n; i++) {
                 N of_input = Of::get(x[0][i / kElements], i % kElements);
@@ -101,7 +118,10 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
             state.side[1].top = top[1];
             state.side[0].sum = sums[0] * input.factor;
             state.side[1].sum = sums[1] * target.factor;
-            state.apart = in_halves<Sum>(apart) * target.factor;
+            state.apart = in_halves<Sum>(apart);
+            if (!(fabs(state.apart) < Limits<N>::infinity()))
+                state.apart = weighed(row, target);
+            state.apart *= target.factor;
             loss.template close_sums<Refined>(r, state);
             if (!r.known) {
                 left |= this_row;
@@ -146,8 +166,8 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
 
     /* A row that is left, from its slot. */
     __device__ __forceinline__ void look_again(int row) {
-        Bits *x = (Bits *)(slots() + slot(freed) + row * row_bytes);
-        const Bits *t = (const Bits *)((const char *)x + ring);
+        Bits *x = row_of(0, row);
+        const Bits *t = row_of(1, row);
         State state = loss.empty();
         Row r;
         N more = N(0), weight;
@@ -197,7 +217,6 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
 #pragma unroll 1
         for (int i = lane; i < lefts; i += kLanes)
             look_again(rows_left()[i]);
-        __syncwarp();
     }
     __device__ __forceinline__ void finish(Totals &) {}
 };

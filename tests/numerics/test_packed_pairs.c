@@ -131,6 +131,23 @@ static void many_packed_pairs(void **state) {
     test_done();
 }
 
+/* A lone row: near its target, the nearer the larger its number is; or both are far from 0; or with classes that have no mass
+ * there, or none on both sides. */
+enum { NEAR_ROWS = 8, LONE_ROWS = 12 };
+static void vary_row(const kl_case *c, const kl_inputs *in, unsigned number) {
+    const double far = c->dtype == GPULOSS_F16 ? 3e4 : 3e5;
+    int64_t i;
+    for (i = 0; i < c->classes; i++) {
+        double *x = in->input + i, *t = in->target + i;
+        if (number < NEAR_ROWS)
+            *x = dtype_round(c->dtype, *t + ldexp((double)(i % 7), -(int)number));
+        else if (number % 2 == 0)
+            *x = dtype_round(c->dtype, *x + far), *t = dtype_round(c->dtype, *t + far);
+        else if (i % 3 == 1)
+            *t = -(double)INFINITY, *x = i % 2 ? *t : *x;
+    }
+}
+
 static void check_in_registers(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
     static const unsigned outputs[] = {KL_OUT_LOSS, KL_OUT_LOSS | KL_OUT_GRAD, KL_OUT_GRAD};
     static const gpuloss_reduction reductions[] = {GPULOSS_SUM, GPULOSS_MEAN, GPULOSS_BATCHMEAN};
@@ -141,14 +158,16 @@ static void check_in_registers(gpuloss_dtype dtype, int64_t rows, int64_t classe
     c.outputs = outputs[number % 3];
     c.reduction = reductions[number / 3 % 3];
     c.in_place = number % 5 == 1;
-    if (number % 2)
+    if (rows == 1)
+        vary_row(&c, &in, number / 6 % LONE_ROWS);
+    else if (number % 2)
         vary_rows(&c, &in);
     kl_test(&c, "rows of two logits in registers");
     kl_inputs_free(&in);
 }
 
 /* Rows that a lane has in registers, as the call has nothing for each: of every number of words, with and without those that
- * it looks at twice; and one row, whose loss is the call's. */
+ * it looks at twice; and a lone row, whose loss is the call's. */
 static void pairs_in_registers(void **state) {
     unsigned d, number = 0;
     int64_t classes, one;
@@ -159,8 +178,8 @@ static void pairs_in_registers(void **state) {
             check_in_registers(dtypes[d], 401, classes, number);
             check_in_registers(dtypes[d], 402, classes, number + 1);
             check_in_registers(dtypes[d], 403, classes, number + 2);
-            for (one = 0; one < 4; one++)
-                check_in_registers(dtypes[d], 1, classes, 6 * (number + (unsigned)one));
+            for (one = 0; one < LONE_ROWS; one++)
+                check_in_registers(dtypes[d], 1, classes, 6 * (unsigned)one);
         }
     for (d = 0; d < DTYPES; d++) {
         check_in_registers(dtypes[d], harness_small ? 18000 : 630000, 10, d);
