@@ -190,7 +190,7 @@ milliseconds() {
 bytes=$(gcc -O2 -c -o impl.o $src/implementation.c && size impl.o | awk 'NR == 2 { print $1 + $2 + $3 }')
 with=$(milliseconds gcc -O2 -c -o impl.o $src/implementation.c)
 without=$(milliseconds gcc -O2 -c -o decls.o $src/program.c)
-accept "the implementation takes at most 3392 KiB" [ "$bytes" -le 3473408 ]
+accept "the implementation takes at most 3492 KiB" [ "$bytes" -le 3575808 ]
 accept "it compiles in at most 5 s" [ "$with" -le 5000 ]
 accept "the declarations compile in at most 2 s" [ "$without" -le 2000 ]
 echo "cost: $bytes bytes, implementation $with ms, declarations $without ms"
