@@ -528,6 +528,28 @@ static void devices_without_a_ring(void **state) {
     }
 }
 
+/* Packed rows take as much for those in registers, and others are not for GPUs that have less either. */
+static void devices_without_packed_rows(void **state) {
+    static const char *const entries[2][2] = {
+        {"gpuloss_cross_entropy_held_f32", "gpuloss_cross_entropy_held_f32"},
+        {"gpuloss_cross_entropy_packed_held_f32", "gpuloss_cross_entropy_packed_f32"}};
+    int has, few, m;
+    (void)state;
+    for (has = 0; has < 2; has++) {
+        fake.shared_optin = 120 * 1024 - 1 + has;
+        context = new_context();
+        for (few = 0; few < 2; few++) {
+            gpuloss_cross_entropy_desc d = rows_of(1000, few ? 2 : 20);
+            expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+            assert_string_equal(last_launch()->entry, entries[has][!few]);
+        }
+        expect_ok(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_BF16, NULL));
+        for (m = 0; m < fake.modules; m++)
+            assert_true(has || strstr(fake.module[m].entry, "_packed_") == NULL);
+        gpuloss_destroy(context);
+    }
+}
+
 static int ends_with(const char *text, const char *end) {
     return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
 }
@@ -689,29 +711,14 @@ static void other_calls_take_no_clusters(void **state) {
 
 int cluster_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(clusters_keep_a_row),
-        TEST(rows_are_kept_where_that_pays),
-        TEST(clusters_keep_a_pair_of_rows),
-        TEST(losses_are_not_kept),
-        TEST(clusters_of_distances),
-        TEST(no_more_clusters_than_rows),
-        TEST(few_rows_take_larger_clusters),
-        TEST(rows_that_begin_anywhere),
-        TEST(clusters_of_every_dtype),
-        TEST(the_same_parameters),
-        TEST(sizes_that_a_gpu_does_not_take),
-        TEST(gpus_without_wide_blocks),
-        TEST(a_driver_that_does_not_say),
-        TEST(sixteen_blocks_are_refused),
-        TEST(a_second_call_only_launches),
-        TEST(gpus_without_clusters),
-        TEST(drivers_without_clusters),
-        TEST(devices_without_clusters),
-        TEST(devices_without_a_ring),
-        TEST(shared_memory_of_every_kernel),
-        TEST(shared_memory_of_a_ring),
-        TEST(shared_memory_is_refused),
-        TEST(a_launch_fails),
+        TEST(clusters_keep_a_row),           TEST(rows_are_kept_where_that_pays),  TEST(clusters_keep_a_pair_of_rows),
+        TEST(losses_are_not_kept),           TEST(clusters_of_distances),          TEST(no_more_clusters_than_rows),
+        TEST(few_rows_take_larger_clusters), TEST(rows_that_begin_anywhere),       TEST(clusters_of_every_dtype),
+        TEST(the_same_parameters),           TEST(sizes_that_a_gpu_does_not_take), TEST(gpus_without_wide_blocks),
+        TEST(a_driver_that_does_not_say),    TEST(sixteen_blocks_are_refused),     TEST(a_second_call_only_launches),
+        TEST(gpus_without_clusters),         TEST(drivers_without_clusters),       TEST(devices_without_clusters),
+        TEST(devices_without_a_ring),        TEST(devices_without_packed_rows),    TEST(shared_memory_of_every_kernel),
+        TEST(shared_memory_of_a_ring),       TEST(shared_memory_is_refused),       TEST(a_launch_fails),
         TEST(other_calls_take_no_clusters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
