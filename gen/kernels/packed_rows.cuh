@@ -138,11 +138,8 @@ class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> 
 
   public:
     DEVICE void run_on(const Params &p) {
-        __shared__ Totals totals[kThreads]; /* seldom touched, so they take no registers */
         Rows rows(p);
-        totals[threadIdx.x] = Totals::zero();
-        rows.all(totals[threadIdx.x]);
-        end<kThreads>(rows.loss, rows.loss.scratch(), totals);
+        rows.add_up([&](Totals &total) { rows.all(total); });
     }
 };
 

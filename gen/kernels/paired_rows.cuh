@@ -63,11 +63,8 @@ class PairedRows : protected Stretches<Distil<E, 1>, GPULOSSI_PAIRS_THREADS, GPU
 
   public:
     DEVICE void run_on(const Params &p) {
-        __shared__ Totals totals[GPULOSSI_PAIRS_THREADS]; /* seldom touched, so they take no registers */
         Rows rows(p);
-        totals[threadIdx.x] = Totals::zero();
-        rows.all(totals[threadIdx.x]);
-        end<GPULOSSI_PAIRS_THREADS>(rows.loss, rows.loss.scratch(), totals);
+        rows.add_up([&](Totals &total) { rows.all(total); });
     }
 };
 
