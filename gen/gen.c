@@ -87,7 +87,7 @@ static void make_module(const module *m, const char *scratch, text *block, text 
     snprintf(name, sizeof name, "%s_%s_%s", m->loss, m->kernel, m->dtype);
     snprintf(entry, sizeof entry, "gpuloss_%s", name);
     text log = run("nvcc -ptx -arch=compute_75 -std=c++17 -Werror all-warnings -DMODULE_KERNEL=%s -DMODULE_DTYPE=%s "
-                   "-DMODULE_TARGET=%d -DMODULE_ENTRY=%s gen/kernels/%s.cu -o %s/raw.ptx 2>&1",
+                   "-DMODULE_TARGET=%d -DMODULE_ENTRY=%s gen/kernels/entry/%s.cu -o %s/raw.ptx 2>&1",
                    m->kernel, m->dtype, m->target, entry, m->loss, scratch);
     text_free(&log);
     snprintf(path, sizeof path, "%s/raw.ptx", scratch);

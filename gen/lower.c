@@ -23,7 +23,7 @@ static int is_name(char c) {
 /* The short name of a symbol: labels keep their number, the parameter is p, a shared variable its place of first use.
  */
 typedef struct names {
-    char known[64][160];
+    char known[64][256];
     int count;
 } names;
 

@@ -551,7 +551,7 @@ static void offsets_of_clustered_rows(void **state) {
 }
 
 /* What a row may hold: classes without mass, what has no softmax, the ends of the type, and tops on either side of
- * what Below in gen/kernels/numbers.cuh takes the short way for. */
+ * what Below in gen/kernels/device/math.cuh takes the short way for. */
 enum {
     MASKED_HALF,
     MASKED_BUT_LAST,

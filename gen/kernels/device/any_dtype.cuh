@@ -1,0 +1,194 @@
+/* Arrays whose element type only the parameters know: a gpuloss_dtype. */
+#ifndef GPULOSSI_ANY_DTYPE_CUH
+#define GPULOSSI_ANY_DTYPE_CUH
+
+#include "math.cuh"
+
+/* A number as an element of S: rounded once, also from double to 16 bits. On the way there a float whose last bit says
+ * whether anything was cut off rounds as the double would. */
+template <class S> DEVICE typename S::Bits narrowed(float x) {
+    return S::narrow((typename S::Number)x);
+}
+template <class S> DEVICE typename S::Bits narrowed(double x) {
+    if constexpr (sizeof(typename S::Bits) == 2) {
+        float cut = __double2float_rz(x);
+        return S::narrow((double)cut == x ? cut : __uint_as_float(__float_as_uint(cut) | 1));
+    } else {
+        return S::narrow((typename S::Number)x);
+    }
+}
+
+/* Where n neighbouring elements go in the largest accesses that hold no more than them. */
+template <class S, int n> struct Few {
+    typedef typename S::Bits Bits;
+    enum {
+        bytes = n * (int)sizeof(Bits),
+        unit = bytes < GPULOSSI_VECTOR_BYTES ? bytes : GPULOSSI_VECTOR_BYTES,
+        words = bytes / 4
+    };
+    uint32_t word[words];
+
+    __device__ __forceinline__ void load(const void *at) {
+#pragma unroll
+        for (int i = 0; i < words; i += unit / 4) {
+            const uint32_t *from = (const uint32_t *)at + i;
+            if constexpr (unit == 16) {
+                uint4 w = *(const uint4 *)from;
+                word[i] = w.x, word[i + 1] = w.y, word[i + 2] = w.z, word[i + 3] = w.w;
+            } else if constexpr (unit == 8) {
+                uint2 w = *(const uint2 *)from;
+                word[i] = w.x, word[i + 1] = w.y;
+            } else {
+                word[i] = *from;
+            }
+        }
+    }
+    __device__ __forceinline__ void store(void *at) const {
+#pragma unroll
+        for (int i = 0; i < words; i += unit / 4) {
+            uint32_t *to = (uint32_t *)at + i;
+            if constexpr (unit == 16)
+                __stcs((uint4 *)to, make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]));
+            else if constexpr (unit == 8)
+                __stcs((uint2 *)to, make_uint2(word[i], word[i + 1]));
+            else
+                *to = word[i];
+        }
+    }
+
+    template <class N> __device__ __forceinline__ void get(N (&x)[n]) const {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            if constexpr (sizeof(Bits) == 8)
+                x[i] = (N)S::widen((uint64_t)word[2 * i] | (uint64_t)word[2 * i + 1] << 32);
+            else if constexpr (sizeof(Bits) == 4)
+                x[i] = (N)S::widen(word[i]);
+            else
+                x[i] = (N)S::widen((Bits)(word[i / 2] >> (16 * (i % 2))));
+        }
+    }
+    template <class N> __device__ __forceinline__ void put(const N (&x)[n]) {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            Bits bits = narrowed<S>(x[i]);
+            if constexpr (sizeof(Bits) == 8) {
+                word[2 * i] = (uint32_t)bits;
+                word[2 * i + 1] = (uint32_t)(bits >> 32);
+            } else if constexpr (sizeof(Bits) == 4) {
+                word[i] = bits;
+            } else {
+                word[i / 2] = i % 2 ? word[i / 2] | (uint32_t)bits << 16 : bits;
+            }
+        }
+    }
+};
+
+/* An array of elements of a dtype. */
+struct Typed {
+    char *base;
+    uint32_t dtype;
+
+    __device__ __forceinline__ Typed(uint64_t array, uint32_t dtype) : base((char *)array), dtype(dtype) {}
+
+    template <class S> __device__ __forceinline__ typename S::Bits *as(int64_t at) const {
+        return (typename S::Bits *)base + at;
+    }
+
+    template <class N> __device__ __forceinline__ N read(int64_t at) const {
+        switch (dtype) {
+        case GPULOSS_F64:
+            return (N)f64::widen(*as<f64>(at));
+        case GPULOSS_F16:
+            return (N)f16::widen(*as<f16>(at));
+        case GPULOSS_BF16:
+            return (N)bf16::widen(*as<bf16>(at));
+        default:
+            return (N)f32::widen(*as<f32>(at));
+        }
+    }
+    template <class N> __device__ __forceinline__ void write(int64_t at, N x) const {
+        switch (dtype) {
+        case GPULOSS_F64:
+            *as<f64>(at) = narrowed<f64>(x);
+            break;
+        case GPULOSS_F16:
+            *as<f16>(at) = narrowed<f16>(x);
+            break;
+        case GPULOSS_BF16:
+            *as<bf16>(at) = narrowed<bf16>(x);
+            break;
+        default:
+            *as<f32>(at) = narrowed<f32>(x);
+        }
+    }
+
+    /* Whether n neighbours can be accessed at once. */
+    template <int n> __device__ __forceinline__ bool fits(int64_t at) const {
+        uint32_t size = dtype == GPULOSS_F64 ? 8 : dtype == GPULOSS_F32 ? 4 : 2;
+        uint32_t bytes = n * size < GPULOSSI_VECTOR_BYTES ? n * size : GPULOSSI_VECTOR_BYTES;
+        return (((uint32_t)(uintptr_t)base + (uint32_t)at * size) & (bytes - 1)) == 0;
+    }
+    template <class N, int n> __device__ __forceinline__ void read_few(int64_t at, N (&x)[n]) const {
+        switch (dtype) {
+        case GPULOSS_F64:
+            return read_few_as<f64>(at, x);
+        case GPULOSS_F16:
+            return read_few_as<f16>(at, x);
+        case GPULOSS_BF16:
+            return read_few_as<bf16>(at, x);
+        default:
+            return read_few_as<f32>(at, x);
+        }
+    }
+    template <class N, int n> __device__ __forceinline__ void write_few(int64_t at, const N (&x)[n]) const {
+        switch (dtype) {
+        case GPULOSS_F64:
+            return write_few_as<f64>(at, x);
+        case GPULOSS_F16:
+            return write_few_as<f16>(at, x);
+        case GPULOSS_BF16:
+            return write_few_as<bf16>(at, x);
+        default:
+            return write_few_as<f32>(at, x);
+        }
+    }
+
+  private:
+    template <class S, class N, int n> __device__ __forceinline__ void read_few_as(int64_t at, N (&x)[n]) const {
+        Few<S, n> few;
+        few.load(as<S>(at));
+        few.get(x);
+    }
+    template <class S, class N, int n> __device__ __forceinline__ void write_few_as(int64_t at, const N (&x)[n]) const {
+        Few<S, n> few;
+        few.put(x);
+        few.store(as<S>(at));
+    }
+};
+
+/* Moves n numbers down by one place and puts x last: a loop over this needs no number by its place, so it stays a loop
+ * over registers. */
+template <class N, int n> DEVICE void shift_in(N (&numbers)[n], N x) {
+#pragma unroll
+    for (int i = 0; i + 1 < n; i++)
+        numbers[i] = numbers[i + 1];
+    numbers[n - 1] = x;
+}
+
+/* The elements of vector v of a row of E, into a row of another type that begins at `start`. */
+template <class E, class N, int n>
+DEVICE void put_vector(const Cut<E> &cut, const Typed &array, int64_t start, int v, N (&y)[n]) {
+    int64_t first = cut.first(v);
+    if (cut.whole(v) && array.template fits<n>(start + first)) {
+        array.write_few(start + first, y);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < n; i++) {
+        if (cut.inside(first + i))
+            array.write(start + first + i, y[0]);
+        shift_in(y, y[0]);
+    }
+}
+
+#endif

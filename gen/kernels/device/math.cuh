@@ -1,0 +1,268 @@
+/* The elementary functions that the losses use, for float and double. */
+#ifndef GPULOSSI_MATH_CUH
+#define GPULOSSI_MATH_CUH
+
+#include "vec16.cuh"
+#include <math_constants.h>
+
+template <class N> struct Limits;
+template <> struct Limits<float> {
+    DEVICE float infinity() { return CUDART_INF_F; }
+    DEVICE float nan() { return CUDART_NAN_F; }
+};
+template <> struct Limits<double> {
+    DEVICE double infinity() { return CUDART_INF; }
+    DEVICE double nan() { return CUDART_NAN; }
+};
+
+DEVICE float larger(float a, float b) {
+    return fmaxf(a, b);
+}
+DEVICE double larger(double a, double b) {
+    return fmax(a, b);
+}
+
+/* a - b, also where a is a product that has been rounded: as one instruction with it, it would not be 0 where b is that
+ * product too. */
+DEVICE float difference(float a, float b) {
+    return __fsub_rn(a, b);
+}
+DEVICE double difference(double a, double b) {
+    return __dsub_rn(a, b);
+}
+
+/* 2^x; below 2^-126 it is 0. */
+DEVICE float power_of_2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* exp(x - top), for x <= top; below 2^-126 it is 0. The difference is formed first: x and top may be near the end of
+ * the range. */
+DEVICE float exp_below(float x, float top) {
+    return power_of_2(difference(x, top) * 1.442695041f);
+}
+DEVICE double exp_below(double x, double top) {
+    return exp(difference(x, top));
+}
+
+/* exp(x - top) of many x <= top, but for a factor next to 1 that all have in common. The power of 2 of x log2(e) less
+ * the rounded top log2(e) takes one instruction less than that of the difference, and the factor makes good for the
+ * rounding d, of which it is 1 - ln(2) d: to 2^-26 where the top is near. */
+template <class N> struct Below;
+template <> struct Below<float> {
+    float slope, offset, factor;
+    DEVICE bool near(float top) { return fabs(top) < 4096.0f; }
+    DEVICE float least() { return -4095.0f; } /* that is near */
+    /* With a scale, exp(scale x - scale top). */
+    __device__ __forceinline__ explicit Below(float top, float scale = 1.0f)
+        : slope(scale * 1.442695041f), offset(top * slope) {
+        factor = fmaf(fmaf(top, slope, -offset), -0.693147181f, 1.0f);
+    }
+    __device__ __forceinline__ float power(float x) const { return fmaf(x, slope, -offset); }
+    __device__ __forceinline__ float exp(float x) const { return power_of_2(power(x)); }
+};
+template <> struct Below<double> {
+    double top, scale, factor;
+    DEVICE bool near(double) { return true; }
+    __device__ __forceinline__ explicit Below(double top, double scale = 1.0) : top(top), scale(scale), factor(1) {}
+    __device__ __forceinline__ double exp(double x) const { return exp_below(scale * x, scale * top); }
+};
+
+DEVICE float natural_log(float x) {
+    return logf(x);
+}
+DEVICE double natural_log(double x) {
+    return log(x);
+}
+
+DEVICE float reciprocal(float x) {
+    return __frcp_rn(x);
+}
+DEVICE double reciprocal(double x) {
+    return 1.0 / x;
+}
+/* Within an ulp, of numbers whose reciprocal is normal. */
+DEVICE float quick_reciprocal(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+DEVICE float exponential(float x) {
+    return expf(x);
+}
+DEVICE double exponential(double x) {
+    return exp(x);
+}
+
+DEVICE float exponential_minus_1(float x) {
+    return expm1f(x);
+}
+DEVICE double exponential_minus_1(double x) {
+    return expm1(x);
+}
+
+DEVICE float log_plus_1(float x) {
+    return log1pf(x);
+}
+DEVICE double log_plus_1(double x) {
+    return log1p(x);
+}
+
+DEVICE float tangent(float x) { /* hyperbolic */
+    return tanhf(x);
+}
+DEVICE double tangent(double x) {
+    return tanh(x);
+}
+
+/* What a logarithm of a ratio takes from the format of a number. */
+template <class N> struct Format;
+template <> struct Format<float> {
+    typedef uint32_t Bits;
+    typedef int32_t Integer;
+    enum { mantissa = 23, rescue = 24 };
+    DEVICE Bits bits(float x) { return __float_as_uint(x); }
+    DEVICE float from(Bits b) { return __uint_as_float(b); }
+    DEVICE float rescued(float x) { return x * 0x1p24f; }
+    /* Numbers of 2^-125 .. 2^124: what log_near() makes of them stays normal. */
+    DEVICE Bits least() { return 0x01000000u; }
+    DEVICE Bits range() { return 0x7c800000u; }
+    DEVICE float ln2_of_mantissa() { return 0.693147181f * 0x1p-23f; }
+    DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
+    /* a / b in that range: the reciprocal is within an ulp, so this is within 3u. */
+    DEVICE float quotient(float a, float b) { return a * quick_reciprocal(b); }
+    /* log(a / b) for a / b in [2/3, 3/2]: with s = (a - b) / (a + b), 2 atanh(s) = 2 s + (2 s)^3 P((2 s)^2), where P is
+     * the minimax polynomial whose error stays below 2^-28 of the result. */
+    DEVICE float log_near(float a, float b) {
+        float d = a - b;
+        return of_quotient(quotient(d, fmaf(d, 0.5f, b)));
+    }
+    /* The same for a = 1 + d and b = 1. */
+    DEVICE float log_near_1(float d) { return of_quotient(quotient(d, fmaf(d, 0.5f, 1.0f))); }
+    DEVICE float of_quotient(float s) {
+        float z = s * s;
+        float p = fmaf(fmaf(z, 2.372285118e-03f, 1.248675212e-02f), z, 8.333368599e-02f);
+        return fmaf(s * z, p, s);
+    }
+};
+template <> struct Format<double> {
+    typedef uint64_t Bits;
+    typedef int64_t Integer;
+    enum { mantissa = 52, rescue = 54 };
+    DEVICE Bits bits(double x) { return (Bits)__double_as_longlong(x); }
+    DEVICE double from(Bits b) { return __longlong_as_double((long long)b); }
+    DEVICE double rescued(double x) { return x * 0x1p54; }
+    DEVICE Bits least() { return 0x0020000000000000ull; }
+    DEVICE Bits range() { return 0x7fa0000000000000ull; }
+    DEVICE double ln2_of_mantissa() { return 0.69314718055994531 * 0x1p-52; }
+    DEVICE double divide(double a, double b) { return __ddiv_rn(a, b); }
+    DEVICE double quotient(double a, double b) { return __ddiv_rn(a, b); }
+    DEVICE double log_near(double a, double b) { return log1p((a - b) / b); }
+};
+
+/* Quotients, rounded as they should be; and of floats that are far from the ends of their range, which are off by no more
+ * than 2^-44 besides their rounding: a step of Newton's squares what the reciprocal is off by. */
+template <class N> struct Rounded {
+    DEVICE N divide(N a, N b) { return Format<N>::divide(a, b); }
+    DEVICE N inverse(N a) { return reciprocal(a); }
+};
+struct Refined {
+    DEVICE float divide(float a, float b) {
+        float r = quick_reciprocal(b), q = a * r;
+        return fmaf(fmaf(-q, b, a), r, q);
+    }
+    DEVICE float inverse(float a) {
+        float r = quick_reciprocal(a);
+        return fmaf(fmaf(-r, a, 1.0f), r, r);
+    }
+};
+
+/* How far a number is from the range in which log_ratio works: less than Format::range() inside. */
+template <class N> DEVICE typename Format<N>::Bits distance(N x) {
+    return Format<N>::bits(x) - Format<N>::least();
+}
+
+/* log(a / b) for a and b in range; any a that is not in range but has no sign gives something finite, 0 too. The power of
+ * two next to a / b is taken out of a, so that a - b is exact and the logarithm of a ratio near 1 keeps all its digits,
+ * where log(a) - log(b) or the rounded a / b would lose them. Seen as integers, exponent and mantissa of a number are
+ * about its log2.
+ *
+ * For float the error is within 8u of the result: (a + b) / 2, its reciprocal and s round to 3.5u at most, as the ulp of
+ * the one is largest where that of the other is smallest; the polynomial and the last sum of log_near add 1.1u, which
+ * the power of two raises to 7.6u at most, where the sum cancels from log(2 / 3) + log(2) to log(4 / 3). */
+template <class N> DEVICE N log_ratio(N a, N b) {
+    typedef Format<N> F;
+    typedef typename F::Integer Integer;
+    Integer half = (Integer)1 << (F::mantissa - 1);
+    Integer power = ((Integer)(F::bits(a) - F::bits(b)) + half) & -2 * half;
+    return fma((N)power, F::ln2_of_mantissa(), F::log_near(F::from(F::bits(a) - power), b));
+}
+
+/* The same of numbers of 16 bits, as 2^23 log2(a / b): of_short() times it is the logarithm, and may multiply the sum
+ * of many. For a and b of at most 12 digits a + b is exact as well, once the power of two is out.
+ *
+ * Again within 8u, the product with of_short() included: the reciprocal is within 2u and s rounds to 1u, which makes
+ * 3.1u of what the series gives. Its minimax polynomial in s^2, times 2^24 log2(e), is within 0.25u with its factors
+ * rounded, its last step rounds to 0.7u, the ones before to 0.05u. These 4.1u are 5.8u where the power of two cancels
+ * as above; the sum with it rounds to 1u, the product to 1.1u: 7.9u. */
+DEVICE float short_log_ratio(float a, float b) {
+    typedef Format<float> F;
+    int32_t half = 1 << (F::mantissa - 1);
+    int32_t power = ((int32_t)(F::bits(a) - F::bits(b)) + half) & -2 * half;
+    float near = F::from(F::bits(a) - (uint32_t)power);
+    float s = F::quotient(near - b, near + b), z = s * s;
+    return fmaf(s, fmaf(fmaf(fmaf(z, 3839503.25f, 4826070.0f), z, 8068311.5f), z, 24204406.0f), (float)power);
+}
+DEVICE float of_short() {
+    return Format<float>::ln2_of_mantissa();
+}
+
+/* exp(x) of a number of 16 bits: ex2.approx to 2^-22, and 1.3u of x. */
+DEVICE float short_exponential(float x) {
+    return power_of_2(x * 1.442695041f);
+}
+
+/* log(x) for x in range; any other x without a sign gives something finite for a float. */
+DEVICE float ordinary_log(float x) {
+    return log_ratio(x, 1.0f);
+}
+DEVICE double ordinary_log(double x) {
+    return log(x);
+}
+
+/* log(1 + y), for y > -1 and 1 + y in range, as log_ratio(1 + y, 1), but for a y next to 0 not from the rounded 1 + y. */
+DEVICE float log_near_1(float y) {
+    typedef Format<float> F;
+    float a = 1.0f + y;
+    int32_t power = ((int32_t)(F::bits(a) - F::bits(1.0f)) + (1 << 22)) & -(1 << 23);
+    float d = power == 0 ? y : F::from(F::bits(a) - (uint32_t)power) - 1.0f;
+    return fmaf((float)power, F::ln2_of_mantissa(), F::log_near_1(d));
+}
+
+/* log(a / b) for a > 0 and anything else. */
+template <class N> DEVICE N log_any_ratio(N a, N b) {
+    typedef Format<N> F;
+    N ratio = F::divide(a, b), shift = 0;
+    if (!(a > 0 && b > 0 && a < Limits<N>::infinity() && b < Limits<N>::infinity()))
+        return a < 0 || b < 0 ? Limits<N>::nan()
+               : ratio == 0   ? -Limits<N>::infinity()
+               : ratio > 0    ? ratio
+                              : Limits<N>::nan();
+    N ln2 = F::ln2_of_mantissa() * ((typename F::Integer)1 << F::mantissa);
+    if (a < 1 && b < 1)
+        a = F::rescued(a), b = F::rescued(b);
+    else if (F::bits(a) < F::least())
+        a = F::rescued(a), shift -= N(F::rescue) * ln2;
+    else if (F::bits(b) < F::least())
+        b = F::rescued(b), shift += N(F::rescue) * ln2;
+    if (a > 1 && b > 1)
+        a *= N(0x1p-8), b *= N(0x1p-8);
+    else if (b > 1 && distance(b) >= F::range())
+        b *= N(0x1p-8), shift -= 8 * ln2;
+    return log_ratio(a, b) + shift;
+}
+
+#endif

@@ -1,0 +1,57 @@
+/* The running state of a softmax: a maximum, and the sum of exponentials below it. */
+#ifndef GPULOSSI_ONLINE_SOFTMAX_CUH
+#define GPULOSSI_ONLINE_SOFTMAX_CUH
+
+#include "reduce.cuh"
+
+/* top = max x, sum = sum exp(scale (x - top)), where a difference of two infinities is never formed: all -inf gives 0. The
+ * scale is the same in all calls, and above 0. */
+template <class N> struct Softmax {
+    N top, sum;
+
+    DEVICE Softmax empty() {
+        Softmax s = {-Limits<N>::infinity(), N(0)};
+        return s;
+    }
+    /* What to take from x: the top, where there is one. */
+    DEVICE N finite(N top) { return top == -Limits<N>::infinity() ? N(0) : top; }
+
+    __device__ __forceinline__ void raise(N higher, N scale = N(1)) {
+        if (higher != top)
+            sum *= exp_below(scale * top, scale * higher);
+        top = higher;
+    }
+    template <int m> __device__ __forceinline__ void enter(const N (&x)[m], N scale = N(1)) {
+        raise(larger(top, in_halves<Maximum>(x)), scale);
+        add(x, scale);
+    }
+    /* Numbers of which none is above the top. */
+    template <int m> __device__ __forceinline__ void add(const N (&x)[m], N scale = N(1)) {
+        N part[m], from = finite(top);
+        if (Below<N>::near(scale * from)) {
+            Below<N> below(from, scale);
+#pragma unroll
+            for (int i = 0; i < m; i++)
+                part[i] = below.exp(x[i]);
+            sum = fma(in_halves<Sum>(part), below.factor, sum);
+        } else {
+            /* Seldom, so it stays a loop. */
+#pragma unroll
+            for (int i = 0; i < m; i++)
+                part[i] = x[i];
+#pragma unroll 1
+            for (int n = 0; n < m; n++) {
+                sum += exp_below(scale * part[0], scale * from);
+#pragma unroll
+                for (int i = 0; i + 1 < m; i++)
+                    part[i] = part[i + 1];
+            }
+        }
+    }
+    template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes, N scale = N(1)) {
+        raise(lanes.template over<Maximum>(top), scale);
+        sum = lanes.template over<Sum>(sum);
+    }
+};
+
+#endif

@@ -1,0 +1,210 @@
+/* Sums and maxima over the threads that share a row. Every order is fixed. */
+#ifndef GPULOSSI_REDUCE_CUH
+#define GPULOSSI_REDUCE_CUH
+
+#include "math.cuh"
+
+enum { kLanes = 32, kLaneShift = 5, kWarps = GPULOSSI_BLOCK / kLanes, kGroups = GPULOSSI_GROUPS, kMostWarps = 32 };
+
+struct Sum {
+    template <class N> DEVICE N of(N a, N b) { return a + b; }
+};
+struct Maximum {
+    template <class N> DEVICE N of(N a, N b) { return larger(a, b); }
+};
+struct Minimum {
+    template <class N> DEVICE N of(N a, N b) { return b < a ? b : a; }
+};
+
+/* Over n numbers of a thread from x[first] on, half by half: a short chain, and a sum whose error grows with log n
+ * only. */
+template <class Op, int first, int n> struct Halves {
+    template <class N, int all> DEVICE N over(const N (&x)[all]) {
+        return Op::of(Halves<Op, first, n / 2>::over(x), Halves<Op, first + n / 2, n - n / 2>::over(x));
+    }
+};
+template <class Op, int first> struct Halves<Op, first, 1> {
+    template <class N, int all> DEVICE N over(const N (&x)[all]) { return x[first]; }
+};
+template <class Op, class N, int n> DEVICE N in_halves(const N (&x)[n]) {
+    return Halves<Op, 0, n>::over(x);
+}
+
+/* The largest element of array `a` of K vectors, where a NaN is none: of 16 bits two at a time where the GPU can. */
+template <class E, int K, int A, bool in_pairs> struct Largest {
+    DEVICE typename E::Number of(const Vector<E> (&x)[K][A], int a) {
+        enum { W = Width<E>::value };
+        typename E::Number part[K * W];
+#pragma unroll
+        for (int i = 0; i < K * W; i++)
+            part[i] = x[i / W][a].get(i % W);
+        return in_halves<Maximum>(part);
+    }
+};
+template <class E, int K, int A> struct Largest<E, K, A, true> {
+    DEVICE typename E::Number of(const Vector<E> (&x)[K][A], int a) {
+        Vector<E> top = x[0][a];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int k = 1; k < K; k++)
+                top.word[i] = E::larger_of_pairs(top.word[i], x[k][a].word[i]);
+        top.word[0] = E::larger_of_pairs(E::larger_of_pairs(top.word[0], top.word[1]),
+                                         E::larger_of_pairs(top.word[2], top.word[3]));
+        return larger(top.get(0), top.get(1));
+    }
+};
+template <class E, int K, int A> DEVICE typename E::Number largest(const Vector<E> (&x)[K][A], int a) {
+    return Largest<E, K, A, (MODULE_TARGET >= 80 && sizeof(typename E::Bits) == 2)>::of(x, a);
+}
+
+/* All lanes of a warp, and `width` neighbouring ones (a power of two): both give the value over them in all of them.
+ * All lanes of the warp call. */
+struct WholeWarp {
+    template <class Op, class N> __device__ __forceinline__ N over(N x) const {
+#pragma unroll
+        for (int distance = kLanes / 2; distance > 0; distance /= 2)
+            x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
+        return x;
+    }
+    template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            x[i] = over<Op>(x[i]);
+    }
+};
+struct SomeLanes {
+    int width;
+    template <class Op, class N> __device__ __forceinline__ N over(N x) const {
+#pragma unroll 1
+        for (int distance = width / 2; distance > 0; distance /= 2)
+            x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
+        return x;
+    }
+    /* Several numbers in one loop. */
+    template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
+#pragma unroll 1
+        for (int distance = width / 2; distance > 0; distance /= 2)
+#pragma unroll
+            for (int i = 0; i < m; i++)
+                x[i] = Op::of(x[i], __shfl_xor_sync(0xffffffffu, x[i], distance));
+    }
+};
+
+/* The same for at most `most` lanes, in a straight line. */
+template <int most> struct UpTo {
+    int width;
+    template <class Op, class N> __device__ __forceinline__ N over(N x) const {
+        N all[1] = {x};
+        over_all<Op>(all);
+        return all[0];
+    }
+    template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
+#pragma unroll
+        for (int distance = most / 2; distance > 0; distance /= 2)
+            if (distance < width)
+#pragma unroll
+                for (int i = 0; i < m; i++)
+                    x[i] = Op::of(x[i], __shfl_xor_sync(0xffffffffu, x[i], distance));
+    }
+};
+
+/* The same, where all other lanes of the warp repeat what those have; in a straight line only for several numbers. */
+template <int most> struct Repeated : SomeLanes {
+    __device__ __forceinline__ explicit Repeated(int width) : SomeLanes{width} {}
+    template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
+        UpTo<most> lanes = {width};
+        lanes.template over_all<Op>(x);
+    }
+};
+
+/* The largest over lanes, of numbers that are not NaN: of floats, which have the order of integers then, over a whole warp
+ * at once where the GPU can. */
+template <class Lanes, class N> DEVICE N largest_over(const Lanes &lanes, N x) {
+    return lanes.template over<Maximum>(x);
+}
+#if MODULE_TARGET >= 80
+DEVICE float largest_over(const WholeWarp &, float x) {
+    int32_t bits = __float_as_int(x), all;
+    asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;"
+                 : "=r"(all)
+                 : "r"(bits ^ (bits >> 31 & 0x7fffffff))
+                 : "memory");
+    return __int_as_float(all ^ (all >> 31 & 0x7fffffff));
+}
+template <int most> DEVICE float largest_over(const Repeated<most> &, float x) {
+    return largest_over(WholeWarp(), x);
+}
+#endif
+
+/* The threads that share a row: neighbouring lanes of a warp, or whole neighbouring warps of a block. */
+struct Group {
+    int size, shift; /* and its log2 */
+    int rank;        /* of this thread in its group */
+    int number;      /* of this group in its block */
+    int count;       /* of groups in a block */
+
+    __device__ __forceinline__ explicit Group(uint32_t threads) : size((int)threads) {
+        shift = __popc(threads - 1);
+        rank = (int)(threadIdx.x & (threads - 1));
+        number = (int)(threadIdx.x >> shift);
+        count = (int)(blockDim.x >> shift);
+    }
+
+    /* Folds the states of the group's threads into one, the same in all of them. A state folds itself over some lanes;
+     * between warps it goes through shared memory. Two buffers taken in turn, 0 and 1, need one barrier a fold: a warp writes a
+     * buffer again only after a barrier that all its readers have passed. All threads of the group call, and what any
+     * of them has read before may be overwritten by another afterwards. */
+    template <class State> __device__ __forceinline__ void fold(State &state, int turn) const {
+        if (size < kLanes) {
+            SomeLanes lanes = {size};
+            __syncwarp();
+            state.fold(lanes);
+            return;
+        }
+        state.fold(WholeWarp());
+        if (size == kLanes) {
+            __syncwarp();
+        } else {
+            __shared__ State of_warp[2][kWarps];
+            uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+            uint32_t warps = (uint32_t)size / kLanes, first = warp & ~(warps - 1);
+            if (lane == 0)
+                of_warp[turn][warp] = state;
+            wait();
+            state = of_warp[turn][first + (lane & (warps - 1))];
+            SomeLanes lanes = {(int)warps};
+            state.fold(lanes);
+        }
+    }
+
+    /* The part of fold() that is about overwriting. */
+    __device__ __forceinline__ void settle() const {
+        if (size <= kLanes)
+            __syncwarp();
+        else
+            wait();
+    }
+
+  private:
+    /* A barrier among the group's warps. Barrier 0 is left to the whole block, where other groups may be already. The
+     * numbers are spelled out because a block that computes them is taken to need all sixteen, and fewer blocks fit. */
+    __device__ __forceinline__ void wait() const {
+        static_assert(kGroups == 4, "a case for each group of a block");
+        switch (number) {
+        case 0:
+            asm volatile("bar.sync 1, %0;" ::"r"(size) : "memory");
+            break;
+        case 1:
+            asm volatile("bar.sync 2, %0;" ::"r"(size) : "memory");
+            break;
+        case 2:
+            asm volatile("bar.sync 3, %0;" ::"r"(size) : "memory");
+            break;
+        default:
+            asm volatile("bar.sync 4, %0;" ::"r"(size) : "memory");
+        }
+    }
+};
+
+#endif

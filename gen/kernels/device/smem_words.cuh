@@ -1,0 +1,144 @@
+/* Words of 4 bytes of rows that lie in shared memory, and what a lane does with those of its row. */
+#ifndef GPULOSSI_SMEM_WORDS_CUH
+#define GPULOSSI_SMEM_WORDS_CUH
+
+#include "mbarrier.cuh"
+
+/* Shared memory by address, which a loop need not form anew for each access. */
+struct Shared {
+    DEVICE uint32_t address(const void *of) { return (uint32_t)__cvta_generic_to_shared(of); }
+    DEVICE int place(uint32_t at) {
+        int16_t x;
+        asm volatile("ld.shared.s16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+        return x;
+    }
+    template <class Bits> DEVICE Bits bits(uint32_t at) {
+        Bits x;
+        if constexpr (sizeof x == 2)
+            asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+        else
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+        return x;
+    }
+    template <int words> DEVICE void load(uint32_t at, uint32_t *to) {
+        if constexpr (words == 4)
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                         : "r"(at)
+                         : "memory");
+        else
+            to[0] = bits<uint32_t>(at);
+    }
+    DEVICE void store(uint32_t at, uint16_t x) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(x) : "memory"); }
+    DEVICE void store(uint32_t at, uint32_t x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory"); }
+    template <int words> DEVICE void store(uint32_t at, const uint32_t *x) {
+        if constexpr (words == 4)
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]),
+                         "r"(x[3])
+                         : "memory");
+        else
+            store(at, x[0]);
+    }
+};
+
+/* The elements of words. A Top is the largest of several, or of those in the same place of several words. */
+template <class E, int bytes = sizeof(typename E::Bits)> struct Words;
+template <class E> struct Words<E, 4> {
+    enum { kElements = 1 };
+    typedef float Top;
+    DEVICE Top none() { return -Limits<float>::infinity(); }
+    DEVICE uint32_t absent() { return E::narrow(none()); }
+    DEVICE Top top(uint32_t word) { return E::widen(word); }
+    DEVICE Top larger_of(Top a, Top b) { return larger(a, b); }
+    DEVICE float number(Top a) { return a; }
+    DEVICE float get(uint32_t word, int) { return E::widen(word); }
+    DEVICE uint32_t pack(const float *x) { return E::narrow(x[0]); }
+};
+template <class E> struct Words<E, 2> {
+    enum { kElements = 2 };
+    typedef uint32_t Top;
+    DEVICE Top none() { return E::narrow(-Limits<float>::infinity()) * 0x00010001u; }
+    DEVICE uint32_t absent() { return none(); }
+    DEVICE Top top(uint32_t word) { return word; }
+    DEVICE Top larger_of(Top a, Top b) { return E::larger_of_pairs(a, b); }
+    DEVICE float number(Top a) { return larger(get(a, 0), get(a, 1)); }
+    DEVICE float get(uint32_t word, int i) { return E::widen((typename E::Bits)(word >> (16 * i))); }
+    DEVICE uint32_t pack(const float *x) { return E::pair(x[0], x[1], false); }
+};
+
+/* The largest of n Tops, half by half. */
+template <class Of, int n> struct LargestTop {
+    DEVICE typename Of::Top of(const typename Of::Top *x) {
+        return Of::larger_of(LargestTop<Of, n / 2>::of(x), LargestTop<Of, n - n / 2>::of(x + n / 2));
+    }
+};
+template <class Of> struct LargestTop<Of, 1> {
+    DEVICE typename Of::Top of(const typename Of::Top *x) { return x[0]; }
+};
+
+/* A lane's pieces of a row, of so many bytes, in the stash of the block: some that all lanes of the row have, and one more
+ * or none. And those of more rows, each so far after the one before. */
+template <int bytes, int rows = 1> struct Pieces {
+    enum { kWords = bytes / 4, kAtOnce = bytes == 16 ? 2 : 4 };
+    int start, step, twist, apart; /* in bytes */
+    int count, more;
+
+    DEVICE void load(int at, uint32_t *words) {
+        const char *from = (const char *)stash_of_block() + at;
+        if (bytes == 16) {
+            uint4 w = *(const uint4 *)from;
+            words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
+        } else {
+            words[0] = *(const uint32_t *)from;
+        }
+    }
+    DEVICE void store(int at, const uint32_t *words) {
+        char *to = (char *)stash_of_block() + at;
+        if (bytes == 16)
+            *(uint4 *)to = make_uint4(words[0], words[1], words[2], words[3]);
+        else
+            *(uint32_t *)to = words[0];
+    }
+    template <bool writes, int m, class Use> __device__ __forceinline__ void some(int &at, Use use) const {
+        uint32_t words[rows][m * kWords];
+        int from[m];
+#pragma unroll
+        for (int k = 0; k < m; k++) {
+            from[k] = bytes == 16 ? at ^ twist : at;
+#pragma unroll
+            for (int row = 0; row < rows; row++)
+                load(from[k] + row * apart, words[row] + k * kWords);
+            at += step;
+        }
+        if constexpr (rows == 1)
+            use(words[0]);
+        else
+            use(words[0], words[1]);
+        if (writes)
+#pragma unroll
+            for (int k = 0; k < m; k++)
+                store(from[k], words[0] + k * kWords);
+    }
+    /* Calls `use` with the words of some pieces at a time; `writes`: which it changes, in the first row. */
+    template <bool writes, class Use> __device__ __forceinline__ void each(Use use) const {
+        int at = start;
+        int left = count;
+#pragma unroll 1
+        for (; left >= kAtOnce; left -= kAtOnce)
+            some<writes, kAtOnce>(at, use);
+        if (kAtOnce > 2 && (left & 2))
+            some<writes, 2>(at, use);
+#pragma unroll 1
+        for (left = (left & 1) + more; left > 0; left--)
+            some<writes, 1>(at, use);
+    }
+    /* The same for what is seldom: shorter. */
+    template <bool writes, class Use> __device__ __forceinline__ void each_slowly(Use use) const {
+        int at = start;
+#pragma unroll 1
+        for (int left = count + more; left > 0; left--)
+            some<writes, 1>(at, use);
+    }
+};
+
+#endif

@@ -1,0 +1,332 @@
+/* Element types, and vectors of them: how memory becomes numbers and numbers become memory. */
+#ifndef GPULOSSI_VEC16_CUH
+#define GPULOSSI_VEC16_CUH
+
+#define GPULOSSI_SHARED
+#include "../../../gpuloss.h"
+
+#define DEVICE static __device__ __forceinline__
+
+/* Makes a number one that can't be worked out again, so that it is kept in a register. */
+DEVICE void keep(int &x) {
+    asm volatile("" : "+r"(x));
+}
+DEVICE void keep(uint32_t &x) {
+    asm volatile("" : "+r"(x));
+}
+DEVICE void keep(float &x) {
+    asm volatile("" : "+f"(x));
+}
+template <class T> DEVICE void keep(T *&x) {
+    asm volatile("" : "+l"(x));
+}
+
+/* An element type: `Bits` as stored, `Number` as computed with. bf16 and f16 are converted without instructions of
+ * their own beyond cvt.f32.f16, so that every GPU and driver runs the same text; only modules for newer GPUs narrow two
+ * at a time. What is known to be finite may be narrowed in fewer instructions, but where kKeepsNan says that it makes no
+ * difference. kTwoOfLeast: the least number that log_ratio() takes, twice in a word. */
+struct f32 {
+    typedef uint32_t Bits;
+    typedef float Number;
+    enum { kDtype = GPULOSS_F32, kKeepsNan = true };
+    DEVICE Number widen(Bits b) { return __uint_as_float(b); }
+    DEVICE Bits narrow(Number x, bool = false) { return __float_as_uint(x); }
+};
+
+struct f64 {
+    typedef uint64_t Bits;
+    typedef double Number;
+    enum { kDtype = GPULOSS_F64, kKeepsNan = true };
+    DEVICE Number widen(Bits b) { return __longlong_as_double((long long)b); }
+    DEVICE Bits narrow(Number x, bool = false) { return (Bits)__double_as_longlong(x); }
+};
+
+struct f16 {
+    typedef uint16_t Bits;
+    typedef float Number;
+    enum { kDtype = GPULOSS_F16, kKeepsNan = true, kTwoOfLeast = 0x00010001 /* 2^-24 */ };
+    DEVICE Number widen(Bits b) {
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(b));
+        return x;
+    }
+    DEVICE Bits narrow(Number x, bool = false) {
+        uint16_t b;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(x));
+        return b;
+    }
+    DEVICE uint32_t pair(Number low, Number high, bool) {
+#if MODULE_TARGET >= 80
+        uint32_t b;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(high), "f"(low));
+        return b;
+#else
+        return narrow(low) | (uint32_t)narrow(high) << 16;
+#endif
+    }
+#if MODULE_TARGET >= 80
+    DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
+        uint32_t larger;
+        asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+        return larger;
+    }
+#endif
+};
+
+struct bf16 {
+    typedef uint16_t Bits;
+    typedef float Number;
+    enum { kDtype = GPULOSS_BF16, kKeepsNan = MODULE_TARGET >= 80, kTwoOfLeast = 0x01000100 /* 2^-125 */ };
+    DEVICE Number widen(Bits b) { return __uint_as_float((uint32_t)b << 16); }
+    /* In the upper half. Round to nearest, ties to even. A NaN would carry into the sign, so it is replaced by one that
+     * does not. */
+    DEVICE uint32_t rounded(Number x, bool finite) {
+        uint32_t b = __float_as_uint(x);
+        b += 0x7fffu + ((b >> 16) & 1u);
+        return finite || x == x ? b : 0x7fff0000u;
+    }
+    DEVICE Bits narrow(Number x, bool finite = false) {
+        return (Bits)(MODULE_TARGET >= 80 ? pair(x, x, finite) : rounded(x, finite) >> 16);
+    }
+    DEVICE uint32_t pair(Number low, Number high, bool finite) {
+#if MODULE_TARGET >= 80
+        (void)finite;
+        uint32_t b;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(high), "f"(low));
+        return b;
+#else
+        return __byte_perm(rounded(low, finite), rounded(high, finite), 0x7632);
+#endif
+    }
+#if MODULE_TARGET >= 80
+    DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
+        uint32_t larger;
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+        return larger;
+    }
+#endif
+};
+
+/* What losses are stored as: never rounded to 16 bits. */
+template <class E> struct Out { typedef f32 Type; };
+template <> struct Out<f64> { typedef f64 Type; };
+
+template <class E> struct Width {
+    enum { value = GPULOSSI_VECTOR_BYTES / sizeof(typename E::Bits) };
+};
+
+/* 16 bytes of elements in registers. */
+template <class E> struct Vector {
+    typedef typename E::Bits Bits;
+    typedef typename E::Number Number;
+    uint32_t word[4];
+
+    __device__ __forceinline__ Number get(int i) const { return E::widen(bits(i, (Bits *)0)); }
+    /* The sign bits of all elements, in some order: not 0 when one is negative, or -0. */
+    __device__ __forceinline__ uint32_t signs() const {
+        uint32_t odd = word[1] | word[3], even = word[0] | word[2];
+        return sizeof(Bits) == 8 ? odd & 0x80000000u : (odd | even) & (sizeof(Bits) == 4 ? 0x80000000u : 0x80008000u);
+    }
+    __device__ __forceinline__ void fill(const Number *x, bool finite = false) { fill(x, finite, (Bits *)0); }
+
+    /* The element at a place that is not known beforehand; and another one for it. */
+    __device__ __forceinline__ Number find(int place) const {
+        Number x = get(0);
+#pragma unroll
+        for (int i = 1; i < (int)(sizeof word / sizeof(Bits)); i++)
+            if (i == place)
+                x = get(i);
+        return x;
+    }
+    __device__ __forceinline__ void replace(int place, Bits b) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = replaced(i, place, b);
+    }
+
+    /* Moves every element up by one place and puts b first, or takes the first and moves the rest down: a loop over
+     * these needs no element by number, so it stays a loop, and in registers. */
+    __device__ __forceinline__ void push(Bits b) {
+#pragma unroll
+        for (int i = 3; i >= 0; i--)
+            word[i] = up(i, (Bits *)0);
+        word[0] |= (uint32_t)b;
+        if (sizeof(Bits) == 8)
+            word[1] = (uint32_t)((uint64_t)b >> 32);
+    }
+    __device__ __forceinline__ Bits pop() {
+        Bits b = bits(0, (Bits *)0);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = down(i, (Bits *)0);
+        return b;
+    }
+
+  private:
+    __device__ __forceinline__ Bits bits(int i, uint64_t *) const {
+        return (uint64_t)word[2 * i] | (uint64_t)word[2 * i + 1] << 32;
+    }
+    __device__ __forceinline__ Bits bits(int i, uint32_t *) const {
+        return word[i];
+    }
+    __device__ __forceinline__ Bits bits(int i, uint16_t *) const {
+        return (Bits)(word[i / 2] >> (16 * (i % 2)));
+    }
+
+    __device__ __forceinline__ void fill(const Number *x, bool finite, uint64_t *) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            Bits b = E::narrow(x[i], finite);
+            word[2 * i] = (uint32_t)b;
+            word[2 * i + 1] = (uint32_t)((uint64_t)b >> 32);
+        }
+    }
+    __device__ __forceinline__ void fill(const Number *x, bool finite, uint32_t *) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = E::narrow(x[i], finite);
+    }
+    template <class Two> __device__ __forceinline__ void fill(const Number *x, bool finite, Two *) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = E::pair(x[2 * i], x[2 * i + 1], finite);
+    }
+
+    __device__ __forceinline__ uint32_t replaced(int i, int place, uint32_t b) const {
+        return i == place ? b : word[i];
+    }
+    __device__ __forceinline__ uint32_t replaced(int i, int place, uint16_t b) const {
+        return i == place / 2 ? __byte_perm(word[i], b, place % 2 ? 0x5410 : 0x3254) : word[i];
+    }
+
+    __device__ __forceinline__ uint32_t up(int i, uint64_t *) const {
+        return i < 2 ? 0 : word[i - 2];
+    }
+    __device__ __forceinline__ uint32_t up(int i, uint32_t *) const {
+        return i < 1 ? 0 : word[i - 1];
+    }
+    __device__ __forceinline__ uint32_t up(int i, uint16_t *) const {
+        return word[i] << 16 | (i < 1 ? 0 : word[i - 1] >> 16);
+    }
+    __device__ __forceinline__ uint32_t down(int i, uint64_t *) const {
+        return i > 1 ? 0 : word[i + 2];
+    }
+    __device__ __forceinline__ uint32_t down(int i, uint32_t *) const {
+        return i > 2 ? 0 : word[i + 1];
+    }
+    __device__ __forceinline__ uint32_t down(int i, uint16_t *) const {
+        return word[i] >> 16 | (i > 2 ? 0 : word[i + 1] << 16);
+    }
+};
+
+/* Where each vector of a row lies. Vector v covers the elements [v * width - head, (v + 1) * width - head) of the row;
+ * head is chosen so that whole vectors of the row's leading array are 16-byte aligned, or that its vector 0 begins on a
+ * longer line, and all arrays of the row are cut at the same elements. An array with another alignment is then accessed by
+ * elements, as are the ends of a row. */
+template <class E> struct Cut {
+    typedef typename E::Bits Bits;
+    int64_t classes;
+    int vectors; /* in all */
+    int lead;    /* the first that is whole */
+    uint32_t whole_vectors;
+    int head;
+
+    DEVICE int offset(const void *row, uint32_t line = GPULOSSI_VECTOR_BYTES) {
+        return (int)((uint32_t)(uintptr_t)row % line / (uint32_t)sizeof(Bits));
+    }
+    __device__ __forceinline__ Cut() {}
+    __device__ __forceinline__ Cut(const void *leading, int64_t row_classes, uint32_t line = GPULOSSI_VECTOR_BYTES)
+        : classes(row_classes), head(offset(leading, line)) {
+        lead = line == GPULOSSI_VECTOR_BYTES ? head != 0 : (head + Width<E>::value - 1) / Width<E>::value;
+        int end = (int)((uint64_t)(classes + head) / Width<E>::value);
+        whole_vectors = end > lead ? (uint32_t)(end - lead) : 0;
+        vectors = classes == 0 ? 0 : (int)((uint64_t)(classes + head + Width<E>::value - 1) / Width<E>::value);
+    }
+    __device__ __forceinline__ int64_t first(int v) const { return (int64_t)v * Width<E>::value - head; }
+    __device__ __forceinline__ bool whole(int v) const { return (uint32_t)(v - lead) < whole_vectors; }
+    __device__ __forceinline__ bool fits(const void *row) const { return offset((const Bits *)row - head) == 0; }
+    __device__ __forceinline__ bool inside(int64_t c) const { return c >= 0 && c < classes; }
+
+    /* Which vector holds element c, and where in it. */
+    __device__ __forceinline__ int vector_of(int64_t c) const { return (int)((uint64_t)(c + head) / Width<E>::value); }
+    __device__ __forceinline__ int place_of(int64_t c) const {
+        return (int)((uint32_t)(c + head) % (uint32_t)Width<E>::value);
+    }
+};
+
+/* How long the lines of an access should stay in the cache. */
+enum Stay { kRead_again, kRead_once };
+
+template <class E, Stay stay> DEVICE Vector<E> load_vector(const void *at) {
+    uint4 w = stay == kRead_once ? __ldcs((const uint4 *)at) : __ldca((const uint4 *)at);
+    Vector<E> x;
+    x.word[0] = w.x, x.word[1] = w.y, x.word[2] = w.z, x.word[3] = w.w;
+    return x;
+}
+
+template <class E> DEVICE void store_vector(typename E::Bits *to, const Vector<E> &x) {
+    __stcs((uint4 *)to, make_uint4(x.word[0], x.word[1], x.word[2], x.word[3]));
+}
+
+/* A vector of n times the same element. */
+template <class E> DEVICE Vector<E> filled(typename E::Number with) {
+    typename E::Number same[Width<E>::value];
+    Vector<E> x;
+#pragma unroll
+    for (int i = 0; i < Width<E>::value; i++)
+        same[i] = with;
+    x.fill(same);
+    return x;
+}
+
+/* A vector of a row by its elements; those outside the row are `absent`. */
+template <class E>
+DEVICE Vector<E> load_elements(const Cut<E> &cut, const typename E::Bits *row, int v, typename E::Number absent) {
+    typename E::Bits none = E::narrow(absent);
+    int64_t first = cut.first(v);
+    Vector<E> x = filled<E>(absent);
+#pragma unroll 1
+    for (int i = Width<E>::value - 1; i >= 0; i--)
+        x.push(cut.inside(first + i) ? row[first + i] : none);
+    return x;
+}
+
+/* The elements of a vector of E, stored as O where a vector of O may begin. */
+template <class E, class O> DEVICE void store_whole(typename O::Bits *to, const typename E::Number *x, bool finite) {
+    enum { width = Width<O>::value };
+#pragma unroll
+    for (int part = 0; part < Width<E>::value; part += width) {
+        Vector<O> out;
+        out.fill(x + part, finite);
+        store_vector<O>(to + part, out);
+    }
+}
+
+/* The elements of a row from the first on, of vector v. */
+template <class E, class O>
+DEVICE void store_vector(const Cut<E> &cut, typename O::Bits *row, int v, int64_t first, Vector<O> out) {
+    if (cut.whole(v) && (uintptr_t)(row + first) % GPULOSSI_VECTOR_BYTES == 0) {
+        store_vector<O>(row + first, out);
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < Width<O>::value; i++) {
+            typename O::Bits b = out.pop();
+            if (cut.inside(first + i))
+                row[first + i] = b;
+        }
+    }
+}
+
+/* Vector v of a row whose elements are stored as O, which may be wider than the E that the row is cut by. */
+template <class E, class O>
+DEVICE void store(const Cut<E> &cut, typename O::Bits *row, int v, const typename E::Number *x, bool finite = false) {
+    enum { width = Width<O>::value };
+#pragma unroll
+    for (int part = 0; part < Width<E>::value; part += width) {
+        Vector<O> out;
+        out.fill(x + part, finite);
+        store_vector<E, O>(cut, row, v, cut.first(v) + part, out);
+    }
+}
+
+#endif

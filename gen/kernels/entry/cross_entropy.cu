@@ -1,0 +1,150 @@
+/* The kernels of cross-entropy, by the names that the module table gives them. */
+#include "../schedule/row_cta.cuh"
+#include "../device/cluster.cuh"
+#include "../schedule/nchw_generic.cuh"
+#include "../schedule/row_cluster_ws.cuh"
+#include "../schedule/ce_full_rows.cuh"
+#include "../schedule/packed_smem.cuh"
+#include "../schedule/packed_reg.cuh"
+#include "../schedule/ce_basic.cuh"
+#include "../schedule/nchw_smem.cuh"
+#include "../schedule/nchw_reg.cuh"
+#include "../schedule/row_pipeline.cuh"
+#include "../schedule/packed_cta.cuh"
+#include "../schedule/row_multi.cuh"
+
+/* As many blocks on a multiprocessor as the registers of each kind allow without spilling. */
+template <class E, int of_f32, int of_halves, int of_f64> struct Blocks {
+    enum { bytes = sizeof(typename E::Bits), threads = GPULOSSI_BLOCK };
+    enum { blocks = bytes == 8 ? of_f64 : bytes == 4 ? of_f32 : of_halves };
+};
+
+template <class E> struct held : Blocks<E, 3, 3, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Plain<E>>::template held<GPULOSSI_VECTORS_HELD>(p); }
+};
+
+template <class E> struct streamed : Blocks<E, 3, 3, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        Schedule<Plain<E>>::template streamed<GPULOSSI_VECTORS_STREAMED>(p);
+    }
+};
+
+template <class E> struct short_rows : Blocks<E, 4, 4, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { Short<E>::run(p); }
+};
+
+template <class E> struct block_rows {
+    enum { threads = GPULOSSI_ROW_THREADS, blocks = 2 };
+    DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::run(p); }
+};
+
+template <class E> struct packed {
+    enum { threads = GPULOSSI_PACKED_THREADS, blocks = GPULOSSI_PACKED_MORE };
+    DEVICE void run(const gpulossi_cross_entropy &p) { Packed<E>::run_on(p); }
+};
+
+template <class E> struct packed_held : Blocks<E, 2, 2, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { PackedHeld<E>::run_on(p); }
+};
+
+template <class E> struct ring : Blocks<E, 2, 2, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        Ring<E, TeamOfBlock, GPULOSSI_RING_VECTORS, GPULOSSI_RING_STEPS>::run(p);
+    }
+};
+
+template <class E> struct clustered {
+    enum { threads = GPULOSSI_WIDE_BLOCK, blocks = 2 };
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        Ring<E, TeamOfCluster, GPULOSSI_VECTORS_STREAMED, GPULOSSI_SLOTS / GPULOSSI_VECTORS_STREAMED>::run(p);
+    }
+};
+
+template <class E> struct options : Blocks<E, 3, 2, 2> {
+    enum { vectors = GPULOSSI_VECTORS_STREAMED / (sizeof(typename E::Bits) == 8 ? 2 : 1) };
+    DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Options<E, false>>::template streamed<vectors>(p); }
+};
+
+template <class E> struct options_kept {
+    enum { threads = GPULOSSI_KEPT_THREADS, blocks = 1 };
+    DEVICE void run(const gpulossi_cross_entropy &p) { Kept<E>::run(p); }
+};
+
+template <class E> struct options_together : Blocks<E, 2, 2, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { Together<E>::run(p); }
+};
+
+template <class E> struct probabilities : Blocks<E, 3, 2, 2> {
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        Schedule<Options<E, true>>::template streamed<GPULOSSI_VECTORS_STREAMED / 2>(p);
+    }
+};
+
+template <class E> struct columns : Blocks<E, 2, 2, 2> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { Columns<E>::run(p); }
+};
+
+template <class E> struct planes : Blocks<E, 4, 3, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { Planes<E>::run(p); }
+};
+
+template <class E> struct planes_held : Blocks<E, 2, 2, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { PlanesHeld<E>::run(p); }
+};
+
+/* The rows of a vocabulary in shards, one a thread, from what the shards know of them. */
+struct shards {};
+template <class> struct combine {
+    enum { threads = GPULOSSI_BLOCK, blocks = 1 };
+
+    template <class R> DEVICE void rows(const gpulossi_cross_entropy &p) {
+        typedef Terms<double, R, kCombined> Of;
+        Of terms(p);
+        __shared__ typename Of::Totals totals[GPULOSSI_BLOCK];
+        typename Of::Totals &total = totals[threadIdx.x];
+        total = Of::Totals::zero();
+        int64_t stride = (int64_t)gridDim.x * blockDim.x;
+#pragma unroll 1
+        for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row < p.rows.rows; row += stride) {
+            typename Of::State s = Of::State::empty();
+            double x_y = 0;
+#pragma unroll 1
+            for (int64_t shard = 0; shard < p.shards; shard++) {
+                gpuloss_shard_row part = ((const gpuloss_shard_row *)p.shard_rows)[shard * p.rows.rows + row];
+                bool ordered = part.max == part.max;
+                typename Of::State other = {{ordered ? part.max : -CUDART_INF, part.sum},
+                                            part.smooth_mass,
+                                            -part.smooth_sum,
+                                            (int64_t)part.argmax - (ordered ? 0 : Of::State::kNan)};
+                s.merge(other);
+                x_y += part.target_logit;
+            }
+            terms.finish(terms.row(row), s, x_y, total);
+        }
+        end(terms, (gpulossi_scratch *)p.rows.scratch, totals);
+    }
+
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        if (p.rows.flags & GPULOSSI_F64_RESULTS)
+            rows<double>(p);
+        else
+            rows<float>(p);
+    }
+};
+
+/* What a kernel does before it waits for others. */
+template <class Kernel> struct Before {
+    DEVICE void run(const gpulossi_cross_entropy &) {}
+};
+template <class E> struct Before<block_rows<E>> {
+    DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::ask_for_first(p); }
+};
+
+typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;
+
+extern "C" __global__ void __launch_bounds__(Kernel::threads, Kernel::blocks)
+    MODULE_ENTRY(const __grid_constant__ gpulossi_cross_entropy p) {
+    Before<Kernel>::run(p);
+    wait_for_earlier();
+    Kernel::run(p);
+}

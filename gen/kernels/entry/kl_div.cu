@@ -1,0 +1,83 @@
+/* The kernels of divergences, by the names that the module table gives them. */
+#include "../schedule/jsd_logits.cuh"
+#include "../schedule/kl_logits.cuh"
+#include "../schedule/packed_reg2.cuh"
+#include "../schedule/kl_prob.cuh"
+#include "../schedule/packed_smem2.cuh"
+#include "../schedule/divergence_generic.cuh"
+#include "../schedule/kl_topk.cuh"
+
+/* p for probabilities, l for logarithms, the input first. As many blocks on a multiprocessor as the registers of each
+ * kind allow without spilling. */
+template <class E, bool kLogInput, bool kLogTarget> struct Rows {
+    typedef gpulossi_kl_div Params;
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 2 : 4 };
+    DEVICE void run(const Params &p) {
+        Schedule<KlDiv<E, kLogInput, kLogTarget>>::template streamed<GPULOSSI_PAIRS_STREAMED>(p);
+    }
+};
+template <class E> struct pp : Rows<E, false, false> {};
+template <class E> struct lp : Rows<E, true, false> {};
+template <class E> struct pl : Rows<E, false, true> {};
+template <class E> struct ll : Rows<E, true, true> {};
+
+template <class E> struct logits : Distil<E, (Width<E>::value < 8) ? GPULOSSI_PAIRS_STREAMED : 1> {
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
+};
+
+template <class E> struct logits_clustered {
+    typedef gpulossi_kl_div Params;
+    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K };
+    enum { threads = GPULOSSI_BLOCK, blocks = 3 };
+    DEVICE void run(const Params &p) { PairsRing<Distil<E, K>, K, kTimes>::run(p); }
+};
+
+template <class E> struct logits_streamed {
+    typedef gpulossi_kl_div Params;
+    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K };
+    enum { threads = GPULOSSI_PAIRS_THREADS, blocks = 6 };
+    DEVICE void run(const Params &p) { PairsRing<Distil<E, K, true>, K, kTimes, threads, true>::run(p); }
+};
+
+template <class E> struct logits_packed {
+    typedef gpulossi_kl_div Params;
+    enum { threads = GPULOSSI_PAIRS_THREADS, blocks = GPULOSSI_PAIRS_BLOCKS };
+    DEVICE void run(const Params &p) { PackedPairs<E>::run_on(p); }
+};
+
+template <class E> struct logits_packed_held {
+    typedef gpulossi_kl_div Params;
+    enum { threads = GPULOSSI_PAIRS_THREADS, blocks = GPULOSSI_PAIRS_BLOCKS };
+    DEVICE void run(const Params &p) { HeldPairs<E>::run_on(p); }
+};
+
+template <class E> struct logits_block_rows {
+    typedef gpulossi_kl_div Params;
+    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K };
+    enum { threads = GPULOSSI_PAIRS_THREADS, blocks = 6 };
+    DEVICE void run(const Params &p) { PairsRing<Distil<E, K>, K, kTimes, threads>::run(p); }
+};
+
+template <class E> struct distances_clustered {
+    typedef gpulossi_kl_div Params;
+    enum { is_short = Width<E>::value == 8, K = is_short ? 1 : 2 };
+    enum { kTimes = (is_short ? GPULOSSI_DISTANCES_SHORT : GPULOSSI_DISTANCES_VECTORS) / K };
+    enum { threads = GPULOSSI_DISTANCES_THREADS, blocks = is_short ? 4 : 3 };
+    DEVICE void run(const Params &p) { PairsRing<Distances<E, K>, K, kTimes, threads>::run(p); }
+};
+
+template <class E> struct options : Pairs<E> {
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
+};
+
+template <class E> struct sparse : Sparse<E> {
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
+};
+
+typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;
+
+extern "C" __global__ void __launch_bounds__(Kernel::threads, Kernel::blocks)
+    MODULE_ENTRY(const __grid_constant__ Kernel::Params p) {
+    wait_for_earlier();
+    Kernel::run(p);
+}

@@ -1,0 +1,89 @@
+/* Divergences of a pair of probabilities, element by element, from p, q and d = log p - log q. With M = b p + (1-b) q:
+ *
+ *   forward KL        f = p d                                  df/dq = -p / q            df/dp = d + 1
+ *   reverse KL        f = -q d                                 df/dq = 1 - d             df/dp = -q / p
+ *   Jensen-Shannon    f = b p log(p/M) + (1-b) q log(q/M)      df/dq = (1-b) log(q/M)    df/dp = b log(p/M)
+ *   total variation   f = |p - q| / 2                          df/dq = sign(q - p) / 2   df/dp = sign(p - q) / 2
+ *
+ * A probability of 0 adds nothing of its own, whatever the other one is. */
+#ifndef GPULOSSI_DIVERGENCE_TERMS_CUH
+#define GPULOSSI_DIVERGENCE_TERMS_CUH
+
+#include "../device/math.cuh"
+
+/* x - 1 + exp(-x) for |x| < 1, which is at least 0, without losing the digits of a small one. For float x^2 times the
+ * minimax polynomial, whose error stays below 2^-26 of the result; for double x^2/2 (1 - x/3 (1 - x/4 (1 - ... x/18))). */
+DEVICE float excess(float x) {
+    float p = fmaf(x, -2.7722835511667654e-06f, 2.535482963139657e-05f);
+    p = fmaf(p, x, -1.984402333619073e-04f);
+    p = fmaf(p, x, 1.388545148074627e-03f);
+    p = fmaf(p, x, -8.33331048488617e-03f);
+    p = fmaf(p, x, 4.166673496365547e-02f);
+    p = fmaf(p, x, -1.666666716337204e-01f);
+    return x * x * fmaf(p, x, 0.5f);
+}
+DEVICE double excess(double x) {
+    double sum = 1;
+#pragma unroll
+    for (int k = 18; k >= 3; k--)
+        sum = fma(sum, -x * (1.0 / k), 1.0);
+    return 0.5 * x * x * sum;
+}
+
+/* A pair, and what a divergence makes of it. */
+template <class N> struct Pair {
+    N p, q, d;
+    N term;         /* f */
+    N f;            /* the same, or what has the same sum over a row, and no digits to lose */
+    N of_q, of_p;   /* df/dq and df/dp ... */
+    N of_lq, of_lp; /* ... times q and p: what the logarithms have */
+
+    /* p log(p / m) + m - p, where x = log(p / m): nothing in it is negative, so that small ones keep their digits in a
+     * sum. Over a row it adds up to that of p log(p / m) where p and m have the same sum. */
+    DEVICE N surplus(N p, N m, N x) { return p == 0 ? m : surplus_of(p, m, x); }
+    DEVICE N surplus_of(N p, N m, N x) { return fabs(x) < 1 ? p * excess(x) : p * (x - N(1)) + m; }
+
+    /* `normalised`: p and q are known to have the same sum. The eps are those that d has, of p and of q. */
+    __device__ __forceinline__ void forward(bool normalised, N eps_p, N eps_q) {
+        term = p == 0 ? N(0) : p * d;
+        f = normalised ? surplus(p, q, d) : term;
+        of_lq = -p;
+        of_q = p == 0 ? N(0) : -Format<N>::divide(p, q + eps_q);
+        of_p = p == 0 ? N(0) : d + (eps_p == 0 ? N(1) : Format<N>::divide(p, p + eps_p));
+        of_lp = p == 0 ? N(0) : p * of_p;
+    }
+    __device__ __forceinline__ void reverse(bool normalised, N eps_p, N eps_q) {
+        Pair other = {q, p, -d};
+        other.forward(normalised, eps_q, eps_p);
+        term = other.term, f = other.f;
+        of_q = other.of_p, of_p = other.of_q;
+        of_lq = other.of_lp, of_lp = other.of_lq;
+    }
+    __device__ __forceinline__ void jensen_shannon(N b) {
+        N c = N(1) - b, m = b * p + c * q;
+        N p_to_m = -log_plus_1(c * exponential_minus_1(-d)), q_to_m = -log_plus_1(b * exponential_minus_1(d));
+        if (d < -60) /* where exp(-d) may be too large: the two differ by d */
+            p_to_m = q_to_m + d;
+        if (d > 60)
+            q_to_m = p_to_m - d;
+        if (p == 0 && q == 0)
+            p_to_m = q_to_m = N(0);
+        term = f = b * surplus(p, m, p_to_m) + c * surplus(q, m, q_to_m);
+        of_p = p == 0 ? N(0) : b * p_to_m;
+        of_q = q == 0 ? N(0) : c * q_to_m;
+        of_lp = p * of_p;
+        of_lq = q * of_q;
+    }
+    __device__ __forceinline__ void total_variation() {
+        N sign = p > q ? N(0.5) : p < q ? N(-0.5) : N(0);
+        term = f = sign * (p - q);
+        of_p = sign;
+        of_q = -sign;
+        of_lp = p * sign;
+        of_lq = -q * sign;
+        if (p != p || q != q)
+            term = f = of_p = of_q = of_lp = of_lq = p + q;
+    }
+};
+
+#endif

@@ -1,0 +1,67 @@
+/* Losses whose rows may be left out by their labels: what is asked of a row, and what becomes of the sums. */
+#ifndef GPULOSSI_ROW_MASK_CUH
+#define GPULOSSI_ROW_MASK_CUH
+
+#include "targets.cuh"
+
+/* Params has rows, row_weights, labels, label_type, ignore_index and factor, that of all terms. */
+template <class N, class Params> struct Masked {
+    typedef Total<1, 1> Totals;
+
+    /* The sum of a row's terms. */
+    struct Divergence {
+        double f;
+        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) { f = lanes.template over<Sum>(f); }
+    };
+
+    const Params &p;
+
+    __device__ __forceinline__ explicit Masked(const Params &p) : p(p) {}
+
+    __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
+    __device__ __forceinline__ bool left_out(int64_t row) const {
+        return p.labels && (p.rows.flags & GPULOSSI_IGNORES) &&
+               read_index(p.labels, p.label_type, row) == p.ignore_index;
+    }
+    __device__ __forceinline__ double weight(int64_t row) const {
+        return p.factor * (p.row_weights ? (double)((const N *)p.row_weights)[row] : 1.0);
+    }
+    /* Of the gradients of all rows, and of one. */
+    __device__ __forceinline__ double scale_of_all() const {
+        return gradient_scale<N>(p.rows, prepared() ? (double)scratch()->counts[GPULOSSI_COUNT_ROWS] : 1.0);
+    }
+    __device__ __forceinline__ double scale(int64_t row, double of_all) const {
+        return of_all * weight(row) * (p.rows.grad_loss_rows ? (double)((const N *)p.rows.grad_loss_rows)[row] : 1.0);
+    }
+
+    __device__ __forceinline__ bool counts() const { return (p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared(); }
+    __device__ __forceinline__ void put(int64_t row, double loss) const {
+        if (p.rows.loss_rows)
+            ((N *)p.rows.loss_rows)[row] = (N)loss;
+    }
+    __device__ __forceinline__ void add(double losses, Totals &total) const {
+        if (p.rows.loss)
+            total.add(GPULOSSI_SUM_LOSS, losses, scratch());
+    }
+    __device__ __forceinline__ void count(bool out, Totals &total) const {
+        if (counts())
+            total.counts[GPULOSSI_COUNT_ROWS] += !out;
+    }
+    __device__ __forceinline__ void finish(int64_t row, bool out, double loss, Totals &total) const {
+        put(row, loss);
+        add(loss, total);
+        count(out, total);
+    }
+    __device__ __forceinline__ bool wants(int) const { return p.rows.loss != 0; }
+    __device__ __forceinline__ bool prepared() const { return p.rows.flags & GPULOSSI_PREPARED; }
+    __device__ __forceinline__ bool concludes() const { return p.rows.loss || prepared(); }
+    __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
+        double rows = (double)counts[GPULOSSI_COUNT_ROWS];
+        if (p.rows.loss)
+            *(N *)p.rows.loss =
+                (N)(sums[GPULOSSI_SUM_LOSS] /
+                    (p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows * p.rows.divisor : divisor_of<N>(p.rows)));
+    }
+};
+
+#endif

@@ -1,0 +1,93 @@
+/* Class indices: how they are stored, and what becomes of a row by its index. */
+#ifndef GPULOSSI_TARGETS_CUH
+#define GPULOSSI_TARGETS_CUH
+
+#include "../device/grid.cuh"
+
+enum Target { kClass, kIgnored, kBad };
+
+DEVICE int64_t read_index(uint64_t indices, uint32_t type, int64_t at) {
+    switch (type) {
+    case GPULOSS_I32:
+        return ((const int32_t *)indices)[at];
+    case GPULOSS_I16:
+        return ((const int16_t *)indices)[at];
+    case GPULOSS_U8:
+        return ((const uint8_t *)indices)[at];
+    default:
+        return ((const int64_t *)indices)[at];
+    }
+}
+DEVICE int64_t read_target(const gpulossi_cross_entropy &p, int64_t row) {
+    return read_index(p.targets, p.target_type, row);
+}
+
+/* Calls use(a pointer to the first class index, by its type). */
+template <class Use> DEVICE void with_targets(const gpulossi_cross_entropy &p, Use use) {
+    switch (p.target_type) {
+    case GPULOSS_I32:
+        use((const int32_t *)p.targets);
+        break;
+    case GPULOSS_I16:
+        use((const int16_t *)p.targets);
+        break;
+    case GPULOSS_U8:
+        use((const uint8_t *)p.targets);
+        break;
+    default:
+        use((const int64_t *)p.targets);
+    }
+}
+
+DEVICE Target kind_of(const gpulossi_cross_entropy &p, int64_t y) {
+    if ((p.rows.flags & GPULOSSI_IGNORES) && y == p.ignore_index)
+        return kIgnored;
+    return y >= 0 && y < p.total_classes ? kClass : kBad;
+}
+
+/* How many rows are not ignored, of few whose indices have 4 or 8 bytes: each block counts them for itself, sooner than a
+ * launch would. All of its threads call. */
+DEVICE int count_rows(const gpulossi_cross_entropy &p) {
+    enum { kAtOnce = 2 };
+    __shared__ int counts[kMostWarps];
+    const int rows = (int)p.rows.rows, step = (int)blockDim.x, words = p.target_type == GPULOSS_I32 ? 1 : 2;
+    int counted = 0;
+#pragma unroll 1
+    for (int first = (int)threadIdx.x; first < rows; first += kAtOnce * step) {
+        int low[kAtOnce], high[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; i++) {
+            const int *y = (const int *)p.targets + words * min(first + i * step, rows - 1);
+            low[i] = y[0];
+            high[i] = y[words - 1];
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; i++) {
+            int sign = words == 1 ? high[i] >> 31 : high[i];
+            bool ignored = low[i] == (int)p.ignore_index && sign == (int)(p.ignore_index >> 32);
+            counted += first + i * step < rows && !ignored;
+        }
+    }
+    counted = WholeWarp().over<Sum>(counted);
+    if (threadIdx.x % kLanes == 0)
+        counts[threadIdx.x / kLanes] = counted;
+    __syncthreads();
+    counted = 0;
+#pragma unroll 1
+    for (uint32_t i = 0; i < blockDim.x / kLanes; i++)
+        counted += counts[i];
+    return counted;
+}
+
+/* What divides all gradients, if rows decide that: what a launch before has found, or not ignored rows without a weight. All
+ * threads of a block call. */
+DEVICE double rows_that_divide(const gpulossi_cross_entropy &p) {
+    const gpulossi_scratch *scratch = (const gpulossi_scratch *)p.rows.scratch;
+    if (!(p.rows.flags & GPULOSSI_DATA_DIVISOR))
+        return 1;
+    if (p.rows.flags & GPULOSSI_PREPARED)
+        return p.class_weights ? scratch->target_weights : (double)scratch->counts[GPULOSSI_COUNT_ROWS];
+    return (double)count_rows(p);
+}
+
+#endif

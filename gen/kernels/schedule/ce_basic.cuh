@@ -1,0 +1,269 @@
+/* Cross-entropy of logits against class indices, without options. With x a row of logits and y its target:
+ *
+ *   lse = log sum_c exp(x_c),   loss = lse - x_y,   dx_c = s (exp(x_c - lse) - [c = y])
+ */
+#ifndef GPULOSSI_CE_BASIC_CUH
+#define GPULOSSI_CE_BASIC_CUH
+
+#include "row_generic.cuh"
+#include "../device/online_softmax.cuh"
+#include "../loss/targets.cuh"
+
+template <class E> struct Plain {
+    typedef E Element;
+    typedef typename E::Number Number;
+    typedef Number N;
+    typedef gpulossi_cross_entropy Params;
+    typedef Total<1, 1> Totals;
+    typedef Softmax<N> State;
+    enum { kArrays = 1, kOnePass = false, W = Width<E>::value };
+
+    struct Row {
+        int64_t row;
+        int vector, place; /* of the target; without one -1, and a place less than 0 that says why */
+        /* gradient = exp(x - top) * inverse * scale, and at the target (exp(x - top) * inverse - 1) * scale */
+        N top, inverse, scale;
+
+        __device__ __forceinline__ Target target() const { return place >= 0 ? kClass : place == -1 ? kIgnored : kBad; }
+    };
+
+    /* What the gradients of a row have in common. */
+    struct Slope {
+        Below<N> below;
+        N whole_weight, weight;
+        bool simple; /* whether the shorter formula will do */
+
+        __device__ __forceinline__ explicit Slope(const Row &r)
+            : below(r.top), whole_weight(r.inverse * r.scale), weight(whole_weight * below.factor) {
+            simple = Below<N>::near(r.top) && weight == weight && r.place >= 0;
+        }
+        __device__ __forceinline__ N of(N x, const Row &r) const {
+            return r.place >= 0 ? exp_below(x, r.top) * whole_weight : N(0);
+        }
+    };
+
+    struct Unfinished {
+        int64_t row;
+        N top, sum, x_y;
+        Target target;
+    };
+
+    const Params &p;
+
+    /* All threads of the block call. */
+    __device__ __forceinline__ explicit Plain(const Params &p) : p(p) {
+        if (p.rows.grad) {
+            double part = rows_that_divide(p);
+            if (threadIdx.x == 0)
+                grad_scale() = gradient_scale<N>(p.rows, part);
+        }
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ const typename E::Bits *array(int, int64_t row) const {
+        return (const typename E::Bits *)p.logits + row * p.logits_stride;
+    }
+    __device__ __forceinline__ typename E::Bits *grad(int64_t row) const {
+        return (typename E::Bits *)p.rows.grad + row * p.rows.grad_stride;
+    }
+    __device__ __forceinline__ gpulossi_scratch *scratch() const {
+        gpulossi_scratch *of_stream = (gpulossi_scratch *)p.rows.scratch;
+#if MODULE_TARGET >= 90
+        keep(of_stream); /* seldom used, so it is worked out anew each time and takes no registers */
+#endif
+        return of_stream;
+    }
+    __device__ __forceinline__ N absent(int) const {
+        return -Limits<N>::infinity();
+    }
+    __device__ __forceinline__ bool reduces() const {
+        return p.lse_in == 0;
+    }
+    __device__ __forceinline__ bool sums_apart() const {
+        return false;
+    }
+
+    __device__ __forceinline__ Row begin(const Cut<E> &cut, int64_t row, bool whole) const {
+        bool live = row < p.rows.rows && whole;
+        return row_of(cut, row, live, live ? read_target(p, row) : 0);
+    }
+    __device__ __forceinline__ Row row_of(const Cut<E> &cut, int64_t row, bool live, int64_t y) const {
+        Row r;
+        Target target = kind_of(p, y);
+        r.row = row;
+        r.vector = -1;
+        r.place = live && target == kBad ? -2 : -1;
+        if (live && target == kClass) {
+            r.vector = cut.vector_of(y);
+            r.place = cut.place_of(y);
+        }
+        return r;
+    }
+
+    __device__ __forceinline__ N pick(const Cut<E> &cut, const Row &r) const {
+        return r.place >= 0 ? E::widen(array(0, r.row)[cut.first(r.vector) + r.place]) : N(0);
+    }
+
+    /* Whether the target is among K vectors of the row. */
+    template <int K> DEVICE bool has_target(const Row &r, int at, int step) {
+        uint32_t after = (uint32_t)(r.vector - at);
+        return after < (uint32_t)(K * step) && (after & (uint32_t)(step - 1)) == 0;
+    }
+    template <int K>
+    __device__ __forceinline__ void pick(const Row &r, int at, int step, const Vector<E> (&x)[K][1], N *to) const {
+        if (!has_target<K>(r, at, step))
+            return;
+        Vector<E> holds = x[0][0];
+#pragma unroll
+        for (int k = 1; k < K; k++)
+            if (at + k * step == r.vector)
+                holds = x[k][0];
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (i == r.place)
+                *to = holds.get(i);
+    }
+
+    __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *x_y) const {
+        Unfinished u = {r.row, r.top, s.sum, r.place >= 0 ? *x_y : N(0), r.target()};
+        return u;
+    }
+
+    template <int K>
+    __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int, Vector<E> (&x)[K][1]) const {
+        /* Some vectors at a time, to bound how many numbers are unpacked at once. */
+        enum { at_once = sizeof(N) == 8 ? 8 : 16, many = at_once / W < K ? at_once / W : K };
+#pragma unroll
+        for (int first = 0; first < K; first += many) {
+            N part[many * W];
+#pragma unroll
+            for (int i = 0; i < many * W; i++)
+                part[i] = x[first + i / W][0].get(i % W);
+            s.enter(part);
+        }
+    }
+
+    __device__ __forceinline__ void close(Row &r, const State &s) const {
+        r.top = reduces() ? s.top : ((const N *)p.lse_in)[r.row];
+        if (p.rows.grad)
+            slope(r, s, reduces());
+    }
+    /* The part of close() that only gradients need. */
+    __device__ __forceinline__ void slope(Row &r, const State &s, bool reduced) const {
+        r.inverse = reduced ? reciprocal(s.sum) : N(1);
+        r.scale = r.place >= 0 ? scale_of(r.row) : N(0);
+    }
+    /* The factor of the gradients of a row that has a target; and that of all rows, if none has its own. */
+    __device__ __forceinline__ N scale_of(int64_t row) const {
+        return p.rows.grad_loss_rows ? (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[row]) : common_scale();
+    }
+    __device__ __forceinline__ N common_scale() const {
+        return (N)grad_scale();
+    }
+
+    /* The loss of a row, and all results of it but what goes into the sum of losses. */
+    __device__ __forceinline__ N result(const Unfinished &u, Totals &total) const {
+        N log_sum = reduces() ? natural_log(u.sum) : N(0);
+        N loss = u.target == kClass ? log_sum + (u.top - u.x_y) : u.target == kIgnored ? N(0) : Limits<N>::nan();
+        if (p.lse)
+            ((N *)p.lse)[u.row] = u.top + log_sum;
+        if (p.rows.loss_rows)
+            ((N *)p.rows.loss_rows)[u.row] = loss;
+        if (u.target == kBad && p.bad_targets)
+            total.count_bad(scratch(), 1);
+        count(u.target != kIgnored, total);
+        return loss;
+    }
+    /* Whether rows that are not ignored are counted; and so many more of them. */
+    __device__ __forceinline__ bool counts() const {
+        return (p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared();
+    }
+    __device__ __forceinline__ void count(int rows, Totals &total) const {
+        if (counts())
+            total.counts[GPULOSSI_COUNT_ROWS] += rows;
+    }
+    __device__ __forceinline__ void add(double losses, Totals &total) const {
+        if (p.rows.loss)
+            total.add(GPULOSSI_SUM_LOSS, losses, scratch());
+    }
+    __device__ __forceinline__ void finish(const Unfinished &u, Totals &total) const {
+        N loss = result(u, total);
+        add((double)loss, total);
+    }
+
+    __device__ __forceinline__ bool writes() const {
+        return p.rows.grad != 0;
+    }
+    /* Whole vectors go in a straight line; what is left, and what may be NaN in a row that has no NaN for a weight,
+     * goes round a loop. The target's own element is written over what the others' formula gave. */
+    template <int K>
+    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int at, int step, Vector<E> (&x)[K][1],
+                                          const N *x_y) const {
+        typename E::Bits *to = grad(r.row);
+        char *vectors = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
+        Below<N> below(r.top);
+        N whole_weight = r.inverse * r.scale, weight = whole_weight * below.factor;
+        bool simple = Below<N>::near(r.top) && weight == weight && cut.fits(to);
+        int finite = (E::kKeepsNan || reduces()) && r.place >= 0;
+        uint32_t left = 0;
+        keep(finite);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            int v = at + k * step;
+            N g[W];
+            if (v >= cut.vectors)
+                break;
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                g[i] = below.exp(x[k][0].get(i)) * weight;
+            if (simple && cut.whole(v) && (finite || in_halves<Sum>(g) == in_halves<Sum>(g)))
+                store_whole<E, E>((typename E::Bits *)(vectors + (int64_t)step * (k * GPULOSSI_VECTOR_BYTES)), g, true);
+            else
+                left |= 1u << k;
+        }
+        if (left)
+#pragma unroll 1
+            for (int v = at; left; left >>= 1, v += step) {
+                N g[W];
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    g[i] = r.place >= 0 ? exp_below(x[0][0].get(i), r.top) * whole_weight : N(0);
+                if (left & 1)
+                    store<E, E>(cut, to, v, g);
+                turn(x);
+            }
+        if (has_target<K>(r, at, step))
+            to[cut.first(r.vector) + r.place] = E::narrow(of_target(r, *x_y));
+    }
+    /* The gradient to the target's logit. */
+    __device__ __forceinline__ N of_target(const Row &r, N x_y) const {
+        return (exp_below(x_y, r.top) * r.inverse - N(1)) * r.scale;
+    }
+
+    __device__ __forceinline__ bool wants(int) const {
+        return p.rows.loss != 0;
+    }
+    __device__ __forceinline__ bool prepared() const {
+        return p.rows.flags & GPULOSSI_PREPARED;
+    }
+    __device__ __forceinline__ bool concludes() const {
+        return p.rows.loss || p.bad_targets || prepared();
+    }
+    __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
+        double rows = (double)counts[GPULOSSI_COUNT_ROWS];
+        if (p.rows.loss)
+            *(N *)p.rows.loss =
+                (N)(sums[GPULOSSI_SUM_LOSS] / (p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows : divisor_of<N>(p.rows)));
+        if (p.bad_targets)
+            *(int64_t *)p.bad_targets = take_number(&scratch()->bad_targets);
+    }
+
+  private:
+    /* Read once a row, so it takes no registers. */
+    DEVICE double &grad_scale() {
+        __shared__ double of_block;
+        return of_block;
+    }
+};
+
+#endif

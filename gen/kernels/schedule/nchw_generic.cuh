@@ -1,0 +1,234 @@
+/* Cross-entropy where the classes are not innermost: arrays [images, classes, inner], a row is a column of an image.
+ *
+ * A tile is kTile neighbouring columns. Lanes lie along the columns, so that accesses are coalesced, and the warps of a
+ * group along the classes; what the warps find is brought together in shared memory, where a thread finishes a column.
+ * A tile of all classes is small enough to stay in the L2 cache until the gradient reads it again. */
+#ifndef GPULOSSI_NCHW_GENERIC_CUH
+#define GPULOSSI_NCHW_GENERIC_CUH
+
+#include "ce_full.cuh"
+
+template <class E> struct Columns {
+    typedef typename E::Number N;
+    typedef typename E::Bits Bits;
+    typedef gpulossi_cross_entropy Params;
+    typedef Terms<N, N, kColumns> Of;
+    typedef typename Of::State State;
+    typedef typename Of::Totals Totals;
+    enum {
+        I = 2, /* columns of a thread: with more, the registers allow fewer warps */
+        kTile = I * kLanes,
+        K = sizeof(Bits) == 8 ? 2 : 8, /* classes that a thread has in flight, of one array and of two */
+        kPairs = sizeof(Bits) == 8 ? 2 : 4
+    };
+
+    /* What is known of a column: the state of one warp's classes, then what the gradient needs. */
+    union Slot {
+        State state;
+        typename Of::Gradient gradient;
+    };
+
+    const Params &p;
+    Of terms;
+    Group group;
+    int64_t tile;
+    int64_t image, within; /* of this thread's first column */
+    uint32_t steps[I];     /* images from there to the i-th */
+
+    __device__ __forceinline__ explicit Columns(const Params &p) : p(p), terms(p), group(p.rows.group) {}
+
+    __device__ __forceinline__ int lane() const { return threadIdx.x % kLanes; }
+    __device__ __forceinline__ int warp() const { return group.rank / kLanes; } /* in its group, which has: */
+    __device__ __forceinline__ int warps() const { return group.size / kLanes; }
+
+    __device__ __forceinline__ int64_t number(int i) const { return tile * kTile + lane() * I + i; }
+    __device__ __forceinline__ bool live(int i) const { return number(i) < p.rows.rows; }
+
+    __device__ __forceinline__ int64_t image_of(int64_t number) const {
+        return (int64_t)((uint64_t)number / (uint64_t)p.inner); /* in 32 bits where that does */
+    }
+    __device__ __forceinline__ void go_to(int64_t next) {
+        tile = next;
+        image = image_of(number(0));
+        within = number(0) - image * p.inner;
+#pragma unroll
+        for (int i = 0; i < I; i++)
+            steps[i] = i == 0 || within + i < p.inner ? 0 : (uint32_t)(image_of(number(i)) - image);
+    }
+
+    /* An array, and where this thread's columns begin in it. */
+    struct Places {
+        Typed array;
+        int64_t at, jump; /* of the first column; more from one image to the next than between neighbours */
+        __device__ __forceinline__ Places(const Columns &c, uint64_t address, uint32_t dtype, int64_t stride)
+            : array(address, dtype), at(c.image * stride + c.within), jump(stride - c.p.inner) {}
+    };
+    __device__ __forceinline__ int64_t place(const Places &in, int64_t c, int i) const {
+        return in.at + c * p.inner + i + steps[i] * in.jump;
+    }
+    __device__ __forceinline__ bool at_once(const Places &in, int64_t c) const {
+        return steps[I - 1] == 0 && live(I - 1) && in.array.template fits<I>(place(in, c, 0));
+    }
+    __device__ __forceinline__ void read(const Places &from, int64_t c, N (&x)[I]) const {
+        if (at_once(from, c)) {
+            from.array.read_few(place(from, c, 0), x);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < I; i++)
+            x[i] = live(i) ? from.array.template read<N>(place(from, c, i)) : N(0);
+    }
+    __device__ __forceinline__ void write(const Places &to, int64_t c, const N (&x)[I]) const {
+        if (at_once(to, c)) {
+            to.array.write_few(place(to, c, 0), x);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < I; i++)
+            if (live(i))
+                to.array.write(place(to, c, i), x[i]);
+    }
+
+    /* The masses of a class. */
+    template <bool kSoft> __device__ __forceinline__ void masses(const Places &t, int64_t c, N (&a)[I]) const {
+        N w = terms.class_weight(c);
+        if (kSoft)
+            read(t, c, a);
+#pragma unroll
+        for (int i = 0; i < I; i++)
+            a[i] = w * terms.template mass<kSoft>(a[i]);
+    }
+
+    /* This warp's classes enter the states of the thread's columns, K at a time. */
+    template <bool kSoft, int n> __device__ __forceinline__ void reduce(State (&s)[I]) const {
+        Places logits(*this, p.logits, E::kDtype, p.logits_stride);
+        Places t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
+#pragma unroll 1
+        for (int64_t c = warp(); c < p.rows.classes; c += n * warps()) {
+            N x[n * I], a[n][I];
+#pragma unroll
+            for (int k = 0; k < n; k++) {
+                N of_class[I];
+#pragma unroll
+                for (int i = 0; i < I; i++)
+                    of_class[i] = a[k][i] = N(0);
+                if (c + k * warps() < p.rows.classes) {
+                    read(logits, c + k * warps(), of_class);
+                    if (terms.has_masses())
+                        masses<kSoft>(t, c + k * warps(), a[k]);
+                }
+#pragma unroll
+                for (int i = 0; i < I; i++)
+                    x[k * I + i] = of_class[i];
+            }
+            terms.transform(x);
+#pragma unroll
+            for (int i = 0; i < I; i++) {
+                N part[n], mass[n];
+#pragma unroll
+                for (int k = 0; k < n; k++) {
+                    part[k] = c + k * warps() < p.rows.classes ? x[k * I + i] : -Limits<N>::infinity();
+                    mass[k] = a[k][i];
+                }
+                s[i].template enter<1>(part, mass, terms.has_masses(), terms.finds_best(), c, warps());
+            }
+        }
+    }
+
+    /* One column of the tile from the states of its warps: its results, and what stays in their place. */
+    __device__ __forceinline__ void finish(Slot (*slots)[kTile], int column, Totals &total) const {
+        int64_t number = tile * kTile + column;
+        State s = slots[0][column].state;
+#pragma unroll 1
+        for (int w = 1; w < warps(); w++)
+            s.merge(slots[w][column].state);
+        typename Of::Row r = terms.row(number);
+        N x_y = N(0);
+        if (r.y >= 0) {
+            int64_t image = image_of(number);
+            x_y = terms.transformed(
+                E::widen(((const Bits *)p.logits)[image * p.logits_stride + number - image * p.inner + r.y * p.inner]));
+        }
+        terms.finish(r, s, x_y, total);
+        slots[0][column].gradient = terms.gradient(r, s);
+    }
+
+    template <bool kSoft> __device__ __forceinline__ void gradients(const Slot (*slots)[kTile]) const {
+        typename Of::Gradient of[I];
+        Places logits(*this, p.logits, E::kDtype, p.logits_stride);
+        Places t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
+        Places grad(*this, p.rows.grad, p.grad_dtype, p.rows.grad_stride);
+        Places grad_t(*this, p.grad_probabilities, p.target_dtype, p.grad_probabilities_stride);
+#pragma unroll
+        for (int i = 0; i < I; i++)
+            of[i] = slots[0][lane() * I + (live(i) ? i : 0)].gradient;
+            /* From the end: what was read last is still in the cache. */
+#pragma unroll 1
+        for (int64_t c = warp() + (p.rows.classes - 1 - warp()) / warps() * warps(); c >= 0; c -= warps()) {
+            N given[I], x[I], a[I], g[I];
+            read(logits, c, given);
+#pragma unroll
+            for (int i = 0; i < I; i++)
+                a[i] = N(0), x[i] = given[i];
+            terms.transform(x);
+            if (terms.has_masses())
+                masses<kSoft>(t, c, a);
+            if (kSoft && p.grad_probabilities) {
+                N w = terms.class_weight(c);
+#pragma unroll
+                for (int i = 0; i < I; i++)
+                    g[i] = terms.element_of_target(of[i], x[i], w);
+                write(grad_t, c, g);
+            }
+            if (p.rows.grad) {
+#pragma unroll
+                for (int i = 0; i < I; i++)
+                    g[i] = terms.element(of[i], x[i], a[i], c == of[i].y);
+                terms.transform_back(g, given);
+                write(grad, c, g);
+            }
+        }
+    }
+
+    DEVICE void run(const Params &p) {
+        __shared__ Totals totals[GPULOSSI_BLOCK];
+        __shared__ Slot slots[GPULOSSI_BLOCK / kLanes][kTile];
+        gpulossi_scratch *scratch = (gpulossi_scratch *)p.rows.scratch;
+        Columns columns(p);
+        Group &group = columns.group;
+        Queue queue(scratch, group, (p.rows.rows + kTile - 1) / kTile, 1);
+        Slot(*of_group)[kTile] = slots + group.number * columns.warps();
+        totals[threadIdx.x] = Totals::zero();
+#pragma unroll 1
+        while (queue.more()) {
+            State s[I];
+            columns.go_to(queue.row());
+#pragma unroll
+            for (int i = 0; i < I; i++)
+                s[i] = State::empty();
+            if (columns.terms.reduces() && columns.terms.soft())
+                columns.template reduce<true, kPairs>(s);
+            else if (columns.terms.reduces())
+                columns.template reduce<false, K>(s);
+#pragma unroll
+            for (int i = 0; i < I; i++)
+                of_group[columns.warp()][columns.lane() * I + i].state = s[i];
+            queue.announce();
+            group.settle();
+#pragma unroll 1
+            for (int column = group.rank; column < kTile && columns.tile * kTile + column < p.rows.rows;
+                 column += group.size)
+                columns.finish(of_group, column, totals[threadIdx.x]);
+            queue.advance();
+            group.settle();
+            if (columns.terms.writes() && columns.live(0) && columns.terms.soft())
+                columns.template gradients<true>(of_group);
+            else if (columns.terms.writes() && columns.live(0))
+                columns.template gradients<false>(of_group);
+            group.settle();
+        }
+        end(columns.terms, scratch, totals);
+    }
+};
+
+#endif

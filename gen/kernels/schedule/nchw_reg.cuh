@@ -1,0 +1,292 @@
+/* Cross-entropy without options where the classes are not innermost, as in nchw_smem.cuh, but few: a thread has all classes
+ * of 8 bytes of columns at once, all of which it asks for before it waits for the first. It adds them up from registers,
+ * and keeps them in shared memory besides, in slots of its own, from where it picks those of the targets, and where the
+ * gradients are completed. */
+#ifndef GPULOSSI_NCHW_REG_CUH
+#define GPULOSSI_NCHW_REG_CUH
+
+#include "ce_basic.cuh"
+#include "../device/column_vec.cuh"
+#include "row_generic.cuh"
+
+template <class E> class PlanesHeld {
+    typedef typename E::Number N;
+    typedef typename E::Bits Bits;
+    typedef gpulossi_cross_entropy Params;
+    typedef Plain<E> Loss;
+    typedef typename Loss::Totals Totals;
+    typedef typename Loss::Row Row;
+    typedef Plane<E> Of;
+    enum { W = Of::W, kTile = kLanes * W, kMost = GPULOSSI_PLANES_HELD, kAtOnce = 4 };
+    static_assert(kMost % 2 == 0, "gradients are formed for two classes at a time");
+
+    const Params &p;
+    const Loss &loss;
+    uint2 *slots;
+    int classes;
+    int reduces, writes, results, further; /* results: besides the gradient; further: and besides the sum of losses */
+    N scale;                               /* of all gradients, where columns have none of their own */
+
+    struct Place {
+        int64_t first, image; /* column, of this thread's in a tile, and the image that it is in */
+    } at;                     /* in the tile that is worked on; and of each column there: */
+    int y[W];                 /* the target's class, or a number less than 0 that says why there is none */
+    N top[W], sum[W];
+    double losses; /* of tiles that are taken in a row; and how many columns have a class */
+    int counted;
+
+    __device__ __forceinline__ PlanesHeld(const Params &p, const Loss &loss, uint2 *desk)
+        : p(p), loss(loss), slots(desk + threadIdx.x), classes((int)p.rows.classes), reduces(loss.reduces()),
+          writes(loss.writes()), further(p.lse || p.rows.loss_rows), scale(0), losses(0), counted(0) {
+        results = further || p.rows.loss || p.bad_targets || loss.counts();
+        keep(reduces);
+        keep(writes);
+        keep(results);
+        keep(further);
+        if (writes) {
+            scale = loss.common_scale();
+            keep(scale); /* what has not been set is not read */
+        }
+    }
+
+    __device__ __forceinline__ uint2 &slot(int k) const { return slots[k * GPULOSSI_BLOCK]; }
+    __device__ __forceinline__ Bits *at_slot(int k, int i) const { return (Bits *)&slot(k) + i; }
+    /* Of a tile; whether this thread has columns there. */
+    __device__ __forceinline__ bool find(int64_t tile, Place &place) const {
+        place.first = tile * kTile + threadIdx.x % kLanes * W;
+        place.image = (int64_t)((uint64_t)place.first / (uint64_t)p.inner);
+        return place.first < p.rows.rows;
+    }
+    __device__ __forceinline__ int64_t start(const Place &place, int64_t stride) const {
+        return place.image * (stride - p.inner) + place.first;
+    }
+
+    __device__ __forceinline__ void fetch(const Place &place, uint2 (&x)[kMost], int64_t (&targets)[W]) const {
+        const Bits *from = (const Bits *)p.logits + start(place, p.logits_stride);
+        int64_t step = p.inner;
+#pragma unroll
+        for (int k = 0; k < kMost; k++, from += step) {
+            x[k] = Of::none();
+            asm volatile("{ .reg .pred there; setp.ne.s32 there, %3, 0;\n\t"
+                         "@there ld.global.cs.v2.u32 {%0, %1}, [%2]; }"
+                         : "+r"(x[k].x), "+r"(x[k].y)
+                         : "l"(__cvta_generic_to_global(from)), "r"((int)(k < classes))
+                         : "memory");
+        }
+        with_targets(p, [&](auto *indices) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                targets[i] = indices[place.first + i];
+        });
+    }
+    /* Keeps what has been fetched; the tops are those of the logits. */
+    __device__ __forceinline__ void receive(const uint2 (&x)[kMost], const int64_t (&targets)[W]) {
+        uint2 tops = Of::none();
+#pragma unroll
+        for (int k = 0; k < kMost; k += kAtOnce)
+            if (k < classes) {
+#pragma unroll
+                for (int j = k; j < k + kAtOnce && j < kMost; j++) {
+                    slot(j) = x[j];
+                    tops = Of::larger_each(tops, x[j]);
+                }
+            }
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            Target target = kind_of(p, targets[i]);
+            y[i] = target == kClass ? (int)targets[i] : target == kIgnored ? -1 : -2;
+            top[i] = Of::number(tops, i);
+            sum[i] = N(1);
+        }
+    }
+
+    __device__ __forceinline__ void add_up(const uint2 (&x)[kMost]) {
+        bool near = true;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            near = near && Below<N>::near(top[i]);
+            sum[i] = N(0);
+        }
+        if (near) {
+#pragma unroll
+            for (int k = 0; k < kMost; k += kAtOnce)
+                if (k < classes) {
+#pragma unroll
+                    for (int i = 0; i < W; i++) {
+                        N part[kAtOnce];
+#pragma unroll
+                        for (int j = 0; j < kAtOnce; j++)
+                            part[j] =
+                                k + j < kMost ? Below<N>(top[i]).exp(Of::number(x[min(k + j, kMost - 1)], i)) : N(0);
+                        sum[i] += in_halves<Sum>(part);
+                    }
+                }
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                sum[i] *= Below<N>(top[i]).factor;
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < classes; k++) {
+                uint2 word = slot(k);
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    sum[i] += exp_below(Of::number(word, i), Softmax<N>::finite(top[i]));
+            }
+        }
+    }
+
+    __device__ __forceinline__ Row row(int i) const {
+        Row r;
+        r.row = at.first + i;
+        r.vector = -1;
+        r.place = y[i];
+        r.top = top[i];
+        return r;
+    }
+    __device__ __forceinline__ N of_target(int i, int y) const {
+        return y >= 0 ? E::widen(*at_slot(y, i)) : N(0);
+    }
+
+    __device__ __forceinline__ void add(Totals &total) {
+        bool usual = reduces && !further;
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            usual = usual && y[i] >= -1;
+        if (!usual) {
+            add_slowly(total);
+            return;
+        }
+        N product = N(1);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (y[i] >= 0) {
+                product *= sum[i];
+                losses += (double)(top[i] - of_target(i, y[i]));
+                counted++;
+            }
+        losses += (double)natural_log(product);
+    }
+    /* Seldom, so it stays a loop; losses from a given lse may cancel, so that each of them is added by itself. */
+    __device__ __forceinline__ void add_slowly(Totals &total) {
+        typename Loss::Unfinished u[W];
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            Softmax<N> s = {top[i], sum[i]};
+            N x_y = of_target(i, y[i]);
+            u[i] = loss.unfinished(row(i), s, &x_y);
+        }
+#pragma unroll 1
+        for (int i = 0; i < W; i++) {
+            losses += (double)loss.result(u[0], total);
+            if (!reduces)
+                settle(total);
+#pragma unroll
+            for (int j = 0; j + 1 < W; j++)
+                u[j] = u[j + 1];
+        }
+    }
+    __device__ __forceinline__ void settle(Totals &total) {
+        loss.add(losses, total);
+        loss.count(counted, total);
+        losses = 0;
+        counted = 0;
+    }
+
+    __device__ __forceinline__ void write() const {
+        Slopes<E> slopes;
+        N of_targets[W], scales[W];
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            scales[i] = scale;
+        if (p.rows.grad_loss_rows)
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                scales[i] = loss.scale_of(at.first + i) + N(0); /* waited for here, too */
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            N inverse = reduces ? quick_reciprocal(sum[i]) : N(1), of_column = y[i] >= 0 ? scales[i] : N(0);
+            of_targets[i] = (exp_below(of_target(i, y[i]), top[i]) * inverse - N(1)) * of_column;
+            slopes.add(i, top[i], inverse * of_column, reduces || y[i] >= 0);
+        }
+        slopes.settle();
+        if (slopes.simple) {
+#pragma unroll 2
+            for (int k = 0; k < classes; k += 2) { /* one more than there are does no harm */
+                slot(k) = slopes.of(slot(k));
+                slot(k + 1) = slopes.of(slot(k + 1));
+            }
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < classes; k++)
+                slot(k) = slopes.of(slot(k), y);
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (y[i] >= 0)
+                *at_slot(y[i], i) = E::narrow(of_targets[i]);
+        Bits *to = (Bits *)p.rows.grad + start(at, p.rows.grad_stride);
+        int64_t step = p.inner;
+#pragma unroll 4
+        for (int k = 0; k < classes; k++, to += step)
+            __stcs((uint2 *)to, slot(k));
+    }
+
+    __device__ __forceinline__ void reduce(const Place &place, const uint2 (&x)[kMost], const int64_t (&targets)[W]) {
+        at = place;
+        receive(x, targets);
+        if (reduces)
+            add_up(x);
+        else
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                top[i] = ((const N *)p.lse_in)[at.first + i] + N(0); /* waited for here, not with what comes next */
+    }
+    __device__ __forceinline__ void finish(Totals &total) {
+        if (results)
+            add(total);
+        if (writes)
+            write();
+    }
+
+  public:
+    DEVICE void run(const Params &p) {
+        __shared__ uint2 desk[kMost * GPULOSSI_BLOCK];
+        Loss loss(p);
+        Group group(kLanes);
+        const int64_t tiles = (p.rows.rows + kTile - 1) / kTile;
+        const int run = tiles > 8ll * gridDim.x * group.count ? Queue::kRun : 1;
+        Queue queue(loss.scratch(), group, tiles, run);
+        PlanesHeld planes(p, loss, desk);
+        Totals total = Totals::zero();
+        uint2 x[kMost];
+        int64_t targets[W];
+        Place next;
+        bool live = false, last = false;
+#pragma unroll 1
+        for (;;) {
+            bool more = queue.more(), next_live = more && planes.find(queue.row(), next);
+            if (next_live) /* comes while the tile before is finished */
+                planes.fetch(next, x, targets);
+            if (live)
+                planes.finish(total);
+            if (last)
+                planes.settle(total);
+            if (!more)
+                break;
+            live = next_live;
+            last = ((int)queue.row() & (run - 1)) == run - 1;
+            queue.announce();
+            if (live)
+                planes.reduce(next, x, targets);
+            group.settle();
+            queue.advance();
+        }
+        planes.settle(total);
+        __syncthreads();
+        Totals *totals = (Totals *)desk;
+        totals[threadIdx.x] = total;
+        end(loss, loss.scratch(), totals);
+    }
+};
+
+#endif

@@ -1,0 +1,348 @@
+/* Cross-entropy without options where the classes are not innermost: arrays [images, classes, inner], a row is a column
+ * of an image, and neighbouring columns can be loaded and stored together.
+ *
+ * A tile is 8 bytes of columns a lane. Lanes lie along them and the warps of a group along the classes, each thread
+ * with slots of its own in shared memory, where what it has read waits for the gradient: classes that don't fit come in
+ * pages, of which only the last need not be read again. What the warps find is brought together in shared memory, where
+ * they share out the columns of a lane to finish them. */
+#ifndef GPULOSSI_NCHW_SMEM_CUH
+#define GPULOSSI_NCHW_SMEM_CUH
+
+#include "ce_basic.cuh"
+#include "../device/column_vec.cuh"
+#include "row_generic.cuh"
+
+/* Copies 16 bytes to shared memory. settled<n>() waits until at most the last n groups of this thread's copies, each
+ * ended by request_group(), are still under way. */
+DEVICE void request(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from))
+                 : "memory");
+}
+DEVICE void request_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int n> DEVICE void settled() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+template <class E> struct Planes {
+    typedef typename E::Number N;
+    typedef typename E::Bits Bits;
+    typedef gpulossi_cross_entropy Params;
+    typedef Plain<E> Loss;
+    typedef typename Loss::Totals Totals;
+    typedef Plane<E> Of;
+    enum {
+        W = Of::W, /* columns of a thread */
+        kTile = kLanes * W,
+        kDesk = 23 * GPULOSSI_BLOCK,                      /* all there is: slots, and at its end states */
+        kSlots = kDesk / GPULOSSI_BLOCK - kTile / kLanes, /* of a thread: a page of its classes */
+        kIgnoredClass = -1,                               /* for a class: what kind of target there is instead */
+        kBadClass = -2
+    };
+    static_assert(kSlots >= GPULOSSI_PLANE_CLASSES, "a warp with others has these");
+    static_assert(kDesk / GPULOSSI_BLOCK - 2 * kTile / kLanes >= GPULOSSI_PLANE_CLASSES, "a warp by itself has fewer");
+
+    const Params &p;
+    const Loss &loss;
+    const Group &group;
+    uint2 *desk;
+    const Queue &queue;
+    int64_t image; /* that this thread's columns are in */
+
+    __device__ __forceinline__ Planes(const Params &p, const Loss &loss, uint2 *desk, const Group &group,
+                                      const Queue &queue)
+        : p(p), loss(loss), group(group), desk(desk), queue(queue) {}
+
+    __device__ __forceinline__ int64_t first() const { return queue.row() * kTile + lane() * W; }
+    __device__ __forceinline__ int lane() const { return threadIdx.x % kLanes; }
+    __device__ __forceinline__ int warp() const { return group.rank / kLanes; }       /* in its group, which has: */
+    __device__ __forceinline__ int shift() const { return group.shift - kLaneShift; } /* log2 of its warps */
+    __device__ __forceinline__ int warps() const { return 1 << shift(); }
+    __device__ __forceinline__ bool live() const { return first() < p.rows.rows; }
+    /* Classes of this warp: number warp() + slot * warps(). */
+    __device__ __forceinline__ int classes() const {
+        return max((int)p.rows.classes - warp() + warps() - 1, 0) >> shift();
+    }
+    __device__ __forceinline__ bool of_one_page() const { return p.rows.classes <= (int64_t)kSlots << shift(); }
+
+    /* Two words for each column of a warp. */
+    __device__ __forceinline__ uint2 &words(int of_warp, int i) const {
+        return desk[kDesk - (warps() * (group.count - group.number) - of_warp) * kTile + i * kLanes + lane()];
+    }
+    __device__ __forceinline__ Softmax<N> state(int of_warp, int i) const {
+        uint2 word = words(of_warp, i);
+        Softmax<N> s = {__uint_as_float(word.x), __uint_as_float(word.y)};
+        return s;
+    }
+    __device__ __forceinline__ void put(int i, const Softmax<N> &s) const {
+        words(warp(), i) = make_uint2(__float_as_uint(s.top), __float_as_uint(s.sum));
+    }
+    __device__ __forceinline__ uint2 &slot(int k) const { return desk[k * GPULOSSI_BLOCK + threadIdx.x]; }
+
+    /* Where class 0 of the columns is in an array, less what neighbours are apart from there to a page. */
+    __device__ __forceinline__ int64_t start(int64_t stride, int page) const {
+        int64_t c = warp() + ((int64_t)page * kSlots << shift());
+        return image * (stride - p.inner) + first() + c * p.inner;
+    }
+
+    /* Asks for a page of n classes. */
+    __device__ __forceinline__ void load(int page, int n) const {
+        const Bits *from = (const Bits *)p.logits + start(p.logits_stride, page);
+        int64_t step = p.inner << shift();
+        uint32_t to = (uint32_t)__cvta_generic_to_shared(&slot(0));
+#pragma unroll 4
+        for (int k = 0; k < n; k++, from += step, to += GPULOSSI_BLOCK * sizeof(uint2))
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(__cvta_generic_to_global(from))
+                         : "memory");
+        request_group();
+    }
+
+    /* The classes of the columns that this thread finishes, of all their images' one after the other, or what else their
+     * targets are. */
+    template <class T> __device__ __forceinline__ void targets_of(const T *from, int (&y)[W]) const {
+        int64_t read[W];
+        from += first() + warp();
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            read[j] = 0;
+            if (warp() + (j << shift()) < W)
+                read[j] = from[j << shift()];
+        }
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            if (W > 2 && warp() + (j << shift()) >= W)
+                break;
+            Target target = kind_of(p, read[j]);
+            y[j] = target == kClass ? (int)read[j] : target == kIgnored ? (int)kIgnoredClass : (int)kBadClass;
+        }
+    }
+    __device__ __forceinline__ void targets(int (&y)[W]) const {
+        with_targets(p, [&](auto *from) { targets_of(from, y); });
+    }
+
+    /* m slots, of which none is above the tops, enter the sums; for the tops' common factor. */
+    template <int m> __device__ __forceinline__ void add(int k, const N (&top)[W], N (&sum)[W]) const {
+        uint2 x[m];
+#pragma unroll
+        for (int j = 0; j < m; j++)
+            x[j] = slot(k + j);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            Below<N> below(top[i]);
+            N part[m];
+#pragma unroll
+            for (int j = 0; j < m; j++)
+                part[j] = below.exp(Of::number(x[j], i));
+            sum[i] += in_halves<Sum>(part);
+        }
+    }
+    /* The n slots of a page enter the states of their columns. */
+    __device__ __forceinline__ void enter(int page, int n) const {
+        enum { m = 4 };
+        Softmax<N> s[W];
+        uint2 tops = slot(0);
+        bool near = true;
+        int k;
+#pragma unroll 4
+        for (k = 1; k < n; k++) {
+            tops = Of::larger_each(tops, slot(k));
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            s[i] = Softmax<N>::empty();
+            if (page > 0)
+                s[i] = state(warp(), i);
+            near = near && Below<N>::near(Of::number(tops, i));
+        }
+        if (near) {
+            N top[W], sum[W];
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                top[i] = larger(s[i].top, Of::number(tops, i));
+                if (page > 0)
+                    s[i].raise(top[i]);
+                s[i].top = top[i];
+                put(i, s[i]);
+                sum[i] = N(0);
+            }
+            asm volatile("" ::: "memory"); /* what has been put there takes no registers */
+#pragma unroll 1
+            for (k = 0; k + m <= n; k += m)
+                add<m>(k, top, sum);
+#pragma unroll 1
+            for (; k < n; k++)
+                add<1>(k, top, sum);
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                s[i] = state(warp(), i);
+                s[i].sum = fma(sum[i], Below<N>(s[i].top).factor, s[i].sum);
+            }
+        } else {
+#pragma unroll 1
+            for (k = 0; k < n; k++) {
+                uint2 x = slot(k);
+#pragma unroll
+                for (int i = 0; i < W; i++) {
+                    N one = Of::number(x, i);
+                    s[i].raise(larger(s[i].top, one));
+                    s[i].sum += exp_below(one, Softmax<N>::finite(s[i].top));
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            put(i, s[i]);
+    }
+
+    /* What the warps of a group know of a column; an infinity less itself is formed only where the sum is NaN. */
+    __device__ __forceinline__ Softmax<N> folded(int i) const {
+        Softmax<N> s = state(0, i);
+#pragma unroll 1
+        for (int w = 1; w < warps(); w++) {
+            Softmax<N> other = state(w, i);
+            N top = larger(s.top, other.top), from = Softmax<N>::finite(top);
+            s.sum = fma(s.sum, exp_below(s.top, from), other.sum * exp_below(other.top, from));
+            s.top = top;
+        }
+        return s;
+    }
+
+    /* A column from the states of its warps: its loss, and what the gradient needs in their place. */
+    __device__ __forceinline__ N finish(int i, int y, Totals &total) const {
+        typename Loss::Row r = {};
+        Softmax<N> s = Softmax<N>::empty();
+        N x_y = N(0);
+        r.row = first() + i;
+        r.place = y;
+        if (loss.reduces())
+            s = folded(i);
+        if (y >= 0 && of_one_page()) {
+            int thread = group.number * group.size + (y & (warps() - 1)) * kLanes + lane();
+            x_y = E::widen(((const Bits *)&desk[(y >> shift()) * GPULOSSI_BLOCK + thread])[i]);
+        } else if (y >= 0) {
+            x_y =
+                E::widen(((const Bits *)p.logits)[image * (p.logits_stride - p.inner) + r.row + (int64_t)y * p.inner]);
+        }
+        loss.close(r, s);
+        if (loss.writes()) {
+            N of_target = (exp_below(x_y, r.top) * r.inverse - N(1)) * r.scale;
+            words(0, i) = make_uint2(__float_as_uint(r.top), __float_as_uint(r.inverse * r.scale));
+            words(1, i) = make_uint2(__float_as_uint(of_target), (uint32_t)y);
+        }
+        return loss.result(loss.unfinished(r, s, &x_y), total);
+    }
+
+    __device__ __forceinline__ Slopes<E> slopes() const {
+        Slopes<E> slopes;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            uint2 word = words(0, i);
+            slopes.add(i, __uint_as_float(word.x), __uint_as_float(word.y), loss.reduces() || (int)words(1, i).y >= 0);
+        }
+        slopes.settle();
+        return slopes;
+    }
+    /* The gradients of a page take the place of its logits, then those of the targets the place of what the others'
+     * formula gave. */
+    __device__ __forceinline__ void gradients(const Slopes<E> &slopes, int page, int n) const {
+        N of_targets[W];
+        int y[W];
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            uint2 word = words(1, i);
+            of_targets[i] = __uint_as_float(word.x);
+            y[i] = (int)word.y;
+        }
+        if (slopes.simple) {
+#pragma unroll 2
+            for (int k = 0; k < n; k++)
+                slot(k) = slopes.of(slot(k));
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < n; k++)
+                slot(k) = slopes.of(slot(k), y);
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            int k = (y[i] >> shift()) - page * kSlots;
+            if (y[i] >= 0 && (y[i] & (warps() - 1)) == warp() && (uint32_t)k < (uint32_t)n)
+                ((Bits *)&slot(k))[i] = E::narrow(of_targets[i]);
+        }
+        Bits *to = (Bits *)p.rows.grad + start(p.rows.grad_stride, page);
+        int64_t step = p.inner << shift();
+#pragma unroll 4
+        for (int k = 0; k < n; k++, to += step)
+            __stcs((uint2 *)to, slot(k));
+    }
+    /* From the last page, which is still there. */
+    __device__ __forceinline__ void write() const {
+        const Slopes<E> needed = slopes();
+        int n = classes(), page = max(n - 1, 0) / kSlots;
+#pragma unroll 1
+        for (;;) {
+            gradients(needed, page, min(n - page * kSlots, (int)kSlots));
+            if (--page < 0)
+                return;
+            load(page, kSlots);
+            settled<0>();
+        }
+    }
+
+    DEVICE void run(const Params &p) {
+        __shared__ uint2 desk[kDesk];
+        Loss loss(p);
+        Group group(p.rows.group);
+        Queue queue(loss.scratch(), group, (p.rows.rows + kTile - 1) / kTile, 1);
+        Planes planes(p, loss, desk, group, queue);
+        Totals total = Totals::zero();
+        int n = planes.classes();
+#pragma unroll 1
+        while (queue.more()) {
+            int y[W] = {};
+            double sum = 0;
+            planes.image = (int64_t)((uint64_t)planes.first() / (uint64_t)p.inner);
+#pragma unroll 1
+            for (int page = 0; page == 0 || page * kSlots < n; page++) {
+                int of_page = min(n - page * kSlots, (int)kSlots);
+                if (planes.live()) {
+                    planes.load(page, of_page);
+                    planes.targets(y);
+                }
+                /* Until here others read what the last tile's gradients needed. */
+                if (loss.writes() && page == 0)
+                    group.settle();
+                settled<0>();
+                if (planes.live() && loss.reduces())
+                    planes.enter(page, of_page);
+            }
+            queue.announce();
+            group.settle();
+            if (planes.live()) {
+#pragma unroll 1
+                for (int i = planes.warp(); i < W; i += planes.warps()) {
+                    sum += (double)planes.finish(i, y[0], total);
+                    /* Losses from a given lse may cancel. */
+                    if (!loss.reduces() || i + planes.warps() >= W) {
+                        loss.add(sum, total);
+                        sum = 0;
+                    }
+#pragma unroll
+                    for (int j = 0; j + 1 < W; j++)
+                        y[j] = y[j + 1];
+                }
+            }
+            group.settle();
+            if (loss.writes() && planes.live())
+                planes.write();
+            queue.advance();
+        }
+        __syncthreads();
+        Totals *totals = (Totals *)desk;
+        totals[threadIdx.x] = total;
+        end(loss, loss.scratch(), totals);
+    }
+};
+
+#endif

@@ -1,0 +1,224 @@
+/* Forward KL of two arrays of logits, of packed rows of few classes, each in the registers of a lane. Those whose divergence
+ * is near 0 or whose logits are far from it are left to a second look, at which no lane waits for a row of another. */
+#ifndef GPULOSSI_PACKED_REG2_CUH
+#define GPULOSSI_PACKED_REG2_CUH
+
+#include "packed_base2.cuh"
+
+template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
+    typedef PairedRows<E, HeldPairs<E>> Base;
+    friend Base;
+    typedef typename Base::Loss Loss;
+    typedef typename Base::Params Params;
+    typedef typename Base::Totals Totals;
+    typedef typename Loss::Number N;
+    typedef typename Loss::Row Row;
+    typedef typename Loss::State State;
+    typedef typename E::Bits Bits;
+    typedef Words<E> Of;
+    using Base::p, Base::loss, Base::lane, Base::classes, Base::row_bytes, Base::twist, Base::ring, Base::slots;
+    using Base::slot, Base::freed, Base::writes, Base::sum;
+    enum { kElements = Of::kElements, kMost = GPULOSSI_PAIRS_HELD / kElements };
+    static_assert(GPULOSSI_PACKED_ROWS <= 256, "a row of a stretch is a byte");
+
+    N scale;        /* of all gradients */
+    uint32_t stash; /* where the slots of the block begin */
+
+    __device__ __forceinline__ explicit HeldPairs(const Params &p)
+        : Base(p), scale(0), stash(Shared::address(slots())) {
+        keep(stash);
+        if (writes) {
+            scale = (N)loss.grad_scale();
+            keep(scale); /* what has not been set is not read */
+        }
+    }
+
+    /* The rows of a stretch that are left. */
+    DEVICE uint8_t *rows_left() {
+        __shared__ uint8_t of_block[Base::kTeams][GPULOSSI_PACKED_ROWS];
+        return of_block[threadIdx.x / kLanes];
+    }
+
+    /* A row of an array in its slot. */
+    __device__ __forceinline__ Bits *row_of(int a, int row) const {
+        return (Bits *)(slots() + slot(freed) + a * ring + row * row_bytes);
+    }
+
+    /* The sum of the target's exponentials times the differences, where one is not finite: what has no mass adds nothing. */
+    __device__ __forceinline__ N weighed(int row, const Below<N> &below) const {
+        const Bits *x = row_of(0, row), *t = row_of(1, row);
+        N sum = N(0);
+#pragma unroll 1
+        for (int c = 0; c < classes; c++) {
+            N of_target = E::widen(t[c]), e = below.exp(of_target);
+            sum += e == 0 ? N(0) : e * (of_target - E::widen(x[c]));
+        }
+        return sum;
+    }
+
+    /* The rows of a slot that each lane has, in `least` words at least, and at most `most`, besides what is beside whole
+     * words. `even`: rows of whole vectors. Says which of them are left. */
+    template <bool even, int least, int most> __device__ __forceinline__ uint32_t rows_of(int count) {
+        enum { n = most * kElements, kPiece = even ? GPULOSSI_VECTOR_BYTES : 4, kWords = kPiece / 4 };
+        const N rate = loss.inverse_temperature;
+        const int words_of_row = classes / kElements;
+        const bool odd = !even && kElements > 1 && (classes & 1);
+        const uint32_t to_words = odd && (lane & 1) ? sizeof(Bits) : 0,
+                       to_lone = lane & 1 ? 0 : row_bytes - (uint32_t)sizeof(Bits);
+        uint32_t left = 0, this_row = 1, at = stash + (uint32_t)(slot(freed) + lane * row_bytes);
+#pragma unroll 1
+        for (int row = lane; row < count; row += kLanes, this_row <<= 1, at += kLanes * row_bytes) {
+            uint32_t x[2][most];
+            N e[2][n], lone[2], top[2], sums[2], apart[2] = {N(0), N(0)};
+            State state;
+            Row r;
+            auto place_of = [&](int i) { return even ? (at + 4 * i) ^ twist : at + to_words + 4 * i; };
+#pragma unroll
+            for (int a = 0; a < 2; a++) {
+                typename Of::Top tops[most];
+                lone[a] = odd ? E::widen(Shared::bits<Bits>(at + to_lone + a * ring)) : loss.absent(a);
+#pragma unroll
+                for (int i = 0; i < most; i += kWords) {
+#pragma unroll
+                    for (int k = 0; k < kWords; k++)
+                        x[a][i + k] = Of::absent();
+                    if (i < least || i < words_of_row)
+                        Shared::load<kWords>(place_of(i) + a * ring, x[a] + i);
+                }
+#pragma unroll
+                for (int i = 0; i < most; i++)
+                    tops[i] = Of::top(x[a][i]);
+                top[a] = larger(Of::number(LargestTop<Of, most>::of(tops)), lone[a]);
+            }
+            if (!Below<N>::near(rate * top[0]) || !Below<N>::near(rate * top[1])) {
+                left |= this_row;
+                continue;
+            }
+            Below<N> input(top[0], rate), target(top[1], rate);
+#pragma unroll
+            for (int i = 0; i < n; i++) {
+                N of_input = Of::get(x[0][i / kElements], i % kElements);
+                N of_target = Of::get(x[1][i / kElements], i % kElements);
+                e[0][i] = input.exp(of_input);
+                e[1][i] = target.exp(of_target);
+                if (i / kElements < least || i / kElements < words_of_row)
+                    apart[i % 2] = fma(e[1][i], of_target - of_input, apart[i % 2]);
+            }
+            sums[0] = in_halves<Sum>(e[0]);
+            sums[1] = in_halves<Sum>(e[1]);
+            if (odd) {
+                N difference = lone[1] - lone[0];
+                lone[0] = input.exp(lone[0]);
+                lone[1] = target.exp(lone[1]);
+                sums[0] += lone[0];
+                sums[1] += lone[1];
+                apart[0] = fma(lone[1], difference, apart[0]);
+            }
+            state.side[0].top = top[0];
+            state.side[1].top = top[1];
+            state.side[0].sum = sums[0] * input.factor;
+            state.side[1].sum = sums[1] * target.factor;
+            state.apart = in_halves<Sum>(apart);
+            if (!(fabs(state.apart) < Limits<N>::infinity()))
+                state.apart = weighed(row, target);
+            state.apart *= target.factor;
+            loss.template close_sums<Refined>(r, state);
+            if (!r.known) {
+                left |= this_row;
+                continue;
+            }
+            sum = fma((double)r.sum, p.factor, sum);
+            if (writes) {
+                const N weight = r.inverse * scale;
+                /* Adding 0 turns -0 into 0. */
+                auto gradient = [&](N q, N p) { return fma(fma(-r.ratio, p, q), weight, N(0)); };
+#pragma unroll
+                for (int i = 0; i < n; i++)
+                    e[0][i] = gradient(e[0][i], e[1][i]);
+#pragma unroll
+                for (int i = 0; i < most; i++)
+                    x[0][i] = Of::pack(e[0] + i * kElements);
+#pragma unroll
+                for (int i = 0; i < most; i += kWords)
+                    if (i < least || i < words_of_row)
+                        Shared::store<kWords>(place_of(i), x[0] + i);
+                if (odd)
+                    Shared::store(at + to_lone, E::narrow(gradient(lone[0], lone[1])));
+            }
+        }
+        return left;
+    }
+    __device__ __forceinline__ uint32_t rows_in_registers(int count) {
+        enum { m = 2 / kElements }; /* words of floats are twice as many */
+        const int words = classes / kElements;
+        if (p.rows.flags & GPULOSSI_EVEN)
+            return words == 4                     ? rows_of<true, 4, 4>(count)
+                   : words == 8 || kElements == 2 ? rows_of<true, 8, 8>(count)
+                                                  : rows_of<true, 12, 20>(count);
+        if (words <= 2 * m)
+            return rows_of<false, 0, 2 * m>(count);
+        if (words <= 5 * m)
+            return rows_of<false, 2 * m, 5 * m>(count);
+        if (words <= 8 * m)
+            return rows_of<false, 5 * m, 8 * m>(count);
+        return rows_of<false, 8 * m, kMost>(count);
+    }
+
+    /* A row that is left, from its slot. */
+    __device__ __forceinline__ void look_again(int row) {
+        Bits *x = row_of(0, row);
+        const Bits *t = row_of(1, row);
+        State state = loss.empty();
+        Row r;
+        N more = N(0), weight;
+        state.side[0] = softmax_of(x);
+        state.side[1] = softmax_of(t);
+        state.apart = Limits<N>::nan();
+        loss.template close_sums<Rounded<N>>(r, state);
+        weight = r.inverse * scale;
+#pragma unroll 1
+        for (int c = 0; c < classes; c++) {
+            N of_input[1] = {E::widen(x[c])}, of_target[1] = {E::widen(t[c])}, g[1];
+            more += loss.terms(r, of_input, of_target, g);
+            if (writes)
+                x[c] = E::narrow(fma(g[0], weight, N(0)));
+        }
+        sum = fma((double)more * loss.factor_of(r), p.factor, sum);
+    }
+    __device__ __forceinline__ Softmax<N> softmax_of(const Bits *x) const {
+        Softmax<N> side = Softmax<N>::empty();
+#pragma unroll 1
+        for (int c = 0; c < classes; c++)
+            side.top = larger(side.top, E::widen(x[c]));
+        N from = Softmax<N>::finite(side.top);
+        bool near = Below<N>::near(loss.inverse_temperature * from);
+#pragma unroll 1
+        for (int c = 0; c < classes; c++) {
+            N of_one[1] = {E::widen(x[c])}, e[1];
+            loss.exponentials(of_one, from, near, e);
+            side.sum += e[0];
+        }
+        if (near)
+            side.sum *= Below<N>(from, loss.inverse_temperature).factor;
+        return side;
+    }
+
+    __device__ __forceinline__ void rows_of_slot(int64_t, int count, Totals &) {
+        uint32_t left = rows_in_registers(count);
+        int lefts = 0;
+#pragma unroll 1
+        for (int row = lane; __any_sync(0xffffffffu, left != 0); row += kLanes, left >>= 1) {
+            uint32_t those = __ballot_sync(0xffffffffu, left & 1);
+            if (left & 1)
+                rows_left()[lefts + __popc(those & ((1u << lane) - 1))] = (uint8_t)row;
+            lefts += __popc(those);
+        }
+        __syncwarp();
+#pragma unroll 1
+        for (int i = lane; i < lefts; i += kLanes)
+            look_again(rows_left()[i]);
+    }
+    __device__ __forceinline__ void finish(Totals &) {}
+};
+
+#endif

@@ -1,0 +1,260 @@
+/* Forward KL of two arrays of logits, of short packed rows, each by a lane or a few.
+ *
+ * Lanes read rows of whole vectors by vectors, and all others by words of 4 bytes. */
+#ifndef GPULOSSI_PACKED_SMEM2_CUH
+#define GPULOSSI_PACKED_SMEM2_CUH
+
+#include "packed_base2.cuh"
+
+template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
+    typedef PairedRows<E, PackedPairs<E>> Base;
+    friend Base;
+    typedef typename Base::Loss Loss;
+    typedef typename Base::Params Params;
+    typedef typename Base::Totals Totals;
+    typedef typename Loss::Number N;
+    typedef typename Loss::Row Row;
+    typedef typename Loss::State State;
+    typedef typename E::Bits Bits;
+    typedef Words<E> Of;
+    template <int bytes> using Part = typename Base::template Part<bytes>;
+    using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::ring, Base::slot, Base::freed;
+    using Base::writes, Base::sum, Base::settle_sum;
+    enum { kNone = -1, kElements = Of::kElements };
+
+    /* What is left to do of a row that several lanes have: each keeps another one's. */
+    struct Late {
+        int64_t row;
+        double f;
+    } late;
+    int lates, further; /* further: what is wanted besides the gradient and the sum of losses */
+
+    __device__ __forceinline__ explicit PackedPairs(const Params &p)
+        : Base(p), lates(0), further(p.rows.loss_rows || loss.counts()) {
+        keep(further);
+        late.row = kNone;
+    }
+
+    /* The numbers of words. */
+    template <int n> DEVICE void widen(const uint32_t (&words)[n], N (&x)[n * kElements]) {
+#pragma unroll
+        for (int i = 0; i < n * kElements; i++)
+            x[i] = Of::get(words[i / kElements], i % kElements);
+    }
+    /* The lone element of a part, of either array. */
+    __device__ __forceinline__ N lone_of(const Bits *lone, int a) const {
+        return E::widen(*(const Bits *)((const char *)lone + a * ring));
+    }
+
+    template <int bytes> __device__ __forceinline__ void largest_of(const Part<bytes> &part, State &state) const {
+        typename Of::Top tops[2] = {Of::none(), Of::none()};
+        part.pieces.template each<false>([&](auto &x, auto &t) {
+            enum { n = sizeof x / 4 };
+            typename Of::Top of_x[n], of_t[n];
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                of_x[i] = Of::top(x[i]), of_t[i] = Of::top(t[i]);
+            tops[0] = Of::larger_of(tops[0], LargestTop<Of, n>::of(of_x));
+            tops[1] = Of::larger_of(tops[1], LargestTop<Of, n>::of(of_t));
+        });
+        N top[2] = {Of::number(tops[0]), Of::number(tops[1])};
+        if (part.lone)
+            top[0] = larger(top[0], lone_of(part.lone, 0)), top[1] = larger(top[1], lone_of(part.lone, 1));
+        UpTo<kLanes> lanes = {size};
+        if (size > 1)
+            lanes.template over_all<Maximum>(top);
+        state.side[0].top = top[0];
+        state.side[1].top = top[1];
+    }
+
+    /* Exponentials e of the target, and what they weigh: what has no mass adds nothing, whatever the difference is. */
+    DEVICE N weighed(N e, N t, N x) {
+        return e == 0 ? N(0) : e * (t - x);
+    }
+
+    template <int bytes> __device__ __forceinline__ void reduce(const Part<bytes> &part, State &state) const {
+        const N scale = loss.inverse_temperature;
+        N sums[3] = {N(0), N(0), N(0)}; /* of both sides, and of the target's exponentials times the differences */
+        largest_of(part, state);
+        N from_input = Softmax<N>::finite(state.side[0].top), from_target = Softmax<N>::finite(state.side[1].top);
+        if (Below<N>::near(scale * from_input) && Below<N>::near(scale * from_target)) {
+            Below<N> input(from_input, scale), target(from_target, scale);
+            part.pieces.template each<false>([&](auto &of_x, auto &of_t) {
+                enum { n = sizeof of_x / 4 * kElements };
+                N x[n], t[n], e[n], d[n];
+                widen(of_x, x);
+                widen(of_t, t);
+#pragma unroll
+                for (int i = 0; i < n; i++) {
+                    d[i] = t[i] - x[i];
+                    e[i] = input.exp(x[i]);
+                    t[i] = target.exp(t[i]);
+                }
+                sums[0] += in_halves<Sum>(e);
+                sums[1] += in_halves<Sum>(t);
+                N part[2] = {N(0), N(0)};
+#pragma unroll
+                for (int i = 0; i < n; i++)
+                    part[i % 2] = fma(t[i], d[i], part[i % 2]);
+                sums[2] += in_halves<Sum>(part);
+            });
+            if (!(fabs(sums[2]) < Limits<N>::infinity())) {
+                sums[2] = N(0);
+                part.pieces.template each_slowly<false>([&](auto &of_x, auto &of_t) {
+                    enum { n = sizeof of_x / 4 * kElements };
+                    N x[n], t[n];
+                    widen(of_x, x);
+                    widen(of_t, t);
+#pragma unroll
+                    for (int i = 0; i < n; i++)
+                        t[i] = weighed(target.exp(t[i]), t[i], x[i]);
+                    sums[2] += in_halves<Sum>(t);
+                });
+            }
+            if (part.lone) {
+                N x = lone_of(part.lone, 0), t = lone_of(part.lone, 1), e = target.exp(t);
+                sums[0] += input.exp(x);
+                sums[1] += e;
+                sums[2] += weighed(e, t, x);
+            }
+            sums[0] *= input.factor;
+            sums[1] *= target.factor;
+            sums[2] *= target.factor;
+        } else {
+            part.pieces.template each_slowly<false>([&](auto &of_x, auto &of_t) {
+                enum { n = sizeof of_x / 4 * kElements };
+                N x[n], t[n];
+                widen(of_x, x);
+                widen(of_t, t);
+#pragma unroll
+                for (int i = 0; i < n; i++) {
+                    x[i] = exp_below(scale * x[i], scale * from_input);
+                    t[i] = exp_below(scale * t[i], scale * from_target);
+                }
+                sums[0] += in_halves<Sum>(x);
+                sums[1] += in_halves<Sum>(t);
+            });
+            if (part.lone) {
+                sums[0] += exp_below(scale * lone_of(part.lone, 0), scale * from_input);
+                sums[1] += exp_below(scale * lone_of(part.lone, 1), scale * from_target);
+            }
+            sums[2] = Limits<N>::nan();
+        }
+        UpTo<kLanes> lanes = {size};
+        if (size > 1)
+            lanes.template over_all<Sum>(sums);
+        state.side[0].sum = sums[0];
+        state.side[1].sum = sums[1];
+        state.apart = sums[2];
+    }
+
+    /* The gradients of a row whose sum is known. */
+    template <int bytes> __device__ __forceinline__ void write(const Part<bytes> &part, const Row &r) const {
+        const N scale = r.inverse * r.scale;
+        part.pieces.template each<true>([&](auto &of_x, auto &of_t) {
+            enum { n = sizeof of_x / 4 * kElements };
+            N x[n], t[n], g[n];
+            widen(of_x, x);
+            widen(of_t, t);
+            loss.slopes(r, x, t, g);
+            pack(of_x, g, scale);
+        });
+        if (part.lone) {
+            N x[1] = {lone_of(part.lone, 0)}, t[1] = {lone_of(part.lone, 1)}, g[1];
+            loss.slopes(r, x, t, g);
+            *part.lone = E::narrow(fma(g[0], scale, N(0)));
+        }
+    }
+    /* Of another the terms, and where they are wanted the gradients. What is left out has 0, whatever it holds. */
+    template <bool gradients, int bytes>
+    __device__ __forceinline__ N terms(const Part<bytes> &part, const Row &r) const {
+        const N scale = r.inverse * r.scale;
+        bool none = gradients && r.scale == 0 && loss.out(r.row);
+        N sum = N(0);
+        part.pieces.template each_slowly<gradients>([&](auto &of_x, auto &of_t) {
+            enum { n = sizeof of_x / 4 * kElements };
+            N x[n], t[n], g[n];
+            widen(of_x, x);
+            widen(of_t, t);
+            sum += loss.terms(r, x, t, g);
+            if (!gradients)
+                return;
+            pack(of_x, g, scale);
+#pragma unroll
+            for (int i = 0; i < (int)sizeof of_x / 4; i++)
+                of_x[i] = none ? 0 : of_x[i];
+        });
+        if (part.lone) {
+            N x[1] = {lone_of(part.lone, 0)}, t[1] = {lone_of(part.lone, 1)}, g[1];
+            sum += loss.terms(r, x, t, g);
+            if (gradients)
+                *part.lone = E::narrow(none ? N(0) : fma(g[0], scale, N(0)));
+        }
+        return sum;
+    }
+    template <int n> DEVICE void pack(uint32_t (&words)[n], N (&g)[n * kElements], N scale) {
+#pragma unroll
+        for (int i = 0; i < n * kElements; i++) /* adding 0 turns -0 into 0 */
+            g[i] = fma(g[i], scale, N(0));
+#pragma unroll
+        for (int i = 0; i < n; i++)
+            words[i] = Of::pack(g + i * kElements);
+    }
+
+    /* What becomes of a row's divergence. */
+    __device__ __forceinline__ void add(int64_t row, double f, Totals &total) {
+        bool out = loss.out(row);
+        double of_row = out ? 0.0 : f * loss.weight(row);
+        if (further)
+            loss.put(row, of_row), loss.count(out, total);
+        sum += of_row;
+    }
+    /* All lanes finish a row that they keep. Which ones these are is up to chance, so that each counts by itself. */
+    __device__ __forceinline__ void finish(Totals &total) {
+        if (late.row != kNone) {
+            add(late.row, late.f, total);
+            settle_sum(total);
+        }
+        late.row = kNone;
+        lates = 0;
+    }
+
+    /* Row `row` of a stretch, by all lanes of a warp; `live`: whether this lane has one. */
+    template <int bytes> __device__ __forceinline__ void work(int64_t first, int row, bool live, Totals &total) {
+        Part<bytes> part(slot(freed), row, live, *this);
+        Row r;
+        State state;
+        r.row = first + row;
+        reduce(part, state);
+        loss.close(r, state);
+        N more = N(0);
+        if (!r.known)
+            more = writes ? terms<true>(part, r) : terms<false>(part, r);
+        else if (writes)
+            write(part, r);
+        if (size == 1) {
+            if (live)
+                add(r.row, (r.known ? 1.0 : (double)more) * loss.factor_of(r), total);
+            return;
+        }
+        UpTo<kLanes> lanes = {size};
+        if (__any_sync(0xffffffffu, !r.known))
+            more = lanes.template over<Sum>(more);
+        if (live && rank == lates)
+            late.row = r.row, late.f = (r.known ? 1.0 : (double)more) * loss.factor_of(r);
+        if (++lates == size)
+            finish(total);
+    }
+
+    __device__ __forceinline__ void rows_of_slot(int64_t first, int count, Totals &total) {
+#pragma unroll 1
+        for (int row = lane >> shift; row - (lane >> shift) < count; row += kLanes >> shift) {
+            if (p.rows.flags & GPULOSSI_EVEN)
+                work<16>(first, row, row < count, total);
+            else
+                work<4>(first, row, row < count, total);
+        }
+    }
+};
+
+#endif
