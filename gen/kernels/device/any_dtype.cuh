@@ -166,6 +166,117 @@ struct Typed {
     }
 };
 
+/* An array whose type is that of E, or another one that the format word names by a bit after `shift`, from element `at` on. */
+template <class E, int shift> struct FormatArray {
+    typedef typename E::Number N;
+    enum { W = Width<E>::value };
+    char *base;
+
+    __device__ __forceinline__ FormatArray(uint64_t array, int64_t at) : base((char *)array) {
+        base += at * element_bytes();
+    }
+    DEVICE bool is(uint32_t type) {
+        return has_format(type << shift);
+    }
+    DEVICE bool is_other() {
+        return is(GPULOSSI_FORMAT_F32 | GPULOSSI_FORMAT_F64 | GPULOSSI_FORMAT_F16 | GPULOSSI_FORMAT_BF16_ARRAY);
+    }
+    DEVICE int element_bytes() {
+        return is(GPULOSSI_FORMAT_F32)   ? 4
+               : is(GPULOSSI_FORMAT_F64) ? 8
+               : is_other()              ? 2
+                                         : (int)sizeof(typename E::Bits);
+    }
+    /* Whether W elements from c on can be accessed at once. */
+    __device__ __forceinline__ bool is_aligned(int64_t c) const {
+        uint32_t bytes = (uint32_t)(W * element_bytes());
+        bytes = bytes < GPULOSSI_VECTOR_BYTES ? bytes : GPULOSSI_VECTOR_BYTES;
+        return (((uint32_t)(uintptr_t)base + (uint32_t)c * (uint32_t)element_bytes()) & (bytes - 1)) == 0;
+    }
+    template <class S> __device__ __forceinline__ typename S::Bits *as(int64_t c) const {
+        return (typename S::Bits *)base + c;
+    }
+
+    template <class M> __device__ __forceinline__ M read(int64_t c) const {
+        if (is(GPULOSSI_FORMAT_F32))
+            return (M)f32::widen(*as<f32>(c));
+        if (is(GPULOSSI_FORMAT_F64))
+            return (M)f64::widen(*as<f64>(c));
+        if (is(GPULOSSI_FORMAT_F16))
+            return (M)f16::widen(*as<f16>(c));
+        if (is(GPULOSSI_FORMAT_BF16_ARRAY))
+            return (M)bf16::widen(*as<bf16>(c));
+        return (M)E::widen(*as<E>(c));
+    }
+    __device__ __forceinline__ void write(int64_t c, N y) const {
+        if (is(GPULOSSI_FORMAT_F32))
+            *as<f32>(c) = narrowed<f32>(y);
+        else if (is(GPULOSSI_FORMAT_F64))
+            *as<f64>(c) = narrowed<f64>(y);
+        else if (is(GPULOSSI_FORMAT_F16))
+            *as<f16>(c) = narrowed<f16>(y);
+        else if (is(GPULOSSI_FORMAT_BF16_ARRAY))
+            *as<bf16>(c) = narrowed<bf16>(y);
+        else
+            *as<E>(c) = E::narrow(y);
+    }
+    __device__ __forceinline__ void read_vector(int64_t c, N (&y)[W]) const {
+        if (is(GPULOSSI_FORMAT_F32))
+            return read_as<f32>(c, y);
+        if (is(GPULOSSI_FORMAT_F64))
+            return read_as<f64>(c, y);
+        if (is(GPULOSSI_FORMAT_F16))
+            return read_as<f16>(c, y);
+        if (is(GPULOSSI_FORMAT_BF16_ARRAY))
+            return read_as<bf16>(c, y);
+        load_vector<E, kRead_again>(as<E>(c)).unpack(y);
+    }
+    __device__ __forceinline__ void write_vector(int64_t c, const N (&y)[W]) const {
+        if (is(GPULOSSI_FORMAT_F32))
+            return write_as<f32>(c, y);
+        if (is(GPULOSSI_FORMAT_F64))
+            return write_as<f64>(c, y);
+        if (is(GPULOSSI_FORMAT_F16))
+            return write_as<f16>(c, y);
+        if (is(GPULOSSI_FORMAT_BF16_ARRAY))
+            return write_as<bf16>(c, y);
+        Vector<E> packed;
+        packed.fill(y);
+        store_vector<E>(as<E>(c), packed);
+    }
+
+  private:
+    template <class S> __device__ __forceinline__ void read_as(int64_t c, N (&y)[W]) const {
+        Few<S, W> few;
+        few.load(as<S>(c));
+        few.get(y);
+    }
+    template <class S> __device__ __forceinline__ void write_as(int64_t c, const N (&y)[W]) const {
+        Few<S, W> few;
+        few.put(y);
+        few.store(as<S>(c));
+    }
+};
+
+/* An array of results: float, or double for double logits. */
+template <class E> struct ResultArray {
+    typedef typename E::Number N;
+    typedef typename Out<E>::Type S;
+    enum { W = Width<E>::value };
+    const N *base;
+
+    __device__ __forceinline__ explicit ResultArray(const N *base) : base(base) {}
+    __device__ __forceinline__ bool is_aligned(int64_t c) const {
+        return (uintptr_t)(base + c) % GPULOSSI_VECTOR_BYTES == 0;
+    }
+    template <class M> __device__ __forceinline__ M read(int64_t c) const { return base[c]; }
+    __device__ __forceinline__ void read_vector(int64_t c, N (&y)[W]) const {
+        Few<S, W> few;
+        few.load(base + c);
+        few.get(y);
+    }
+};
+
 /* Moves n numbers down by one place and puts x last: a loop over this needs no number by its place, so it stays a loop
  * over registers. */
 template <class N, int n> DEVICE void shift_in(N (&numbers)[n], N x) {

@@ -6,7 +6,7 @@
 
 #include "mbarrier.cuh"
 
-/* The blocks of a cluster. All threads of all of them call what folds or waits. */
+/* The blocks of a cluster. All threads of all of them call what reduces or waits. */
 struct Cluster {
     uint32_t size, rank, number, count; /* of blocks, of this one; of this cluster, of clusters */
 
@@ -73,11 +73,11 @@ struct Cluster {
         asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
     }
 
-    /* Folds the states of all threads into one, the same in all of them, and hands out the leader's word; `empty` is the state
+    /* Reduces the states of all threads into one, the same in all of them, and hands out the leader's word; `empty` is the state
      * of nothing. No thread goes on before the leader's warp knows what it has read as `seen`. Blocks have `warps`, a power
      * of two, or may have fewer. */
     template <int warps = kWarps, bool fewer = false, class State>
-    __device__ __forceinline__ void fold(State &state, const State &empty, uint32_t &word, uint32_t seen, Kind kind,
+    __device__ __forceinline__ void reduce(State &state, const State &empty, uint32_t &word, uint32_t seen, Kind kind,
                                          uint32_t number) const {
         struct alignas(16) Message {
             State state;
@@ -87,7 +87,7 @@ struct Cluster {
         __shared__ Message of_block[2][GPULOSSI_CLUSTER];
         uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
         Arrival &arrived = arrival(kind, number);
-        state.fold(WholeWarp());
+        state.reduce(WholeWarp());
         if (lane == 0)
             of_warp[number % 2][warp] = state;
         if (number < 2 && threadIdx.x >= size && threadIdx.x < GPULOSSI_CLUSTER)
@@ -97,7 +97,7 @@ struct Cluster {
         __syncthreads();
         if (warp == 0) {
             state = of_warp[number % 2][lane % warps];
-            state.fold(Repeated<warps>(warps));
+            state.reduce(Repeated<warps>(warps));
             Message message;
             memset(&message, 0, sizeof message);
             message.state = state;
@@ -108,7 +108,7 @@ struct Cluster {
         arrived.wait(parity(number));
         state = of_block[number % 2][lane % GPULOSSI_CLUSTER].state;
         word = of_block[number % 2][0].word;
-        state.fold(Repeated<GPULOSSI_CLUSTER>(GPULOSSI_CLUSTER));
+        state.reduce(Repeated<GPULOSSI_CLUSTER>(GPULOSSI_CLUSTER));
     }
 };
 

@@ -53,20 +53,20 @@ template <class E> struct Slopes {
     __device__ __forceinline__ void add(int i, N of_top, N of_weight, bool safe) {
         top[i] = of_top;
         weight[i] = of_weight;
-        simple = simple && Below<N>::near(of_top) && of_weight == of_weight && safe;
+        simple = simple && ScaledExp<N>::in_fast_range(of_top) && of_weight == of_weight && safe;
     }
     __device__ __forceinline__ void settle() {
         if (simple)
 #pragma unroll
             for (int i = 0; i < W; i++)
-                weight[i] *= Below<N>(top[i]).factor;
+                weight[i] *= ScaledExp<N>(top[i]).factor;
     }
     /* The gradients in the place of logits: where that is simple, ... */
     __device__ __forceinline__ uint2 of(const uint2 &x) const {
         N g[W];
 #pragma unroll
         for (int i = 0; i < W; i++)
-            g[i] = Below<N>(top[i]).exp(Of::number(x, i)) * weight[i];
+            g[i] = ScaledExp<N>(top[i]).exp(Of::number(x, i)) * weight[i];
         return Of::packed(g);
     }
     /* ... and always; y: less than 0 where there is no target. */

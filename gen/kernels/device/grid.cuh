@@ -96,8 +96,8 @@ DEVICE int64_t take_number(uint64_t *number) {
     return x;
 }
 
-#if MODULE_TARGET >= 80
-/* Sums over the lanes of a warp in pieces, which leave room for 32 of their like in a word. */
+/* Sums over the lanes of a warp in pieces, which leave room for 32 of their like in a word; for compute capability 8.0 and
+ * newer. */
 enum { kPieceBits = 27, kPieces = 3 };
 DEVICE void sum_pieces(uint64_t x, uint32_t (&pieces)[kPieces]) {
 #pragma unroll
@@ -109,7 +109,6 @@ DEVICE void sum_pieces(uint64_t x, uint32_t (&pieces)[kPieces]) {
 DEVICE uint64_t together(const uint32_t (&pieces)[kPieces]) {
     return pieces[0] + ((uint64_t)pieces[1] << kPieceBits) + ((uint64_t)pieces[2] << (2 * kPieceBits));
 }
-#endif
 
 /* An exact sum. A thread holds a 128-bit integer in units of 2^-82, which takes every float from 2^-58 and every double
  * from 2^-29 to 2^20; what does not fit goes to the digits in memory at once. Digit i counts units of 2^(32 i - 1074),
@@ -177,16 +176,17 @@ struct Exact {
     }
 
     /* Over the lanes of a warp. */
-    __device__ __forceinline__ void fold_warp() {
-#if MODULE_TARGET >= 80
-        uint32_t of_low[kPieces], of_high[kPieces];
-        sum_pieces(low, of_low);
-        sum_pieces((uint64_t)high, of_high);
-        low = of_low[0];
-        high = (int64_t)together(of_high);
-        add_integer((uint64_t)of_low[1] << kPieceBits, 0);
-        add_integer((uint64_t)of_low[2] << (2 * kPieceBits), of_low[2] >> (64 - 2 * kPieceBits));
-#else
+    __device__ __forceinline__ void reduce_warp() {
+        if (is_sm_80()) {
+            uint32_t of_low[kPieces], of_high[kPieces];
+            sum_pieces(low, of_low);
+            sum_pieces((uint64_t)high, of_high);
+            low = of_low[0];
+            high = (int64_t)together(of_high);
+            add_integer((uint64_t)of_low[1] << kPieceBits, 0);
+            add_integer((uint64_t)of_low[2] << (2 * kPieceBits), of_low[2] >> (64 - 2 * kPieceBits));
+            return;
+        }
         /* Once a launch, so it stays a loop. */
 #pragma unroll 1
         for (int distance = kLanes / 2; distance > 0; distance /= 2) {
@@ -194,7 +194,6 @@ struct Exact {
             int64_t other_high = __shfl_xor_sync(0xffffffffu, (long long)high, distance);
             add_integer(other_low, other_high);
         }
-#endif
     }
 
     /* How many units of a digit it has, from that of its own unit on. */
@@ -288,15 +287,21 @@ struct Exact {
 
 /* What a thread has written is there for whoever sees what it writes after this, if they call it too before they read. */
 DEVICE void order() {
-#if MODULE_TARGET >= 80
-    asm volatile("fence.acq_rel.gpu;" ::: "memory"); /* sooner done than that of all orders */
-#else
-    __threadfence();
-#endif
+    if (is_sm_80())
+        asm volatile("fence.acq_rel.gpu;" ::: "memory"); /* sooner done than that of all orders */
+    else
+        __threadfence();
 }
 
-/* What a launch sums and counts over all rows: the first of the scratch's sums and counts. */
-template <int n_sums, int n_counts> struct Total {
+/* Of the sums and counts that a launch may have, all. */
+struct AllWanted {
+    DEVICE bool sum(int) { return true; }
+    DEVICE bool count(int) { return true; }
+};
+
+/* What a launch sums and counts over all rows: the first of the scratch's sums and counts, of which `Wanted` says whether
+ * there is anything to add up. */
+template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
     enum { kSums = n_sums, kCounts = n_counts };
     Exact sums[n_sums];
     int64_t counts[n_counts];
@@ -327,10 +332,12 @@ template <int n_sums, int n_counts> struct Total {
     __device__ __forceinline__ void add(const Total &other) {
 #pragma unroll
         for (int i = 0; i < n_sums; i++)
-            sums[i].add_integer(other.sums[i].low, other.sums[i].high);
+            if (Wanted::sum(i))
+                sums[i].add_integer(other.sums[i].low, other.sums[i].high);
 #pragma unroll
         for (int i = 0; i < n_counts; i++)
-            counts[i] += other.counts[i];
+            if (Wanted::count(i))
+                counts[i] += other.counts[i];
         far |= other.far;
     }
 
@@ -352,7 +359,7 @@ template <int n_sums, int n_counts> struct Total {
     __device__ __forceinline__ bool last(gpulossi_scratch *scratch, bool prepared, int64_t &word) {
         uint32_t lane = threadIdx.x % kLanes;
         __syncwarp();
-        fold_warp();
+        reduce_warp();
         if (far)
             order();
         word = lane == kFar ? far : 0;
@@ -394,21 +401,24 @@ template <int n_sums, int n_counts> struct Total {
     }
 
   private:
-    __device__ __forceinline__ void fold_warp() {
+    __device__ __forceinline__ void reduce_warp() {
 #pragma unroll
         for (int i = 0; i < n_sums; i++)
-            sums[i].fold_warp();
+            if (Wanted::sum(i))
+                sums[i].reduce_warp();
 #pragma unroll
         for (int i = 0; i < n_counts; i++) {
-#if MODULE_TARGET >= 80
-            uint32_t pieces[kPieces];
-            sum_pieces((uint64_t)counts[i], pieces);
-            counts[i] = (int64_t)together(pieces);
-#else
+            if (!Wanted::count(i))
+                continue;
+            if (is_sm_80()) {
+                uint32_t pieces[kPieces];
+                sum_pieces((uint64_t)counts[i], pieces);
+                counts[i] = (int64_t)together(pieces);
+            } else {
 #pragma unroll 1
-            for (int distance = kLanes / 2; distance > 0; distance /= 2)
-                counts[i] += __shfl_xor_sync(0xffffffffu, (long long)counts[i], distance);
-#endif
+                for (int distance = kLanes / 2; distance > 0; distance /= 2)
+                    counts[i] += __shfl_xor_sync(0xffffffffu, (long long)counts[i], distance);
+            }
         }
         far = __any_sync(0xffffffffu, far != 0);
     }

@@ -50,23 +50,23 @@ DEVICE double exp_below(double x, double top) {
 /* exp(x - top) of many x <= top, but for a factor next to 1 that all have in common. The power of 2 of x log2(e) less
  * the rounded top log2(e) takes one instruction less than that of the difference, and the factor makes good for the
  * rounding d, of which it is 1 - ln(2) d: to 2^-26 where the top is near. */
-template <class N> struct Below;
-template <> struct Below<float> {
+template <class N> struct ScaledExp;
+template <> struct ScaledExp<float> {
     float slope, offset, factor;
-    DEVICE bool near(float top) { return fabs(top) < 4096.0f; }
+    DEVICE bool in_fast_range(float top) { return fabs(top) < 4096.0f; }
     DEVICE float least() { return -4095.0f; } /* that is near */
     /* With a scale, exp(scale x - scale top). */
-    __device__ __forceinline__ explicit Below(float top, float scale = 1.0f)
+    __device__ __forceinline__ explicit ScaledExp(float top, float scale = 1.0f)
         : slope(scale * 1.442695041f), offset(top * slope) {
         factor = fmaf(fmaf(top, slope, -offset), -0.693147181f, 1.0f);
     }
     __device__ __forceinline__ float power(float x) const { return fmaf(x, slope, -offset); }
     __device__ __forceinline__ float exp(float x) const { return power_of_2(power(x)); }
 };
-template <> struct Below<double> {
+template <> struct ScaledExp<double> {
     double top, scale, factor;
-    DEVICE bool near(double) { return true; }
-    __device__ __forceinline__ explicit Below(double top, double scale = 1.0) : top(top), scale(scale), factor(1) {}
+    DEVICE bool in_fast_range(double) { return true; }
+    __device__ __forceinline__ explicit ScaledExp(double top, double scale = 1.0) : top(top), scale(scale), factor(1) {}
     __device__ __forceinline__ double exp(double x) const { return exp_below(scale * x, scale * top); }
 };
 

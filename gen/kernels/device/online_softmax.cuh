@@ -28,8 +28,8 @@ template <class N> struct Softmax {
     /* Numbers of which none is above the top. */
     template <int m> __device__ __forceinline__ void add(const N (&x)[m], N scale = N(1)) {
         N part[m], from = finite(top);
-        if (Below<N>::near(scale * from)) {
-            Below<N> below(from, scale);
+        if (ScaledExp<N>::in_fast_range(scale * from)) {
+            ScaledExp<N> below(from, scale);
 #pragma unroll
             for (int i = 0; i < m; i++)
                 part[i] = below.exp(x[i]);
@@ -48,9 +48,57 @@ template <class N> struct Softmax {
             }
         }
     }
-    template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes, N scale = N(1)) {
+    template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes, N scale = N(1)) {
         raise(lanes.template over<Maximum>(top), scale);
         sum = lanes.template over<Sum>(sum);
+    }
+};
+
+/* The same for losses that work on vectors of elements (Milakov and Gimelshein, 2018). */
+template <class N> struct OnlineSoftmax {
+    N max, sum;
+
+    DEVICE OnlineSoftmax empty() {
+        OnlineSoftmax s = {-Limits<N>::infinity(), N(0)};
+        return s;
+    }
+    /* A maximum that may be subtracted: that of nothing is 0. */
+    DEVICE N finite(N max) { return max == -Limits<N>::infinity() ? N(0) : max; }
+
+    __device__ __forceinline__ void raise(N higher) {
+        if (higher != max)
+            sum *= exp_below(max, higher);
+        max = higher;
+    }
+    /* Adds vectors, of which no element is above the maximum. */
+    template <class E, int K> __device__ __forceinline__ void add(Vector<E> (&x)[K]) {
+        enum { W = Width<E>::value };
+        const N from = finite(max);
+        if (ScaledExp<N>::in_fast_range(from)) {
+            const ScaledExp<N> scaled(from);
+            N of_vectors = N(0);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                N part[W];
+                x[k].unpack(part);
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    part[i] = scaled.exp(part[i]);
+                of_vectors += in_halves<Sum>(part);
+            }
+            sum = fma(of_vectors, scaled.factor, sum);
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < K; k++) { /* seldom, so its code is there once */
+                N part[W];
+                x[0].unpack(part);
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    part[i] = exp_below(part[i], from);
+                sum += in_halves<Sum>(part);
+                rotate(x);
+            }
+        }
     }
 };
 

@@ -58,6 +58,58 @@ template <class E, int K, int A> DEVICE typename E::Number largest(const Vector<
     return Largest<E, K, A, (MODULE_TARGET >= 80 && sizeof(typename E::Bits) == 2)>::of(x, a);
 }
 
+/* The largest element of vectors, where a NaN is none, each with these bits of its sign flipped. */
+template <class E, int K> struct LargestOf {
+    typedef typename E::Number N;
+    DEVICE N of(const Vector<E> (&x)[K], bool negated) {
+        enum { W = Width<E>::value };
+        N part[K];
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            N of_vector[W];
+            x[k].unpack(of_vector);
+            if (negated)
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    of_vector[i] = -of_vector[i];
+            part[k] = in_halves<Maximum>(of_vector);
+        }
+        return in_halves<Maximum>(part);
+    }
+};
+template <int K> struct LargestOf<any16, K> {
+    DEVICE float of(const Vector<any16> (&x)[K], bool negated) {
+        const uint32_t flip = negated ? 0x80008000u : 0;
+        float low, high;
+        if (!is_sm_80()) {
+            float part[K];
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                float of_vector[8];
+                Vector<any16> flipped = x[k];
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    flipped.word[i] ^= flip;
+                flipped.unpack(of_vector);
+                part[k] = in_halves<Maximum>(of_vector);
+            }
+            return in_halves<Maximum>(part);
+        }
+        uint32_t largest[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            largest[i] = x[0].word[i] ^ flip;
+#pragma unroll
+            for (int k = 1; k < K; k++)
+                largest[i] = any16::larger_of_pairs(largest[i], x[k].word[i] ^ flip);
+        }
+        any16::widen_pair(any16::larger_of_pairs(any16::larger_of_pairs(largest[0], largest[1]),
+                                                 any16::larger_of_pairs(largest[2], largest[3])),
+                          low, high);
+        return larger(low, high);
+    }
+};
+
 /* All lanes of a warp, and `width` neighbouring ones (a power of two): both give the value over them in all of them.
  * All lanes of the warp call. */
 struct WholeWarp {
@@ -123,8 +175,9 @@ template <int most> struct Repeated : SomeLanes {
 template <class Lanes, class N> DEVICE N largest_over(const Lanes &lanes, N x) {
     return lanes.template over<Maximum>(x);
 }
-#if MODULE_TARGET >= 80
-DEVICE float largest_over(const WholeWarp &, float x) {
+DEVICE float largest_over(const WholeWarp &lanes, float x) {
+    if (!is_sm_80())
+        return lanes.over<Maximum>(x);
     int32_t bits = __float_as_int(x), all;
     asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;"
                  : "=r"(all)
@@ -135,7 +188,6 @@ DEVICE float largest_over(const WholeWarp &, float x) {
 template <int most> DEVICE float largest_over(const Repeated<most> &, float x) {
     return largest_over(WholeWarp(), x);
 }
-#endif
 
 /* The threads that share a row: neighbouring lanes of a warp, or whole neighbouring warps of a block. */
 struct Group {
@@ -151,18 +203,18 @@ struct Group {
         count = (int)(blockDim.x >> shift);
     }
 
-    /* Folds the states of the group's threads into one, the same in all of them. A state folds itself over some lanes;
-     * between warps it goes through shared memory. Two buffers taken in turn, 0 and 1, need one barrier a fold: a warp writes a
+    /* Reduces the states of the group's threads into one, the same in all of them. A state reduces itself over some lanes;
+     * between warps it goes through shared memory. Two buffers taken in turn, 0 and 1, need one barrier a reduce: a warp writes a
      * buffer again only after a barrier that all its readers have passed. All threads of the group call, and what any
      * of them has read before may be overwritten by another afterwards. */
-    template <class State> __device__ __forceinline__ void fold(State &state, int turn) const {
+    template <class State> __device__ __forceinline__ void reduce(State &state, int turn) const {
         if (size < kLanes) {
             SomeLanes lanes = {size};
             __syncwarp();
-            state.fold(lanes);
+            state.reduce(lanes);
             return;
         }
-        state.fold(WholeWarp());
+        state.reduce(WholeWarp());
         if (size == kLanes) {
             __syncwarp();
         } else {
@@ -174,11 +226,11 @@ struct Group {
             wait();
             state = of_warp[turn][first + (lane & (warps - 1))];
             SomeLanes lanes = {(int)warps};
-            state.fold(lanes);
+            state.reduce(lanes);
         }
     }
 
-    /* The part of fold() that is about overwriting. */
+    /* The part of reduce() that is about overwriting. */
     __device__ __forceinline__ void settle() const {
         if (size <= kLanes)
             __syncwarp();

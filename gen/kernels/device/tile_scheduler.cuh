@@ -5,7 +5,7 @@
 #include "grid.cuh"
 
 /* Shares out tiles among teams, in rising order. A team knows its tile and up to two after it; the one after those comes
- * with the word of a fold. What is known at first is dealt out in turn, or, where that is asked for, so many sixteenths of
+ * with the word of a reduce. What is known at first is dealt out in turn, or, where that is asked for, so many sixteenths of
  * all: teams drift apart then, but nobody asks the counter meanwhile. Where tiles take long, dealing out less lets teams
  * end together. */
 struct Ahead {

@@ -2,10 +2,7 @@
 #ifndef GPULOSSI_VEC16_CUH
 #define GPULOSSI_VEC16_CUH
 
-#define GPULOSSI_SHARED
-#include "../../../gpuloss.h"
-
-#define DEVICE static __device__ __forceinline__
+#include "features.cuh"
 
 /* Makes a number one that can't be worked out again, so that it is kept in a register. */
 DEVICE void keep(int &x) {
@@ -107,6 +104,53 @@ struct bf16 {
 #endif
 };
 
+/* f16 or bf16, by the format word. Each conversion is one line of PTX for each type, and for each GPU that has its own. */
+struct any16 {
+    typedef uint16_t Bits;
+    typedef float Number;
+    enum { kKeepsNan = true };
+    DEVICE Number widen(Bits b) {
+        float x;
+        asm(IF_FORMAT(GPULOSSI_FORMAT_BF16) "{ .reg .b16 zero; mov.b16 zero, 0; mov.b32 %0, {zero, %1}; }\n\t" UNLESS_FORMAT(
+            GPULOSSI_FORMAT_BF16) "cvt.f32.f16 %0, %1;"
+            : "=f"(x)
+            : "h"(b));
+        return x;
+    }
+    DEVICE void widen_pair(uint32_t word, Number &low, Number &high) {
+        asm(IF_FORMAT(GPULOSSI_FORMAT_BF16) "{ shl.b32 %0, %2, 16; and.b32 %1, %2, 0xffff0000; }\n\t" UNLESS_FORMAT(
+            GPULOSSI_FORMAT_BF16) "{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
+            : "=&f"(low), "=f"(high)
+            : "r"(word));
+    }
+    DEVICE uint32_t pair(Number low, Number high, bool = false) {
+        uint32_t word;
+        asm(IF_FORMATS("+", GPULOSSI_FORMAT_BF16, "+", GPULOSSI_FORMAT_SM_80) "cvt.rn.bf16x2.f32 %0, %2, %1;\n\t"
+            IF_FORMATS("-", GPULOSSI_FORMAT_BF16, "+", GPULOSSI_FORMAT_SM_80) "cvt.rn.f16x2.f32 %0, %2, %1;\n\t"
+            IF_FORMATS("-", GPULOSSI_FORMAT_BF16, "-", GPULOSSI_FORMAT_SM_80)
+            "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }\n\t"
+            IF_FORMATS("+", GPULOSSI_FORMAT_BF16, "-", GPULOSSI_FORMAT_SM_80)
+            "{ .reg .b32 l, h, odd; .reg .pred nan; "
+            "mov.b32 l, %1; shr.u32 odd, l, 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 l, l, odd; "
+            "setp.nan.f32 nan, %1, %1; selp.b32 l, 0x7fff0000, l, nan; "
+            "mov.b32 h, %2; shr.u32 odd, h, 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 h, h, odd; "
+            "setp.nan.f32 nan, %2, %2; selp.b32 h, 0x7fff0000, h, nan; prmt.b32 %0, l, h, 0x7632; }"
+            : "=r"(word)
+            : "f"(low), "f"(high));
+        return word;
+    }
+    DEVICE Bits narrow(Number x, bool = false) { return (Bits)pair(x, x); }
+    /* On GPUs of compute capability 8.0 and newer. */
+    DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
+        uint32_t larger;
+        asm(IF_FORMAT(GPULOSSI_FORMAT_BF16) "max.bf16x2 %0, %1, %2;\n\t" UNLESS_FORMAT(
+            GPULOSSI_FORMAT_BF16) "max.f16x2 %0, %1, %2;"
+            : "=r"(larger)
+            : "r"(a), "r"(b));
+        return larger;
+    }
+};
+
 /* What losses are stored as: never rounded to 16 bits. */
 template <class E> struct Out { typedef f32 Type; };
 template <> struct Out<f64> { typedef f64 Type; };
@@ -122,6 +166,11 @@ template <class E> struct Vector {
     uint32_t word[4];
 
     __device__ __forceinline__ Number get(int i) const { return E::widen(bits(i, (Bits *)0)); }
+    template <int n> __device__ __forceinline__ void unpack(Number (&x)[n]) const {
+#pragma unroll
+        for (int i = 0; i < n; i++)
+            x[i] = get(i);
+    }
     /* The sign bits of all elements, in some order: not 0 when one is negative, or -0. */
     __device__ __forceinline__ uint32_t signs() const {
         uint32_t odd = word[1] | word[3], even = word[0] | word[2];
@@ -218,6 +267,22 @@ template <class E> struct Vector {
         return word[i] >> 16 | (i > 2 ? 0 : word[i + 1] << 16);
     }
 };
+
+template <> template <int n> __device__ __forceinline__ void Vector<any16>::unpack(float (&x)[n]) const {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        any16::widen_pair(word[i], x[2 * i], x[2 * i + 1]);
+}
+
+/* Moves each vector down by one place, the first one to the end: a loop over this needs no vector by its number, so that
+ * it stays a loop over registers. */
+template <class V, int K> DEVICE void rotate(V (&x)[K]) {
+    V first = x[0];
+#pragma unroll
+    for (int k = 0; k + 1 < K; k++)
+        x[k] = x[k + 1];
+    x[K - 1] = first;
+}
 
 /* Where each vector of a row lies. Vector v covers the elements [v * width - head, (v + 1) * width - head) of the row;
  * head is chosen so that whole vectors of the row's leading array are 16-byte aligned, or that its vector 0 begins on a

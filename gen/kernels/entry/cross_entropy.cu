@@ -9,6 +9,8 @@
 #include "../schedule/ce_basic.cuh"
 #include "../schedule/nchw_smem.cuh"
 #include "../schedule/nchw_reg.cuh"
+#include "../loss/cross_entropy.cuh"
+#include "../schedule/row_ring.cuh"
 #include "../schedule/row_pipeline.cuh"
 #include "../schedule/packed_cta.cuh"
 #include "../schedule/row_multi.cuh"
@@ -36,6 +38,11 @@ template <class E> struct short_rows : Blocks<E, 4, 4, 1> {
 template <class E> struct block_rows {
     enum { threads = GPULOSSI_ROW_THREADS, blocks = 2 };
     DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::run(p); }
+};
+
+template <class E> struct row_pipeline {
+    enum { threads = GPULOSSI_WIDE_BLOCK, blocks = 2 };
+    DEVICE void run(const gpulossi_cross_entropy &p) { RowPipeline<CrossEntropy<E>>::run(p); }
 };
 
 template <class E> struct packed {

@@ -11,7 +11,7 @@ template <class N, class Params> struct Masked {
     /* The sum of a row's terms. */
     struct Divergence {
         double f;
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) { f = lanes.template over<Sum>(f); }
+        template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) { f = lanes.template over<Sum>(f); }
     };
 
     const Params &p;

@@ -29,13 +29,13 @@ template <class E> struct Plain {
 
     /* What the gradients of a row have in common. */
     struct Slope {
-        Below<N> below;
+        ScaledExp<N> below;
         N whole_weight, weight;
         bool simple; /* whether the shorter formula will do */
 
         __device__ __forceinline__ explicit Slope(const Row &r)
             : below(r.top), whole_weight(r.inverse * r.scale), weight(whole_weight * below.factor) {
-            simple = Below<N>::near(r.top) && weight == weight && r.place >= 0;
+            simple = ScaledExp<N>::in_fast_range(r.top) && weight == weight && r.place >= 0;
         }
         __device__ __forceinline__ N of(N x, const Row &r) const {
             return r.place >= 0 ? exp_below(x, r.top) * whole_weight : N(0);
@@ -201,9 +201,9 @@ template <class E> struct Plain {
                                           const N *x_y) const {
         typename E::Bits *to = grad(r.row);
         char *vectors = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
-        Below<N> below(r.top);
+        ScaledExp<N> below(r.top);
         N whole_weight = r.inverse * r.scale, weight = whole_weight * below.factor;
-        bool simple = Below<N>::near(r.top) && weight == weight && cut.fits(to);
+        bool simple = ScaledExp<N>::in_fast_range(r.top) && weight == weight && cut.fits(to);
         int finite = (E::kKeepsNan || reduces()) && r.place >= 0;
         uint32_t left = 0;
         keep(finite);

@@ -76,7 +76,7 @@ template <class N> struct RowState {
         return best == kNone ? 0 : best < 0 ? best + kNan : best;
     }
 
-    template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
+    template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
         N all = lanes.template over<Maximum>(x.top);
         if (best >= 0 && x.top != all)
             best = kNone;

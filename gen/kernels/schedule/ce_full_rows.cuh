@@ -177,10 +177,10 @@ template <class E, bool kSoft> struct Options {
                                           const N *x_y) const {
         typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.of.row * p.rows.grad_stride;
         const typename OfRows::Gradient &g = gradient();
-        Below<N> below(g.top);
+        ScaledExp<N> below(g.top);
         N of_exp = (g.hard + g.rest) * g.inverse * below.factor, scale = g.scale * terms.of_block.scale;
         bool simple = p.rows.grad && p.grad_dtype == E::kDtype && cut.fits(to) && p.softcap == 0 &&
-                      (!kSoft || p.grad_probabilities == 0) && Below<N>::near(g.top) && of_exp == of_exp &&
+                      (!kSoft || p.grad_probabilities == 0) && ScaledExp<N>::in_fast_range(g.top) && of_exp == of_exp &&
                       (!terms.has_masses() || fit<false>(cut, r.of.row, at));
         uint32_t left = 0;
         if (g.y == OfRows::kZero)

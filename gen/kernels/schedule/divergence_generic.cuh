@@ -39,16 +39,16 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
     };
     struct Sides {
         Side input, target;
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
-            input.x.fold(lanes);
-            target.x.fold(lanes);
+        template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
+            input.x.reduce(lanes);
+            target.x.reduce(lanes);
             input.mass = lanes.template over<Sum>(input.mass);
             target.mass = lanes.template over<Sum>(target.mass);
         }
     };
     struct Sums {
         double f, of_lq, of_lp;
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
+        template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
             f = lanes.template over<Sum>(f);
             of_lq = lanes.template over<Sum>(of_lq);
             of_lp = lanes.template over<Sum>(of_lp);
@@ -299,7 +299,7 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
                     pairs.enter(sides.input, p.input_kind, x);
                     pairs.enter(sides.target, p.target_kind, t);
                 }
-                group.fold(sides, rows.queue.turn);
+                group.reduce(sides, rows.queue.turn);
             }
             Row r = {};
             if (live)
@@ -317,7 +317,7 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
                         pairs.work(desk, cut, r, v, step, terms, pass == 1 && gradients, sums);
                 if (!terms)
                     continue;
-                group.fold(sums, rows.queue.turn);
+                group.reduce(sums, rows.queue.turn);
                 if (p.divergence != GPULOSS_FORWARD_KL)
                     r.sum_of_input = (N)sums.of_lq;
                 if (p.divergence != GPULOSS_REVERSE_KL)

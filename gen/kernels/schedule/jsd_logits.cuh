@@ -34,7 +34,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     /* What of u / q is summed is that over `inverse`, and of f too, but where the pairs are probabilities. */
     struct Sums {
         double f, u;
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
+        template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
             f = lanes.template over<Sum>(f);
             u = lanes.template over<Sum>(u);
         }
@@ -139,7 +139,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     template <int k, int m>
     __device__ __forceinline__ void roughly(const Row &r, const Vector<E> (&x)[k][2], N (&q)[m], N (&t)[m],
                                             N (&q_to_m)[m], N (&t_to_m)[m]) const {
-        Below<N> input(r.input_top, this->inverse_temperature), target(r.target_top, this->inverse_temperature);
+        ScaledExp<N> input(r.input_top, this->inverse_temperature), target(r.target_top, this->inverse_temperature);
         N b = beta * r.ratio, c = N(1) - beta;
 #pragma unroll
         for (int i = 0; i < m; i++) {

@@ -44,7 +44,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
             }
             s.top = higher;
         }
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
+        template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
             N tops[2] = {largest_over(lanes, side[0].top), largest_over(lanes, side[1].top)};
 #pragma unroll
             for (int a = 0; a < 2; a++) {
@@ -133,13 +133,13 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         s.raise(a, larger(s.side[a].top, largest(x, a)));
         s.raise(1 - a, larger(s.side[1 - a].top, largest(x, 1 - a)));
         N from = Softmax<N>::finite(s.side[a].top), from_other = Softmax<N>::finite(s.side[1 - a].top);
-        if (!(Below<N>::near(inverse_temperature * from) && Below<N>::near(inverse_temperature * from_other))) {
+        if (!(ScaledExp<N>::in_fast_range(inverse_temperature * from) && ScaledExp<N>::in_fast_range(inverse_temperature * from_other))) {
             s.side[a].add(own, inverse_temperature);
             s.side[1 - a].add(other, inverse_temperature);
             s.apart = Limits<N>::nan();
             return;
         }
-        Below<N> below(from, inverse_temperature), below_other(from_other, inverse_temperature);
+        ScaledExp<N> below(from, inverse_temperature), below_other(from_other, inverse_temperature);
         N e[n], part[4] = {N(0), N(0), N(0), N(0)};
 #pragma unroll
         for (int i = 0; i < n; i++)
@@ -183,9 +183,9 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         for (int a = 0; a < 2; a++)
             s.raise(a, larger(s.side[a].top, tops[a]));
         N from_input = Softmax<N>::finite(s.side[0].top), from_target = Softmax<N>::finite(s.side[1].top);
-        if (!(Below<N>::near(inverse_temperature * from_input) && Below<N>::near(inverse_temperature * from_target)))
+        if (!(ScaledExp<N>::in_fast_range(inverse_temperature * from_input) && ScaledExp<N>::in_fast_range(inverse_temperature * from_target)))
             return false;
-        Below<N> input(from_input, inverse_temperature), target(from_target, inverse_temperature);
+        ScaledExp<N> input(from_input, inverse_temperature), target(from_target, inverse_temperature);
         N sums[2] = {N(0), N(0)}, apart[4] = {N(0), N(0), N(0), N(0)};
 #pragma unroll at_once
         for (int i = 0; i < Held::vectors; i++) {
@@ -239,7 +239,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
     }
     template <class Divides, class State> __device__ __forceinline__ void close_sums(Row &r, const State &s) const {
         Softmax<N> x = s.side[0], t = s.side[1];
-        r.near = Below<N>::near(inverse_temperature * x.top) && Below<N>::near(inverse_temperature * t.top);
+        r.near = ScaledExp<N>::in_fast_range(inverse_temperature * x.top) && ScaledExp<N>::in_fast_range(inverse_temperature * t.top);
         r.input_top = x.top;
         r.target_top = t.top;
         r.inverse = Divides::inverse(x.sum);
@@ -250,8 +250,8 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         r.sum = fma(mean, inverse_temperature, s.weighing == 0 ? r.apart : -r.apart);
         r.known = s.weighing >= 0 && r.near && r.sum * N(16) > N(2) + fabs(r.apart) && r.sum < Limits<N>::infinity();
         if (r.near) { /* both factors are next to 1 */
-            N of_input = Below<N>(x.top, inverse_temperature).factor;
-            N of_target = Below<N>(t.top, inverse_temperature).factor;
+            N of_input = ScaledExp<N>(x.top, inverse_temperature).factor;
+            N of_target = ScaledExp<N>(t.top, inverse_temperature).factor;
             r.inverse *= of_input;
             r.ratio *= fma(of_target - of_input, N(2) - of_input, N(1));
         }
@@ -259,7 +259,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
 
     template <int m> __device__ __forceinline__ void exponentials(const N (&x)[m], N top, bool near, N (&y)[m]) const {
         if (near) {
-            Below<N> below(top, inverse_temperature);
+            ScaledExp<N> below(top, inverse_temperature);
 #pragma unroll
             for (int i = 0; i < m; i++)
                 y[i] = below.exp(x[i]);
@@ -374,7 +374,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         if (kLossOnly || !r.known || !cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = gradient_at(cut, r, at);
-        Below<N> input(r.input_top, inverse_temperature), target(r.target_top, inverse_temperature);
+        ScaledExp<N> input(r.input_top, inverse_temperature), target(r.target_top, inverse_temperature);
         N scale = r.inverse * r.scale;
 #pragma unroll 2
         for (int i = 0; i < Held::vectors; i++) {
@@ -420,7 +420,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
                 OfRows::template load<K, kRead_again>(distil, cut, arrays, at, group.size, x);
                 distil.enter(r, state, cut, at, group.size, x);
             }
-            group.fold(state, rows.queue.turn);
+            group.reduce(state, rows.queue.turn);
             distil.close(r, state);
             /* From the end: what was read last is still in the cache. */
             if (cut.vectors > group.rank && distil.writes(r))
@@ -430,7 +430,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
                     bool whole = cut.whole(at) && cut.whole(at + (K - 1) * group.size);
                     distil.work(cut, r, at, group.size, x, whole, sum.f);
                 }
-            group.fold(sum, rows.queue.turn);
+            group.reduce(sum, rows.queue.turn);
             if (live && group.rank == 0)
                 distil.finish(row, (r.known ? 1.0 : sum.f) * distil.factor_of(r), totals[threadIdx.x]);
             rows.queue.advance();

@@ -23,7 +23,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
             State s = {0.0};
             return s;
         }
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
+        template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
             sum = lanes.template over<Sum>(sum);
         }
     };

@@ -30,7 +30,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
     struct Sums {
         double teacher, student, all;
         int bad;
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
+        template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
             teacher = lanes.template over<Sum>(teacher);
             student = lanes.template over<Sum>(student);
             all = lanes.template over<Sum>(all);
@@ -91,7 +91,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
                 part[i] = over_temperature(x[i / W][0].get(i % W));
             s.enter(part);
         }
-        group.fold(s, turn);
+        group.reduce(s, turn);
         return s;
     }
 
@@ -147,7 +147,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
     }
     struct Top {
         N top;
-        template <class Lanes> __device__ __forceinline__ void fold(Lanes lanes) {
+        template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
             top = lanes.template over<Maximum>(top);
         }
     };
@@ -191,11 +191,11 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         bool little = left < 0x1p-20 && rest > 0;
         if (__any_sync(0xffffffffu, little)) {
             Top t = top_of_others(group, cut, r);
-            group.fold(t, turn);
+            group.reduce(t, turn);
             group.settle();
             N from = Softmax<N>::finite(t.top);
             Divergence d = sum_of_others(group, cut, r, from);
-            group.fold(d, turn ^ 1);
+            group.reduce(d, turn ^ 1);
             group.settle();
             if (little) {
                 left = d.f * exp((double)from - (double)r.top) / s.all;
@@ -287,10 +287,10 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             Sums sums = sparse.sums(group, r);
             if (p.residual == GPULOSS_BUCKET)
                 sums.all = sparse.sum_of_all(group, cut, r);
-            group.fold(sums, rows.queue.turn);
+            group.reduce(sums, rows.queue.turn);
             double bucket = sparse.complete(group, cut, rows.queue.turn, r, sums);
             Divergence d = sparse.divergence(group, r);
-            group.fold(d, rows.queue.turn);
+            group.reduce(d, rows.queue.turn);
             if (p.rows.grad)
                 sparse.gradients(group, cut, r, &kept[0][threadIdx.x]);
             if (live && group.rank == 0) {

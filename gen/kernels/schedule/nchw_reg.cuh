@@ -104,7 +104,7 @@ template <class E> class PlanesHeld {
         bool near = true;
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            near = near && Below<N>::near(top[i]);
+            near = near && ScaledExp<N>::in_fast_range(top[i]);
             sum[i] = N(0);
         }
         if (near) {
@@ -117,13 +117,13 @@ template <class E> class PlanesHeld {
 #pragma unroll
                         for (int j = 0; j < kAtOnce; j++)
                             part[j] =
-                                k + j < kMost ? Below<N>(top[i]).exp(Of::number(x[min(k + j, kMost - 1)], i)) : N(0);
+                                k + j < kMost ? ScaledExp<N>(top[i]).exp(Of::number(x[min(k + j, kMost - 1)], i)) : N(0);
                         sum[i] += in_halves<Sum>(part);
                     }
                 }
 #pragma unroll
             for (int i = 0; i < W; i++)
-                sum[i] *= Below<N>(top[i]).factor;
+                sum[i] *= ScaledExp<N>(top[i]).factor;
         } else {
 #pragma unroll 1
             for (int k = 0; k < classes; k++) {

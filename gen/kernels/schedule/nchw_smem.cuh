@@ -130,7 +130,7 @@ template <class E> struct Planes {
             x[j] = slot(k + j);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            Below<N> below(top[i]);
+            ScaledExp<N> below(top[i]);
             N part[m];
 #pragma unroll
             for (int j = 0; j < m; j++)
@@ -154,7 +154,7 @@ template <class E> struct Planes {
             s[i] = Softmax<N>::empty();
             if (page > 0)
                 s[i] = state(warp(), i);
-            near = near && Below<N>::near(Of::number(tops, i));
+            near = near && ScaledExp<N>::in_fast_range(Of::number(tops, i));
         }
         if (near) {
             N top[W], sum[W];
@@ -177,7 +177,7 @@ template <class E> struct Planes {
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 s[i] = state(warp(), i);
-                s[i].sum = fma(sum[i], Below<N>(s[i].top).factor, s[i].sum);
+                s[i].sum = fma(sum[i], ScaledExp<N>(s[i].top).factor, s[i].sum);
             }
         } else {
 #pragma unroll 1

@@ -73,8 +73,8 @@ template <class E> struct Short {
 #pragma unroll 4
             for (c = 0; c < classes; c++)
                 state.top = larger(state.top, logits[c]);
-            if (Below<N>::near(state.top)) {
-                Below<N> below(state.top);
+            if (ScaledExp<N>::in_fast_range(state.top)) {
+                ScaledExp<N> below(state.top);
 #pragma unroll 1
                 for (c = 0; c + K <= classes; c += K) {
                     N part[K];
@@ -97,9 +97,9 @@ template <class E> struct Short {
         N of_row = loss.result(loss.unfinished(r, state, &x_y), total);
         if (!loss.writes())
             return of_row;
-        Below<N> below(r.top);
+        ScaledExp<N> below(r.top);
         N weight = r.place >= 0 ? r.inverse * r.scale : N(0);
-        if (Below<N>::near(r.top)) {
+        if (ScaledExp<N>::in_fast_range(r.top)) {
             weight *= below.factor;
 #pragma unroll 4
             for (int c = 0; c < classes; c++)

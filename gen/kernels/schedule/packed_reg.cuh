@@ -82,11 +82,11 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
             for (int i = 0; i < most; i++)
                 tops[i] = Of::top(x[i]);
             r.top = reduces ? larger(Of::number(LargestTop<Of, most>::of(tops)), of_lone) : given;
-            if (!Below<N>::near(r.top) || r.place < -1) {
+            if (!ScaledExp<N>::in_fast_range(r.top) || r.place < -1) {
                 left |= this_row;
                 continue;
             }
-            Below<N> below(r.top);
+            ScaledExp<N> below(r.top);
             of_lone = below.exp(of_lone);
 #pragma unroll
             for (int i = 0; i < n; i++)

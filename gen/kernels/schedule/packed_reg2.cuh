@@ -45,7 +45,7 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
     }
 
     /* The sum of the target's exponentials times the differences, where one is not finite: what has no mass adds nothing. */
-    __device__ __forceinline__ N weighed(int row, const Below<N> &below) const {
+    __device__ __forceinline__ N weighed(int row, const ScaledExp<N> &below) const {
         const Bits *x = row_of(0, row), *t = row_of(1, row);
         N sum = N(0);
 #pragma unroll 1
@@ -90,11 +90,11 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
                     tops[i] = Of::top(x[a][i]);
                 top[a] = larger(Of::number(LargestTop<Of, most>::of(tops)), lone[a]);
             }
-            if (!Below<N>::near(rate * top[0]) || !Below<N>::near(rate * top[1])) {
+            if (!ScaledExp<N>::in_fast_range(rate * top[0]) || !ScaledExp<N>::in_fast_range(rate * top[1])) {
                 left |= this_row;
                 continue;
             }
-            Below<N> input(top[0], rate), target(top[1], rate);
+            ScaledExp<N> input(top[0], rate), target(top[1], rate);
 #pragma unroll
             for (int i = 0; i < n; i++) {
                 N of_input = Of::get(x[0][i / kElements], i % kElements);
@@ -191,7 +191,7 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
         for (int c = 0; c < classes; c++)
             side.top = larger(side.top, E::widen(x[c]));
         N from = Softmax<N>::finite(side.top);
-        bool near = Below<N>::near(loss.inverse_temperature * from);
+        bool near = ScaledExp<N>::in_fast_range(loss.inverse_temperature * from);
 #pragma unroll 1
         for (int c = 0; c < classes; c++) {
             N of_one[1] = {E::widen(x[c])}, e[1];
@@ -199,7 +199,7 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
             side.sum += e[0];
         }
         if (near)
-            side.sum *= Below<N>(from, loss.inverse_temperature).factor;
+            side.sum *= ScaledExp<N>(from, loss.inverse_temperature).factor;
         return side;
     }
 

@@ -53,8 +53,8 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         if (size > 1)
             state.top = lanes.template over<Maximum>(state.top);
         N from = State::finite(state.top);
-        if (Below<N>::near(from)) {
-            Below<N> below(from);
+        if (ScaledExp<N>::in_fast_range(from)) {
+            ScaledExp<N> below(from);
             state.sum = below.exp(lone);
             part.pieces.template each<false>([&](auto &words) {
                 enum { n = sizeof words / 4 * kElements };
@@ -86,8 +86,8 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
 
     template <int bytes> __device__ __forceinline__ void write(const Part<bytes> &part, const Row &r) const {
         N weight = r.inverse * r.scale;
-        if (Below<N>::near(r.top) && r.place >= 0) {
-            Below<N> below(r.top);
+        if (ScaledExp<N>::in_fast_range(r.top) && r.place >= 0) {
+            ScaledExp<N> below(r.top);
             weight *= below.factor;
             part.pieces.template each<true>([&](auto &words) {
 #pragma unroll

@@ -77,8 +77,8 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
         N sums[3] = {N(0), N(0), N(0)}; /* of both sides, and of the target's exponentials times the differences */
         largest_of(part, state);
         N from_input = Softmax<N>::finite(state.side[0].top), from_target = Softmax<N>::finite(state.side[1].top);
-        if (Below<N>::near(scale * from_input) && Below<N>::near(scale * from_target)) {
-            Below<N> input(from_input, scale), target(from_target, scale);
+        if (ScaledExp<N>::in_fast_range(scale * from_input) && ScaledExp<N>::in_fast_range(scale * from_target)) {
+            ScaledExp<N> input(from_input, scale), target(from_target, scale);
             part.pieces.template each<false>([&](auto &of_x, auto &of_t) {
                 enum { n = sizeof of_x / 4 * kElements };
                 N x[n], t[n], e[n], d[n];

@@ -265,8 +265,8 @@ template <class E> class Kept {
             }
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                /* Below the thread's own, which need not wait for the warp's. */
-                Below<float> below(larger(highest[r], Below<float>::least()));
+                /* ScaledExp the thread's own, which need not wait for the warp's. */
+                ScaledExp<float> below(larger(highest[r], ScaledExp<float>::least()));
                 float of_vectors[K], drops[K];
 #pragma unroll
                 for (int k = 0; k < K; k++) {
@@ -280,7 +280,7 @@ template <class E> class Kept {
                     }
                     of_vectors[k] = in_halves<Sum>(power);
                 }
-                float higher = below.power(larger(top[r], Below<float>::least()));
+                float higher = below.power(larger(top[r], ScaledExp<float>::least()));
                 sums[r * kSums] = in_halves<Sum>(of_vectors) * power_of_2(-higher);
                 if (kMasses)
                     sums[r * kSums + 1] = fmaf(mass, higher, -in_halves<Sum>(drops));
@@ -298,7 +298,7 @@ template <class E> class Kept {
         __device__ __forceinline__ void write(uint32_t number, uint32_t place, const Known &it) const {
             Bits *to = (Bits *)of.p.rows.grad + of.row_of(number) * of.p.rows.grad_stride;
             char *first = (char *)to + (int64_t)in_row() * GPULOSSI_VECTOR_BYTES;
-            Below<float> below(0);
+            ScaledExp<float> below(0);
             below.offset = it.offset;
             Vector<E> x[K][1];
             take(place, x);
@@ -342,7 +342,7 @@ template <class E> class Kept {
             for (int k = 0; k < K && in_row() + k * kLanes < of.cut.vectors; k++)
                 of.loss.enter_one(r, s, of.cut, in_row() + k * kLanes,
                                   kWritten ? taken(place, k) : reread(number, in_row() + k * kLanes));
-            s.fold(WholeWarp());
+            s.reduce(WholeWarp());
             if (lane() == 0) {
                 shared.long_of_warp[at / kChunk] = s;
                 shared.long_reduced.arrive();
@@ -458,7 +458,7 @@ template <class E> class Kept {
                 shared.reduced[turn(loss.writes() ? number : number / kAtOnce * kAtOnce)].wait(parity_of_turn(number));
                 part = shared.of_warp[turn(number)][lane() % kWorkers];
                 part.drop *= 0.693147181f;
-                if (!(Below<float>::near(part.top) || part.top == -Limits<float>::infinity()))
+                if (!(ScaledExp<float>::in_fast_range(part.top) || part.top == -Limits<float>::infinity()))
                     part.sum = Limits<float>::nan();
                 float top = largest_over(WholeWarp(), part.top);
                 int best =
@@ -567,7 +567,7 @@ template <class E> class Kept {
             bool counts = __shfl_sync(0xffffffffu, (int)row.target, of_row) == kClass;
             Known it = {0, 0, 0, 0, -1, -1, 0, 0};
             if (of.loss.writes()) {
-                Below<float> below(part.top);
+                ScaledExp<float> below(part.top);
                 float smooth = terms.has_masses() ? terms.of_block.smooth : 0.0f, inverse = reciprocal(part.sum);
                 float hard = terms.of_block.keep * class_weight, rest = smooth * mass;
                 if (of.p.lse_square_scale != 0)
@@ -609,7 +609,7 @@ template <class E> class Kept {
                 shared.long_reduced.wait(parity);
                 if ((int)(lane() % kWorkers) < of.workers)
                     s = shared.long_of_warp[lane() % kWorkers];
-                s.fold(Repeated<kWorkers>(kWorkers));
+                s.reduce(Repeated<kWorkers>(kWorkers));
             }
             __syncwarp();
             of.cluster.send(shared.long_folded, shared.long_of_block[buffer], all);
@@ -617,7 +617,7 @@ template <class E> class Kept {
             s = State::empty();
             if (lane() % GPULOSSI_CLUSTER < of.cluster.size)
                 s = shared.long_of_block[buffer][lane() % GPULOSSI_CLUSTER].state;
-            s.fold(Repeated<GPULOSSI_CLUSTER>(GPULOSSI_CLUSTER));
+            s.reduce(Repeated<GPULOSSI_CLUSTER>(GPULOSSI_CLUSTER));
             __syncwarp();
             if (lane() == 0) {
                 shared.long_state = s;

@@ -1,6 +1,6 @@
 /* Cross-entropy without options over rows of a middling length, for GPUs that fetch ahead into their cache: a row a block,
  * in the registers of its threads, read once and written once. Many small blocks on a multiprocessor keep memory busy, as
- * some fold their row while others load.
+ * some reduce their row while others load.
  *
  * Where rows are only read, most are dealt out in turn beforehand, as asking a counter for each slows the others' reading
  * down; the last ones come from a counter, so that the blocks end together. Where rows are short, asking costs more than that
@@ -101,7 +101,7 @@ template <class E> class BlockRows {
         return it;
     }
 
-    __device__ __forceinline__ N sum_below(const Below<N> &below, const Vector<E> &x) const {
+    __device__ __forceinline__ N sum_below(const ScaledExp<N> &below, const Vector<E> &x) const {
         N part[W];
 #pragma unroll
         for (int i = 0; i < W; i++)
@@ -112,8 +112,8 @@ template <class E> class BlockRows {
     template <int K> __device__ __forceinline__ State reduce(Vector<E> (&x)[K][1]) const {
         State state = {WholeWarp().template over<Maximum>(largest(x, 0)), N(0)};
         N top = State::finite(state.top);
-        if (Below<N>::near(top)) {
-            Below<N> below(top);
+        if (ScaledExp<N>::in_fast_range(top)) {
+            ScaledExp<N> below(top);
             if (K == kLossVectors || vectors == K * (int)blockDim.x) {
 #pragma unroll
                 for (int k = 0; k < K; k++)
@@ -209,7 +209,7 @@ template <class E> class BlockRows {
         State state = State::empty();
         if (lane < blockDim.x / kLanes)
             state = of_warp(turn, lane);
-        state.fold(WholeWarp());
+        state.reduce(WholeWarp());
         return state;
     }
 

@@ -6,7 +6,7 @@
  *   kOnePass                  whether enter() also writes what belongs to an element, so that nothing is read again.
  *                             Then what the queue counts are stretches of one or more rows: first_row(stretch), and
  *                             classes_of(stretch) in all of them
- *   State                     of a row: empty() is that of no elements; fold(lanes) folds it over lanes
+ *   State                     of a row: empty() is that of no elements; reduce(lanes) reduces it over lanes
  *   Row                       what a row needs besides its elements
  *   array(a, row), absent(a)  start of a row of array a; a value that adds nothing to the state
  *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. A thread that does
@@ -209,7 +209,7 @@ template <class Loss> struct Schedule {
             typename Loss::State state = Loss::State::empty();
             if (loss.reduces()) {
                 loss.enter(r, state, cut, group.rank, group.size, x);
-                group.fold(state, rows.queue.turn);
+                group.reduce(state, rows.queue.turn);
             } else {
                 group.settle();
             }
@@ -265,7 +265,7 @@ template <class Loss> struct Schedule {
                 loss.enter(r, state, cut, at, group.size, x);
             }
             if (loss.reduces() && !loss.sums_apart())
-                group.fold(state, rows.queue.turn);
+                group.reduce(state, rows.queue.turn);
             if (live)
                 loss.close(r, state);
             if (live && (loss.sums_apart() || leads))

@@ -17,7 +17,7 @@ template <class E> struct Together {
     enum { R = GPULOSSI_TOGETHER, W = Width<E>::value, kNoBest = INT32_MAX };
 
     /* What a thread knows of a row. The top is that of its warp, so that it seldom rises; all else is of the thread alone.
-     * With s the slope of Below, and its offset: sum = sum 2^(s x - offset), drop = sum w (s x - offset). */
+     * With s the slope of ScaledExp, and its offset: sum = sum 2^(s x - offset), drop = sum w (s x - offset). */
     struct Part {
         float top, offset, sum, drop;
     };
@@ -31,7 +31,7 @@ template <class E> struct Together {
     template <bool kMasses>
     DEVICE void rise(Part &part, int r, const float (&x)[W], float highest, int first, float mass, bool finds_best) {
         float all = WholeWarp().over<Maximum>(larger(part.top, highest)),
-              offset = Below<float>::near(all) ? Below<float>(all).offset : Limits<float>::nan(),
+              offset = ScaledExp<float>::in_fast_range(all) ? ScaledExp<float>(all).offset : Limits<float>::nan(),
               change = part.offset - offset;
         part.sum *= exp_below(change * 0.693147181f, 0.0f);
         if (kMasses && mass != 0)
@@ -59,7 +59,7 @@ template <class E> struct Together {
             rise<kMasses>(part, r, x, highest, first, mass, finds_best);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            x[i] = fma(x[i], Below<float>(0).slope, -part.offset);
+            x[i] = fma(x[i], ScaledExp<float>(0).slope, -part.offset);
             power[i] = power_of_2(x[i]);
             if (kMasses)
                 drop = i == 0 ? w[i] * x[i] : fma(w[i], x[i], drop);
@@ -114,7 +114,7 @@ template <class E> struct Together {
         s.x.sum = part.sum;
         if (part.top == -Limits<float>::infinity())
             return s;
-        Below<float> below(part.top);
+        ScaledExp<float> below(part.top);
         s.x.top = part.top;
         s.x.sum *= below.factor;
         float smooth = loss.terms.of_block.smooth, rest = fmaf(part.top, below.slope, -below.offset);
@@ -196,7 +196,7 @@ template <class E> struct Together {
 #pragma unroll 1
                 for (;;) {
                     add_rest(loss, cut, r, from, s);
-                    group.fold(s, turn);
+                    group.reduce(s, turn);
                     turn ^= 1;
                     if (from == (int)threadIdx.x || (finite(s.x.top) && finite(s.x.sum) && finite(s.drop)))
                         break;

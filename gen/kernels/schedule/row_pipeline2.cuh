@@ -1,12 +1,12 @@
 /* The schedule for losses of two arrays that need the state of a whole row before anything else of it. A row stays in the
- * shared memory of a cluster of blocks: it is read once and written once. As for cross-entropy (see row_pipeline.cuh), each warp
+ * shared memory of a cluster of blocks: it is read once and written once. As for cross-entropy (see row_ring.cuh), each warp
  * has a ring of slots that it asks for its parts of the rows by itself; the ring has room for more than a row, so that
  * the next one is on its way while this one is reduced and folded. Where only losses are wanted, rows may also just go
  * through the ring. */
 #ifndef GPULOSSI_ROW_PIPELINE2_CUH
 #define GPULOSSI_ROW_PIPELINE2_CUH
 
-#include "row_pipeline.cuh"
+#include "row_ring.cuh"
 
 /* Sums of doubles over a cluster of blocks of so many warps, which only the leader's warp hears of. */
 template <int warps> class LateSum {
@@ -504,7 +504,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
             Row r = loss.begin(cut, row, true);
             typename Loss::State state = loss.empty();
             reduce(cut, r, state);
-            cluster.template fold<kWarps>(state, loss.empty(), word, 0, Cluster::kStates, seldom().done);
+            cluster.template reduce<kWarps>(state, loss.empty(), word, 0, Cluster::kStates, seldom().done);
             advance(word);
             loss.close(r, state);
             if constexpr (Loss::kSums) {
@@ -513,7 +513,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
                 while (loss.wants_sums(r)) {
                     typename Loss::Sums sums = {}, none = {};
                     add(cut, r, sums);
-                    cluster.template fold<kWarps>(sums, none, unused, 0, Cluster::kSums, seldom().summed);
+                    cluster.template reduce<kWarps>(sums, none, unused, 0, Cluster::kSums, seldom().summed);
                     count(seldom().summed);
                     loss.close(r, sums);
                 }

@@ -1,0 +1,60 @@
+/* Feature words: the options of a call as constants, which the loader writes into the PTX before the driver compiles it.
+ * nvcc sees a number that it can't know; the driver sees a constant, and the code that it excludes is gone. */
+#ifndef GPULOSSI_FEATURES_CUH
+#define GPULOSSI_FEATURES_CUH
+
+#define GPULOSSI_SHARED
+#include "../../../gpuloss.h"
+
+#define DEVICE static __device__ __forceinline__
+
+/* A template of one variant is built with these defined, to be compared with the specialised text. */
+#ifdef MODULE_CALL_WORD
+DEVICE uint32_t call_word() {
+    return MODULE_CALL_WORD;
+}
+DEVICE uint32_t format_word() {
+    return MODULE_FORMAT_WORD;
+}
+#else
+DEVICE uint32_t call_word() {
+    uint32_t word;
+    asm("mov.u32 %0, 0x5BEC0000;" : "=r"(word));
+    return word;
+}
+DEVICE uint32_t format_word() {
+    uint32_t word;
+    asm("mov.u32 %0, 0x5BEC0001;" : "=r"(word));
+    return word;
+}
+#endif
+
+/* Whether the call has any of these features: of GPULOSSI_CE_*. */
+DEVICE bool has(uint32_t features) {
+    return (call_word() & features) != 0;
+}
+/* The same of its types, layout and GPU: of GPULOSSI_FORMAT_*. */
+DEVICE bool has_format(uint32_t features) {
+    return (format_word() & features) != 0;
+}
+
+/* Whether the GPU is that or newer: a module's target says so, or the format word in texts for every GPU. */
+#if MODULE_TARGET > 0
+DEVICE bool is_sm_80() {
+    return MODULE_TARGET >= 80;
+}
+#else
+DEVICE bool is_sm_80() {
+    return has_format(GPULOSSI_FORMAT_SM_80);
+}
+#endif
+
+/* A line of inline assembly that is there only for a type or a GPU begins with one of these tags. */
+#define GPULOSSI_TEXT(x) #x
+#define GPULOSSI_TAG(sign, features) "/*?1" sign GPULOSSI_TEXT(features) "*/ "
+#define IF_FORMAT(features) GPULOSSI_TAG("+", features)
+#define UNLESS_FORMAT(features) GPULOSSI_TAG("-", features)
+#define IF_FORMATS(sign, features, other_sign, other_features)                                                         \
+    "/*?1" sign GPULOSSI_TEXT(features) " 1" other_sign GPULOSSI_TEXT(other_features) "*/ "
+
+#endif
