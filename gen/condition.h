@@ -39,8 +39,9 @@ text condition_text(const condition *c);
 
 typedef enum value_kind {
     UNKNOWN,
-    BITS,   /* of a feature word: ((word ^ flip) & mask) >> shift; a negative shift is one to the left */
-    CHOICES /* one of these numbers, each of which it may be only where its condition holds */
+    BITS,    /* of a feature word: ((word ^ flip) & mask) >> shift; a negative shift is one to the left */
+    CHOICES, /* one of these numbers, each of which it may be only where its condition holds */
+    FLAG     /* zero only where the first condition holds, another number only where the second one does */
 } value_kind;
 
 typedef struct value {

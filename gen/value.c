@@ -373,8 +373,8 @@ static value as_choices(const value *v, int is_predicate) {
     uint32_t bits[32];
     if (v->kind == CHOICES)
         return *v;
-    if (v->kind == UNKNOWN)
-        return is_predicate ? predicate_value(always, always) : *v;
+    if (v->kind != BITS)
+        return is_predicate ? predicate_value(always, always) : (value){0};
     int count = list_bits(v->mask, bits);
     if (1 << (count < 5 ? count : 5) > MOST_CHOICES)
         return (value){0};
@@ -408,6 +408,44 @@ static value compute_choices(const instruction *i, const value *sources) {
     return result;
 }
 
+/* ---- flags ---- */
+
+condition where(const value *predicate, int is) {
+    value v = as_choices(predicate, 1);
+    condition c = never;
+    for (int i = 0; i < v.count; i++)
+        if ((v.numbers[i] & 1) == (uint64_t)is)
+            c = either(&c, &v.when[i]);
+    return c;
+}
+
+static value is_zero(const value *v, type t) {
+    const instruction equals = {.operation = SETP, .comparison = EQ, .to = t, .from = t};
+    value sources[2] = {*v, number_value(0)};
+    if (v->kind == FLAG)
+        return predicate_value(v->when[0], v->when[1]);
+    return v->kind == BITS ? compare_bits(&equals, v, 0) : compute_choices(&equals, sources);
+}
+
+/* An `or`, for example of several words: only whether it is zero. */
+static value compute_or(const instruction *i, const value *a, const value *b) {
+    const value a_is_zero = is_zero(a, i->from), b_is_zero = is_zero(b, i->from);
+    const condition zeros[2] = {where(&a_is_zero, 1), where(&b_is_zero, 1)};
+    const condition others[2] = {where(&a_is_zero, 0), where(&b_is_zero, 0)};
+    return (value){.kind = FLAG, .when = {both(&zeros[0], &zeros[1]), either(&others[0], &others[1])}};
+}
+
+/* An operation on a flag, and a number where it has a second source. */
+static value compute_flag(const instruction *i, const value *a, uint64_t number) {
+    if (i->operation == MOV || (i->operation == CVT && i->to.width >= i->from.width))
+        return *a;
+    if (i->operation == SETP && number == 0 && i->comparison == EQ)
+        return predicate_value(a->when[0], a->when[1]);
+    if (i->operation == SETP && number == 0 && i->comparison == NE)
+        return predicate_value(a->when[1], a->when[0]);
+    return (value){0};
+}
+
 static int commutes(const instruction *i) {
     return i->operation == AND || i->operation == OR || i->operation == XOR ||
            (i->operation == SETP && (i->comparison == EQ || i->comparison == NE));
@@ -423,22 +461,16 @@ value compute(const char *opcode, const value *sources) {
     const value *a = &sources[0], *b = count > 1 ? &sources[1] : NULL;
     if (commutes(&i) && is_number(a, &number))
         a = &sources[1], b = &sources[0];
-    if (a->kind == BITS && i.operation == BFE && is_number(b, &number) && is_number(&sources[2], &length))
+    const int with_number = b == NULL || is_number(b, &number);
+    if (a->kind == BITS && with_number && i.operation == BFE && is_number(&sources[2], &length))
         result = masked(shifted(*a, 1, number & 255, i.from.width), ones((int)(length & 255)));
-    else if (a->kind == BITS && i.operation == SETP && is_number(b, &number))
-        result = compare_bits(&i, a, number);
-    else if (a->kind == BITS && (b == NULL || is_number(b, &number)))
-        result = compute_bits(&i, *a, number);
+    else if (a->kind == BITS && with_number)
+        result = i.operation == SETP ? compare_bits(&i, a, number) : compute_bits(&i, *a, number);
+    else if (a->kind == FLAG && with_number)
+        result = compute_flag(&i, a, number);
     else if (a->kind == BITS && b->kind == BITS)
         result = compute_two_bits(&i, *a, *b);
-    return result.kind != UNKNOWN ? result : compute_choices(&i, sources);
-}
-
-condition where(const value *predicate, int is) {
-    value v = as_choices(predicate, 1);
-    condition c = never;
-    for (int i = 0; i < v.count; i++)
-        if ((v.numbers[i] & 1) == (uint64_t)is)
-            c = either(&c, &v.when[i]);
-    return c;
+    if (result.kind == UNKNOWN)
+        result = compute_choices(&i, sources);
+    return result.kind == UNKNOWN && i.operation == OR ? compute_or(&i, a, b) : result;
 }
