@@ -89,7 +89,8 @@ plot:
 test-bench: $(BENCH_PROGRAMS) $(INTERPRETER_LIB)
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/bench/smoke.sh
 
-GEN := gen/gen.c gen/text.c gen/lower.c gen/gen.h gpuloss.h
+GEN := gen/gen.c gen/text.c gen/lower.c gen/mark.c gen/parse.c gen/value.c gen/condition.c gen/gen.h gen/parse.h \
+	gen/condition.h gpuloss.h
 $(BUILD)/gen/gen: $(GEN)
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L $(CFLAGS) -Wall -Wextra $(filter %.c,$(GEN)) -o $@ -llz4

@@ -92,7 +92,8 @@ static void make_module(const module *m, const char *scratch, text *block, text 
     text_free(&log);
     snprintf(path, sizeof path, "%s/raw.ptx", scratch);
     text raw = read_file(path);
-    text ptx = lower(raw.bytes, entry, m->target);
+    text lowered = lower(raw.bytes, entry, m->target), ptx = mark(lowered.bytes, entry);
+    text_free(&lowered);
     text_free(&raw);
     snprintf(path, sizeof path, "ptx/%s.ptx", name);
     write_file(path, ptx.bytes, ptx.length);

@@ -1,0 +1,64 @@
+/* Conditions on feature words, and values of registers: the domain of the analysis in mark.c. */
+#ifndef GPULOSSI_GEN_CONDITION_H
+#define GPULOSSI_GEN_CONDITION_H
+
+#define GPULOSSI_SHARED
+#include "../gpuloss.h"
+#include "gen.h"
+
+#include <stdint.h>
+
+enum {
+    MOST_MASKS = 8,   /* of `+` clauses of a word in one condition; weaker ones are forgotten */
+    MOST_CHOICES = 8, /* numbers that a register may have */
+    MOST_LISTED = 6,  /* bits of a feature word whose numbers are listed to compare them */
+    MOST_OPERANDS = 5 /* of an instruction that is computed */
+};
+
+/* A conjunction of clauses. A condition is in one form only, so that equal conditions have equal bytes: masks ascend,
+ * no mask has a bit of `off` or contains another mask of its word, and what follows the last one is zero. */
+typedef struct condition {
+    int never;                                          /* no words satisfy it */
+    uint32_t off[GPULOSSI_FEATURE_WORDS];               /* bits that are clear */
+    uint32_t count[GPULOSSI_FEATURE_WORDS];             /* of masks */
+    uint32_t masks[GPULOSSI_FEATURE_WORDS][MOST_MASKS]; /* each has a bit that is set */
+} condition;
+
+extern const condition always, never;
+
+/* Adds a clause: W+mask or W-mask. */
+void require_any(condition *c, int word, uint32_t mask);
+void require_none(condition *c, int word, uint32_t mask);
+condition both(const condition *a, const condition *b);
+/* The strongest condition of this form that holds where a or b does, but for forgotten masks. */
+condition either(const condition *a, const condition *b);
+int implies(const condition *a, const condition *b);
+int is_same(const condition *a, const condition *b);
+/* The clauses, a blank before each. */
+text condition_text(const condition *c);
+
+typedef enum value_kind {
+    UNKNOWN,
+    BITS,    /* of a feature word: ((word ^ flip) & mask) >> shift; a negative shift is one to the left */
+    CHOICES, /* one of these numbers, each of which it may be only where its condition holds */
+    FLAG     /* zero only where the first condition holds, another number only where the second one does */
+} value_kind;
+
+typedef struct value {
+    value_kind kind;
+    int word, shift;
+    uint32_t mask, flip;
+    int count;
+    uint64_t numbers[MOST_CHOICES];
+    condition when[MOST_CHOICES];
+} value;
+
+value number_value(uint64_t number);
+value word_value(int word);
+/* How many operands after the first an instruction has that compute() knows; 0: it doesn't know it. */
+int sources_of(const char *opcode);
+value compute(const char *opcode, const value *sources);
+/* Where a predicate may be true, or false. */
+condition where(const value *predicate, int is);
+
+#endif

@@ -1,0 +1,75 @@
+/* A lowered text taken to pieces: lines, statements, basic blocks, scopes and definitions of registers. */
+#ifndef GPULOSSI_GEN_PARSE_H
+#define GPULOSSI_GEN_PARSE_H
+
+#include "condition.h"
+
+/* A feature word in a text, but for its number; kernels write it into a mov. */
+#define FEATURE_WORD "0x5BEC000"
+
+typedef struct text_line {
+    const char *at; /* in the text */
+    size_t length;  /* without the newline */
+    int block;
+    int word; /* that it moves to a register, or -1 */
+    int jump; /* the branch, ret, exit or trap on it, or -1 */
+    int is_tagged;
+    condition when; /* the condition of its tag */
+} text_line;
+
+typedef struct statement {
+    const char *opcode, *guard; /* a predicate, or NULL */
+    int is_negated;
+    const char *operands[MOST_OPERANDS];
+    int count; /* of operands, also of those without room */
+    int line, scope;
+} statement;
+
+typedef struct basic_block {
+    const char *label; /* or NULL */
+    int scope, first_line;
+    int last;     /* the statement that ends it, or -1 where it falls through */
+    int declares; /* something that the whole kernel may name */
+    condition when;
+} basic_block;
+
+/* Scope 0 is the kernel. */
+typedef struct brace_scope {
+    int parent, first_line, last_line;
+} brace_scope;
+
+/* A name that another scope declares, or where is_prefix is set the prefix of some. */
+typedef struct local {
+    const char *name;
+    int scope, is_prefix;
+} local;
+
+typedef struct definition {
+    const char *name;
+    int statement;
+} definition;
+
+typedef struct parsed {
+    const char *entry;
+    char *copy;
+    text_line *lines;
+    statement *statements;
+    basic_block *blocks;
+    brace_scope *scopes;
+    local *locals;
+    definition *definitions; /* by name */
+    int line_count, statement_count, block_count, scope_count, local_count, definition_count;
+    int first, end; /* lines of the body, without its braces */
+} parsed;
+
+/* Ends the program where the text has something whose flow is not followed. */
+parsed *parse(const char *ptx, const char *entry);
+void parse_free(parsed *p);
+int parse_number(const char *name, uint64_t *number);
+int is_opcode(const statement *s, const char *name);
+/* The only definition of a register of the kernel, or -1. */
+int find_definition(const parsed *p, const char *name, int scope);
+/* The block that a branch jumps to. */
+int find_label(const parsed *p, const statement *branch);
+
+#endif
