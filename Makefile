@@ -89,7 +89,7 @@ plot:
 test-bench: $(BENCH_PROGRAMS) $(INTERPRETER_LIB)
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/bench/smoke.sh
 
-GEN := gen/gen.c gen/text.c gen/lower.c gen/mark.c gen/parse.c gen/value.c gen/condition.c gen/gen.h gen/parse.h \
+GEN := gen/gen.c gen/text.c gen/lower.c gen/mark.c gen/parse.c gen/shared.c gen/value.c gen/condition.c gen/gen.h gen/parse.h \
 	gen/condition.h gpuloss.h
 $(BUILD)/gen/gen: $(GEN)
 	@mkdir -p $(@D)

@@ -56,8 +56,11 @@ static void add_words(text *block, const module *m, const char *name, const char
         fail("bin2c wrote something unexpected for %s", name);
     /* What serves every loss, or every dtype, is left out with none. */
     int any_loss = strcmp(m->loss, "common") == 0, any_dtype = dtype[0] != 'F' && dtype[0] != 'B';
+    int any16 = strcmp(m->dtype, "any16") == 0;
     text_add(block, any_loss ? "#if 1" : "#if !defined(GPULOSS_NO_%s)", loss);
-    if (!any_dtype)
+    if (any16)
+        text_add(block, " && !(defined(GPULOSS_NO_F16) && defined(GPULOSS_NO_BF16))");
+    else if (!any_dtype)
         text_add(block, " && !defined(GPULOSS_NO_%s)", dtype);
     text_add(block, "\n");
     text_add_bytes(block, body, (size_t)(end - body));

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int is_name(char c) {
+static int is_symbol(char c) {
     return isalnum((unsigned char)c) || c == '_' || c == '$';
 }
 
@@ -55,7 +55,7 @@ static void add_name(text *out, names *n, const char *entry, const char *name, s
 static void add_line(text *out, names *n, const char *entry, const char *line, size_t length) {
     for (size_t i = 0; i < length;) {
         size_t end = i;
-        while (end < length && is_name(line[end]))
+        while (end < length && is_symbol(line[end]))
             end++;
         if (end > i) {
             add_name(out, n, entry, line + i, end - i);
@@ -71,7 +71,27 @@ static void add_line(text *out, names *n, const char *entry, const char *line, s
     text_add(out, "\n");
 }
 
+/* Launch bounds that only some variants have are lines of inline assembly with a tag, as nvcc takes one for a kernel. They
+ * belong before its body, in the place of nvcc's own. */
+static int is_tagged_bound(const char *line, size_t length) {
+    const char *end = length > 3 && memcmp(line, "/*?", 3) == 0 ? strstr(line, "*/ .") : NULL;
+    return end != NULL && end < line + length &&
+           (strncmp(end + 3, ".maxntid", 8) == 0 || strncmp(end + 3, ".minnctapersm", 13) == 0);
+}
+static int is_bound(const char *line) {
+    return strncmp(line, ".maxntid", 8) == 0 || strncmp(line, ".minnctapersm", 13) == 0;
+}
+static void add_tagged_bounds(text *out, names *n, const char *entry, const char *ptx) {
+    for (; *ptx; ptx += strcspn(ptx, "\n"), ptx += *ptx != 0) {
+        ptx += strspn(ptx, " \t");
+        if (is_tagged_bound(ptx, strcspn(ptx, "\n")))
+            add_line(out, n, entry, ptx, strcspn(ptx, "\n"));
+    }
+}
+
 text lower(const char *ptx, const char *entry, int target) {
+    const char *const begin = ptx;
+    int has_bounds = 0;
     char header[64];
     text out = {0};
     names n = {.count = 0};
@@ -94,7 +114,14 @@ text lower(const char *ptx, const char *entry, int target) {
             text_add(&out, ".target sm_%d\n", target);
         else if (strncmp(line, ".pragma \"used_bytes_mask", 24) == 0)
             ; /* a hint that PTX 6.0 does not know */
-        else if (length > 0) {
+        else if (is_bound(line)) {
+            const size_t before = out.length;
+            if (!has_bounds)
+                add_tagged_bounds(&out, &n, entry, begin);
+            has_bounds |= out.length != before;
+            if (!has_bounds)
+                add_line(&out, &n, entry, line, length);
+        } else if (length > 0 && !is_tagged_bound(line, length)) {
             if (target < 90 && strncmp(line, "griddepcontrol", 14) == 0)
                 text_add(&out, "//");
             add_line(&out, &n, entry, line, length);

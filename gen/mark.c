@@ -9,6 +9,7 @@
  * the edges of a branch add what its predicate says of the words. The converse need not be true: a block may stay in a
  * text that never reaches it. */
 #include "parse.h"
+#include "shared.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +140,7 @@ static void find_conditions(marking *m) {
             p->blocks[b].when = always;
     for (int s = 1; s < p->scope_count; s++)
         unite_scope(p, &p->scopes[s]);
+    find_shared(p);
 }
 
 /* ---- the marked text ---- */
@@ -159,7 +161,7 @@ static int number_of(marking *m, const condition *c) {
 static int number_of_line(marking *m, const text_line *l) {
     const basic_block *b = &m->p->blocks[l->block];
     const statement *s = l->jump < 0 ? NULL : &m->p->statements[l->jump];
-    condition when = l->is_tagged ? l->when : always;
+    condition when = l->is_tagged || l->has_need ? l->when : always;
     if (s != NULL && is_opcode(s, "bra")) {
         const condition *target = &m->p->blocks[find_label(m->p, s)].when;
         condition here = both(&b->when, &when);
@@ -169,8 +171,7 @@ static int number_of_line(marking *m, const text_line *l) {
     return number_of(m, &when);
 }
 
-static void add_line(marking *m, text *out, const text_line *l) {
-    int number = number_of_line(m, l);
+static void add_line(text *out, const text_line *l, int number) {
     const char *code = l->at;
     size_t length = l->length;
     if (l->is_tagged) {
@@ -197,7 +198,7 @@ static text marked_body(marking *m) {
             text_add(&out, "//!%d\n", number);
         current = number;
         if (i < m->p->end) {
-            add_line(m, &out, l);
+            add_line(&out, l, number_of_line(m, l));
         } else {
             text_add_bytes(&out, l->at, l->length);
             text_add_bytes(&out, "\n", 1);
@@ -206,11 +207,12 @@ static text marked_body(marking *m) {
     return out;
 }
 
-static void add_head(const marking *m, text *out) {
+static void add_head(marking *m, text *out) {
+    for (int i = 0; i < m->p->first; i++)
+        (void)number_of(m, m->p->lines[i].is_tagged ? &m->p->lines[i].when : &always);
     for (int i = 0; i < m->p->first; i++) {
         const text_line *l = &m->p->lines[i];
-        text_add_bytes(out, l->at, l->length);
-        text_add_bytes(out, "\n", 1);
+        add_line(out, l, l->is_tagged ? number_of(m, &l->when) : 0);
         if (l->length < 13 || memcmp(l->at, ".address_size", 13) != 0)
             continue;
         for (int n = 1; n <= m->condition_count; n++) {

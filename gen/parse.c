@@ -23,7 +23,7 @@ static void fail_at(const parsed *p, int line, const char *why) {
     fail("%s: line %d: %s: %.*s", p->entry, line + 1, why, (int)p->lines[line].length, p->lines[line].at);
 }
 
-static int is_name(char c) {
+int is_name(char c) {
     return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%' || c == '.';
 }
 
@@ -353,6 +353,9 @@ static void open_scope(reader *r) {
 }
 
 static void close_scope(reader *r) {
+    const int first = r->p->scopes[r->scope].first_line;
+    if ((r->p->lines[first].is_tagged || r->p->lines[r->line].is_tagged) && first != r->line)
+        fail_at(r->p, first, "a scope that is longer than its conditional line");
     r->p->scopes[r->scope].last_line = r->line;
     r->scope = r->p->scopes[r->scope].parent;
     r->at++;
@@ -368,8 +371,8 @@ static void read_next(reader *r) {
             fail_at(r->p, r->line, "a branch that does not have its line to itself");
         begin_block(r, r->last_line + 1);
     }
-    if (r->p->lines[r->line].is_tagged && (is_label || strchr("{}.", *r->at) != NULL))
-        fail_at(r->p, r->line, "a conditional line with more than instructions");
+    if (r->p->lines[r->line].is_tagged && is_label)
+        fail_at(r->p, r->line, "a conditional line with a label");
     if (*r->at == '{')
         open_scope(r);
     else if (*r->at == '}')

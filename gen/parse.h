@@ -14,7 +14,8 @@ typedef struct text_line {
     int word; /* that it moves to a register, or -1 */
     int jump; /* the branch, ret, exit or trap on it, or -1 */
     int is_tagged;
-    condition when; /* the condition of its tag */
+    int has_need;   /* it declares a shared variable or moves its address, for the lines that use that */
+    condition when; /* the condition of its tag, or of these lines */
 } text_line;
 
 typedef struct statement {
@@ -62,6 +63,8 @@ typedef struct parsed {
     int first, end; /* lines of the body, without its braces */
 } parsed;
 
+/* Whether a character may be in a name. */
+int is_name(char c);
 /* Ends the program where the text has something whose flow is not followed. */
 parsed *parse(const char *ptx, const char *entry);
 void parse_free(parsed *p);

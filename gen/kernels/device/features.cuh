@@ -57,4 +57,7 @@ DEVICE bool is_sm_80() {
 #define IF_FORMATS(sign, features, other_sign, other_features)                                                         \
     "/*?1" sign GPULOSSI_TEXT(features) " 1" other_sign GPULOSSI_TEXT(other_features) "*/ "
 
+/* A line with the launch bounds of some variants, which gen/ moves to where PTX has them. */
+#define BOUNDS(threads, blocks) ".maxntid " #threads ", 1, 1 .minnctapersm " #blocks
+
 #endif

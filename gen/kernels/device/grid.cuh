@@ -301,11 +301,11 @@ struct AllWanted {
 
 /* What a launch sums and counts over all rows: the first of the scratch's sums and counts, of which `Wanted` says whether
  * there is anything to add up. */
-template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
+template <int n_sums, int n_counts, class Wanted = AllWanted, class Count = int64_t> struct Total {
     enum { kSums = n_sums, kCounts = n_counts };
     Exact sums[n_sums];
-    int64_t counts[n_counts];
-    int64_t far; /* whether something went to memory at once, as a number, which leaves no bytes of a total undefined */
+    Count counts[n_counts];
+    Count far; /* whether something went to memory at once, as a number, which leaves no bytes of a total undefined */
 
     DEVICE Total zero() {
         Total t;
@@ -362,13 +362,13 @@ template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
         reduce_warp();
         if (far)
             order();
-        word = lane == kFar ? far : 0;
+        word = lane == kFar ? (int64_t)far : 0;
 #pragma unroll
         for (int i = 0; i < (int)kFirstCount; i++)
             word = lane == i ? sums[i / Exact::kOwnDigits].digit(i % Exact::kOwnDigits) : word;
 #pragma unroll
         for (int i = 0; i < n_counts; i++)
-            word = lane == kFirstCount + i ? counts[i] : word;
+            word = lane == kFirstCount + i ? (int64_t)counts[i] : word;
         bool counts_too = prepared && lane >= kFirstCount && lane < kFar;
         int64_t earlier = 0; /* what the kernel before has counted */
         if (counts_too)
@@ -413,11 +413,11 @@ template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
             if (is_sm_80()) {
                 uint32_t pieces[kPieces];
                 sum_pieces((uint64_t)counts[i], pieces);
-                counts[i] = (int64_t)together(pieces);
+                counts[i] = (Count)together(pieces);
             } else {
 #pragma unroll 1
                 for (int distance = kLanes / 2; distance > 0; distance /= 2)
-                    counts[i] += __shfl_xor_sync(0xffffffffu, (long long)counts[i], distance);
+                    counts[i] += (Count)__shfl_xor_sync(0xffffffffu, (long long)counts[i], distance);
             }
         }
         far = __any_sync(0xffffffffu, far != 0);

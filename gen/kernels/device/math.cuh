@@ -47,6 +47,14 @@ DEVICE double exp_below(double x, double top) {
     return exp(difference(x, top));
 }
 
+/* exp(d), for d <= 0. */
+DEVICE float exp_of_difference(float d) {
+    return power_of_2(d * 1.442695041f);
+}
+DEVICE double exp_of_difference(double d) {
+    return exp(d);
+}
+
 /* exp(x - top) of many x <= top, but for a factor next to 1 that all have in common. The power of 2 of x log2(e) less
  * the rounded top log2(e) takes one instruction less than that of the difference, and the factor makes good for the
  * rounding d, of which it is 1 - ln(2) d: to 2^-26 where the top is near. */

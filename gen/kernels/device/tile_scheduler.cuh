@@ -50,4 +50,41 @@ struct Ahead {
     }
 };
 
+/* The same for kernels that know `most` tiles at most. */
+template <int most> struct TileScheduler {
+    gpulossi_scratch *scratch;
+    uint32_t tiles, teams, dealt, tile[most];
+    int known; /* 2 to `most` */
+
+    __device__ __forceinline__ TileScheduler(uint64_t scratch, int64_t tiles, uint32_t team, uint32_t teams, int known)
+        : scratch((gpulossi_scratch *)scratch), tiles((uint32_t)tiles), teams(teams), dealt((uint32_t)known * teams),
+          known(known) {
+#pragma unroll
+        for (uint32_t i = 0; i < most; i++)
+            tile[i] = min(team + i * teams, this->tiles);
+    }
+    __device__ __forceinline__ bool more() const { return tile[0] < tiles; }
+    __device__ __forceinline__ uint32_t after(int n) const {
+        uint32_t t = tile[0];
+#pragma unroll
+        for (int i = 1; i < most; i++)
+            t = n == i ? tile[i] : t;
+        return t;
+    }
+    __device__ __forceinline__ uint32_t last() const { return after(known - 1); }
+
+    /* The leader asks for the tile after the last one that is known; it is waited for where it is used. */
+    __device__ __forceinline__ uint32_t fetch() const {
+        return last() >= tiles ? tiles - dealt : count_up(&scratch->taken, tiles - dealt + teams);
+    }
+    __device__ __forceinline__ void advance(uint32_t fetched) {
+        const uint32_t next = min(fetched + dealt, tiles);
+#pragma unroll
+        for (int i = 0; i + 1 < most; i++)
+            tile[i] = i + 1 == known ? next : tile[i + 1];
+        if (known == most)
+            tile[most - 1] = next;
+    }
+};
+
 #endif

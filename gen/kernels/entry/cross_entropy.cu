@@ -42,7 +42,11 @@ template <class E> struct block_rows {
 
 template <class E> struct row_pipeline {
     enum { threads = GPULOSSI_WIDE_BLOCK, blocks = 2 };
-    DEVICE void run(const gpulossi_cross_entropy &p) { RowPipeline<CrossEntropy<E>>::run(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        asm volatile(IF_FORMAT(GPULOSSI_FORMAT_CLUSTER) BOUNDS(416, 2) "\n\t" UNLESS_FORMAT(
+            GPULOSSI_FORMAT_CLUSTER) BOUNDS(256, 2));
+        RowPipeline<CrossEntropy<E>>::run(p);
+    }
 };
 
 template <class E> struct packed {

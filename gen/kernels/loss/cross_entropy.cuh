@@ -31,15 +31,13 @@ template <class E> struct CrossEntropy {
     /* Sums over the rows of a launch that a variant has. */
     struct Wanted {
         DEVICE bool sum(int i) {
-            return i == GPULOSSI_SUM_LOSS     ? has(GPULOSSI_CE_LOSS)
-                   : i == GPULOSSI_SUM_Z_LOSS ? has(GPULOSSI_CE_Z_OUTPUTS)
-                                              : has(GPULOSSI_CE_COUNTS) && has(GPULOSSI_CE_CLASS_WEIGHTS);
+            return i == GPULOSSI_SUM_LOSS ? has(GPULOSSI_CE_LOSS) : has(GPULOSSI_CE_Z_OUTPUTS);
         }
         DEVICE bool count(int i) {
             return i == GPULOSSI_COUNT_ROWS ? has(GPULOSSI_CE_COUNTS) : has(GPULOSSI_CE_ARGMAX);
         }
     };
-    typedef Total<GPULOSSI_SUMS, GPULOSSI_COUNTS, Wanted> Totals;
+    typedef Total<GPULOSSI_SUM_Z_LOSS + 1, GPULOSSI_COUNTS, Wanted, uint32_t> Totals;
 
     DEVICE bool has_soft() { return has(GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_SMOOTHING); }
     DEVICE bool has_index() { return !has(GPULOSSI_CE_PROBABILITIES); }
@@ -84,18 +82,24 @@ template <class E> struct CrossEntropy {
 
     /* ---- what belongs to a row ---- */
 
-    /* Fetched a row ahead. */
+    /* Fetched rows ahead; the weight of the target's class a row ahead, when its index is there. */
     struct RowInput {
         int64_t index;
-        N weight;
+        N weight, lse, class_weight;
     };
     __device__ __forceinline__ RowInput fetch(int64_t row) const {
-        RowInput in = {0, N(1)};
+        RowInput in = {0, N(1), N(0), N(1)};
         if (has_index())
             in.index = read_target(p, row);
         if (has(GPULOSSI_CE_ROW_WEIGHTS))
             in.weight = ((const N *)p.row_weights)[row];
+        if (has(GPULOSSI_CE_LSE_IN))
+            in.lse = ((const N *)p.lse_in)[row];
         return in;
+    }
+    __device__ __forceinline__ void fetch_target(RowInput &in) const {
+        if (has(GPULOSSI_CE_CLASS_WEIGHTS) && has_index() && kind_of(p, in.index) == kClass)
+            in.class_weight = class_weight(in.index);
     }
     __device__ __forceinline__ int64_t place_of(const RowInput &in) const {
         if (!has_index())
@@ -112,22 +116,20 @@ template <class E> struct CrossEntropy {
     }
     /* Whether its logits have to be read. */
     __device__ __forceinline__ bool is_read(int64_t place, const RowInput &in) const {
-        return counts(place, in) || finds_best() || p.lse != 0;
+        return counts(place, in) || finds_best() || (has(GPULOSSI_CE_ROW_OUTPUTS) && p.lse != 0);
     }
 
     struct Row {
         int64_t place;
         N hard, weight, lse; /* weight: 0 where the row does not count; lse: where one was given */
     };
-    __device__ __forceinline__ Row row_of(int64_t row, int64_t place, const RowInput &in) const {
-        Row r = {place, N(0), counts(place, in) ? in.weight : N(0), N(0)};
+    __device__ __forceinline__ Row row_of(int64_t place, const RowInput &in) const {
+        Row r = {place, N(0), counts(place, in) ? in.weight : N(0), in.lse};
         if (place >= 0 || place == kInOtherShard) {
             r.hard = has(GPULOSSI_CE_SMOOTHING) ? keep : N(1);
             if (has(GPULOSSI_CE_CLASS_WEIGHTS))
-                r.hard *= class_weight(in.index);
+                r.hard *= in.class_weight;
         }
-        if (has(GPULOSSI_CE_LSE_IN))
-            r.lse = ((const N *)p.lse_in)[row];
         return r;
     }
     __device__ __forceinline__ ResultArray<E> class_weights() const {
@@ -141,34 +143,63 @@ template <class E> struct CrossEntropy {
 
     /* ---- scale and softcap ---- */
 
-    /* tanh |a| and its derivative, from e = exp(-2 |a|): that is 4e / (1 + e)^2, which keeps its digits where tanh is next
-     * to 1. ScaledExp 1 a polynomial is nearer to tanh: within 1.5u of it. */
-    DEVICE void tanh_of(float a, float &tanh, float &slope) {
-        float size = fabs(a), e = power_of_2(size * -2.885390082f), r = quick_reciprocal(1.0f + e), z = a * a;
+    /* tanh a and its derivative, for |a| < 1: from a polynomial, within 1.5u. */
+    DEVICE float tanh_near_0(float a, float &slope) {
+        const float z = a * a;
         float series = fmaf(fmaf(fmaf(-4.237463e-04f, z, 2.51967646e-03f), z, -8.2293814e-03f), z, 2.16655992e-02f);
         series = fmaf(fmaf(fmaf(series, z, -5.3936094e-02f), z, 1.33331403e-01f), z, -3.33333313e-01f);
-        tanh = size < 1.0f ? fmaf(a * z, series, a) : copysignf(fmaf(-2.0f * e, r, 1.0f), a);
+        const float tanh = fmaf(a * z, series, a);
+        slope = fmaf(-tanh, tanh, 1.0f);
+        return tanh;
+    }
+    /* The same of any a, from e = exp(-2 |a|): the derivative is 4e / (1 + e)^2, which keeps its digits where tanh is next
+     * to 1. */
+    DEVICE float tanh_of(float a, float &slope) {
+        const float e = power_of_2(fabs(a) * -2.885390082f), r = quick_reciprocal(1.0f + e);
+        float slope_near_0;
+        const float near_0 = tanh_near_0(a, slope_near_0);
         slope = 4.0f * e * r * r;
+        return fabs(a) < 1.0f ? near_0 : copysignf(fmaf(-2.0f * e, r, 1.0f), a);
     }
-    DEVICE void tanh_of(double a, double &tanh, double &slope) {
-        double e = exp(-2.0 * fabs(a)), r = 1.0 / (1.0 + e);
-        tanh = ::tanh(a);
+    DEVICE double tanh_of(double a, double &slope) {
+        const double e = exp(-2.0 * fabs(a)), r = 1.0 / (1.0 + e);
         slope = 4.0 * e * r * r;
+        return tanh(a);
     }
-    /* The logit that the softmax sees, and its derivative. A class that is masked by -inf stays masked. */
+    DEVICE double tanh_near_0(double a, double &slope) { return tanh_of(a, slope); }
+    /* The logit that the softmax sees, and the softcap's derivative. A class that is masked by -inf stays masked. */
     __device__ __forceinline__ N transformed(N x, N &slope) const {
         slope = N(1);
-        if (has(GPULOSSI_CE_LOGIT_SCALE)) {
+        if (has(GPULOSSI_CE_LOGIT_SCALE))
             x *= scale;
-            slope = scale;
-        }
-        if (has(GPULOSSI_CE_SOFTCAP)) {
-            N of_tanh, tanh;
-            tanh_of(x * inverse_softcap, tanh, of_tanh);
-            x = x == padding() ? x : softcap * tanh;
-            slope *= of_tanh;
-        }
+        if (has(GPULOSSI_CE_SOFTCAP))
+            x = x == padding() ? x : softcap * tanh_of(x * inverse_softcap, slope);
         return x;
+    }
+    /* The same of a vector, which takes fewer instructions where none of its logits is as large as the softcap. A NaN stays
+     * one in either way. */
+    __device__ __forceinline__ void transform(N (&x)[W], N (&slope)[W]) const {
+        if (has(GPULOSSI_CE_LOGIT_SCALE))
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                x[i] *= scale;
+        if (!has(GPULOSSI_CE_SOFTCAP))
+            return;
+        N a[W], size[W];
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            a[i] = x[i] * inverse_softcap;
+            size[i] = fabs(a[i]);
+        }
+        if (in_halves<Maximum>(size) < N(1)) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                x[i] = softcap * tanh_near_0(a[i], slope[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                x[i] = x[i] == padding() ? x[i] : softcap * tanh_of(a[i], slope[i]);
+        }
     }
     __device__ __forceinline__ N transformed(N x) const {
         N slope;
@@ -225,47 +256,56 @@ template <class E> struct CrossEntropy {
         s.softmax.template add<E, K>(x);
     }
     /* Adds a vector with every option. A schedule's Side says which row it is of, and where in it: first(k) is the first
-     * class of vector k, is_inside(k, i) whether its element i is in the row; read(array, k, y) and write(array, k, y)
-     * access the same classes of another array, and read_of_classes() an array of all rows. */
+     * class of vector k, is_inside(i) whether its element i is in the row; read(array, k, y) and write(array, k, y) access
+     * the same classes of another array. */
     template <class Side>
     __device__ __forceinline__ void accumulate(State &s, const Vector<E> &x, const Side &side, int k) const {
         const N from = s.softmax.finite(s.softmax.max);
         N z[W], part[W];
         x.unpack(z);
+        transform(z, part);
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            z[i] = transformed(z[i]);
-            part[i] = exp_below(z[i], from);
-        }
+        for (int i = 0; i < W; i++)
+            part[i] = exp_of_difference(difference(z[i], from));
         s.softmax.sum += in_halves<Sum>(part);
-        if (finds_best())
+        if (finds_best() && (s.softmax.sum != s.softmax.sum || in_halves<Maximum>(z) == s.softmax.max))
             find_best(s, z, side.first(k));
         if (!has_soft())
             return;
-        N soft[W];
-        soft_of(side, k, soft);
+        N shape[W];
+        shape_of(side, k, shape);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            part[i] = soft[i] == 0 ? N(0) : soft[i] * (from - z[i]); /* no soft target, no part, whatever the logit */
-        s.drop += in_halves<Sum>(part);
-        s.soft += in_halves<Sum>(soft);
-    }
-    template <class Side> __device__ __forceinline__ void soft_of(const Side &side, int k, N (&soft)[W]) const {
-        if (has(GPULOSSI_CE_PROBABILITIES))
-            side.read(Targets(p.probabilities, side.row * p.probabilities_stride), k, soft);
+            part[i] = shape[i] * difference(from, z[i]);
+        N more = in_halves<Sum>(part);
+        if (!(fabs(more) < Limits<N>::infinity())) { /* no soft target, no part, whatever the logit */
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+            for (int i = 0; i < W; i++)
+                part[i] = shape[i] == 0 ? N(0) : part[i];
+            more = in_halves<Sum>(part);
+        }
+        s.drop += more;
+        s.soft += in_halves<Sum>(shape);
+    }
+    /* soft_c over the unit that all classes have in common: w_c, times 1 or (1-e) t_c + e/C. */
+    __device__ __forceinline__ N unit() const { return has(GPULOSSI_CE_PROBABILITIES) ? N(1) : smooth; }
+    template <class Side> __device__ __forceinline__ void shape_of(const Side &side, int k, N (&shape)[W]) const {
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            shape[i] = side.is_inside(i) ? N(1) : N(0);
+        if (has(GPULOSSI_CE_PROBABILITIES)) {
+            side.read(Targets(p.probabilities, side.row * p.probabilities_stride), k, shape);
             if (has(GPULOSSI_CE_SMOOTHING))
-                soft[i] = has(GPULOSSI_CE_PROBABILITIES) ? fma(keep, soft[i], smooth) : smooth;
-            if (has(GPULOSSI_CE_SMOOTHING) && !side.is_inside(k, i))
-                soft[i] = N(0);
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    shape[i] = side.is_inside(i) ? fma(keep, shape[i], smooth) : N(0);
         }
         if (has(GPULOSSI_CE_CLASS_WEIGHTS)) {
             N w[W];
-            side.read_of_classes(class_weights(), k, w);
+            side.read(class_weights(), k, w);
 #pragma unroll
             for (int i = 0; i < W; i++)
-                soft[i] *= w[i];
+                shape[i] = has(GPULOSSI_CE_PROBABILITIES) ? shape[i] * w[i] : w[i];
         }
     }
     __device__ __forceinline__ void find_best(State &s, const N (&z)[W], int64_t first) const {
@@ -283,16 +323,17 @@ template <class E> struct CrossEntropy {
 
     /* ---- second sweep: gradients ---- */
 
-    /* p = exp(z - shift) inverse; all that the gradients of a row have in common. */
+    /* What the gradients of a row have in common: g = exp(z - shift) weight - shape_c spread, times the softcap's slope. Of a
+     * basic row that is fast the exponential is scaled. */
     struct Gradient {
-        N shift, inverse, log_sum; /* log_sum = lse - shift */
+        N shift, inverse, log_sum; /* p = exp(z - shift) inverse, log_sum = lse - shift */
         N scale, hard, rest;
-        ScaledExp<N> exp; /* of a basic row: g = exp(x) weight */
-        N weight;
+        N weight, spread;
+        ScaledExp<N> exp;
         bool is_fast, is_zero;
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
-        Gradient g = {s.softmax.max, N(1), N(0), N(0), r.hard, N(0), ScaledExp<N>(N(0)), N(0), false, false};
+        Gradient g = {s.softmax.max, N(1), N(0), N(0), r.hard, N(0), N(0), N(0), ScaledExp<N>(N(0)), false, false};
         if (has(GPULOSSI_CE_LSE_IN)) {
             g.shift = r.lse;
         } else {
@@ -308,67 +349,68 @@ template <class E> struct CrossEntropy {
         g.scale = (N)factor;
         g.is_zero = r.place == kIgnored || r.place == kBad || (has(GPULOSSI_CE_ROW_WEIGHTS) && r.weight == 0);
         if (has_soft())
-            g.rest = reduces()                        ? s.soft
+            g.rest = reduces()                        ? unit() * s.soft
                      : has(GPULOSSI_CE_CLASS_WEIGHTS) ? smooth * (N)scratch()->class_weights
                                                       : (N)p.label_smoothing;
         if (has(GPULOSSI_CE_Z_LOSS))
             g.rest += N(2) * (N)p.lse_square_scale * (g.shift + g.log_sum);
         g.exp = ScaledExp<N>(g.shift);
-        if (is_basic()) {
-            g.weight = g.scale * g.inverse * g.exp.factor;
-            if (has(GPULOSSI_CE_CLASS_WEIGHTS | GPULOSSI_CE_Z_LOSS))
-                g.weight *= g.hard + g.rest;
-            g.is_fast = ScaledExp<N>::in_fast_range(g.shift) && g.weight == g.weight && !g.is_zero;
+        g.weight = g.scale * g.inverse;
+        if (!is_basic() || has(GPULOSSI_CE_CLASS_WEIGHTS | GPULOSSI_CE_Z_LOSS))
+            g.weight *= g.hard + g.rest;
+        g.spread = g.scale * unit();
+        if (has(GPULOSSI_CE_LOGIT_SCALE)) {
+            g.weight *= scale;
+            g.spread *= scale;
         }
+        if (is_basic())
+            g.is_fast = ScaledExp<N>::in_fast_range(g.shift) && g.weight == g.weight;
         return g;
     }
     /* Of the logits of a vector, as if none of them were the target's: with every option, ... */
     template <class Side>
     __device__ __forceinline__ void gradients(const Gradient &g, const Vector<E> &x, const Side &side, int k,
                                               N (&of_x)[W]) const {
-        N soft[W];
-        const N weight = g.inverse * (g.hard + g.rest);
+        N slope[W], shape[W];
         x.unpack(of_x);
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            soft[i] = N(0);
-        if (has_soft())
-            soft_of(side, k, soft);
+        transform(of_x, slope);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            N slope, z = transformed(of_x[i], slope);
-            of_x[i] = fma(exp_below(z, g.shift), weight, -soft[i]) * g.scale;
-            if (has_transform())
-                of_x[i] = of_x[i] == 0 ? of_x[i] : of_x[i] * slope;
-            of_x[i] += N(0); /* -0 becomes 0 */
+            shape[i] = N(0);
+            of_x[i] = exp_of_difference(difference(of_x[i], g.shift));
         }
-        if (g.is_zero)
+        if (has_soft())
+            shape_of(side, k, shape);
 #pragma unroll
-            for (int i = 0; i < W; i++)
-                of_x[i] = N(0);
+        for (int i = 0; i < W; i++) { /* the sums with 0 turn -0 into 0 */
+            of_x[i] = fma(of_x[i], g.weight, has_soft() ? fma(-shape[i], g.spread, N(0)) : N(0));
+            if (has(GPULOSSI_CE_SOFTCAP))
+                of_x[i] *= slope[i];
+        }
     }
     /* ... and of a basic row that is fast. */
     __device__ __forceinline__ void fast_gradients(const Gradient &g, const Vector<E> &x, N (&of_x)[W]) const {
+        const N weight = g.weight * g.exp.factor;
         x.unpack(of_x);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            of_x[i] = g.exp.exp(of_x[i]) * g.weight;
+            of_x[i] = g.exp.exp(of_x[i]) * weight;
     }
     /* The target's, of a logit as given. p is at most 1, whatever was rounded, so that this is at most 0 by itself. */
     __device__ __forceinline__ N target_gradient(const Gradient &g, const Row &r, N x) const {
-        N slope, z = transformed(x, slope), p = exp_below(z, g.shift) * g.inverse, soft = N(0);
+        N slope, p = exp_below(transformed(x, slope), g.shift) * g.inverse;
         p = p > N(1) ? N(1) : p;
-        if (has(GPULOSSI_CE_SMOOTHING)) {
-            soft = smooth;
-            if (has(GPULOSSI_CE_CLASS_WEIGHTS))
-                soft *= class_weight(this->p.class_offset + r.place);
-        }
         N of_z = g.hard * (p - N(1));
-        if (has_soft() || has(GPULOSSI_CE_Z_LOSS))
+        if (has_soft() || has(GPULOSSI_CE_Z_LOSS)) {
+            N soft = has_soft() ? smooth : N(0);
+            if (has(GPULOSSI_CE_SMOOTHING) && has(GPULOSSI_CE_CLASS_WEIGHTS))
+                soft *= class_weight(this->p.class_offset + r.place);
             of_z += p * g.rest - soft;
+        }
         of_z *= g.scale;
-        of_z = has_transform() && of_z != 0 ? of_z * slope : of_z;
-        return g.is_zero ? N(0) : of_z;
+        if (has(GPULOSSI_CE_LOGIT_SCALE))
+            of_z *= scale;
+        return has(GPULOSSI_CE_SOFTCAP) ? of_z * slope : of_z;
     }
     /* Of the target probabilities of a vector. */
     template <class Side>
@@ -380,12 +422,12 @@ template <class E> struct CrossEntropy {
         for (int i = 0; i < W; i++)
             w[i] = N(1);
         if (has(GPULOSSI_CE_CLASS_WEIGHTS))
-            side.read_of_classes(class_weights(), k, w);
+            side.read(class_weights(), k, w);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             N mass = has(GPULOSSI_CE_SMOOTHING) ? keep * w[i] : w[i];
             N of_class = g.scale * mass * (g.log_sum + (g.shift - transformed(of_t[i])));
-            of_t[i] = mass == 0 || g.is_zero ? N(0) : of_class;
+            of_t[i] = mass == 0 ? N(0) : of_class;
         }
     }
 
@@ -411,6 +453,14 @@ template <class E> struct CrossEntropy {
         fast_gradients(g, x, y);
         write_with_target(g, r, x, side, k, target, y);
     }
+    /* Of a row that has no gradient, or was not read. */
+    template <class Side> __device__ __forceinline__ void write_zeros(const Side &side, int k) const {
+        N zeros[W] = {};
+        if (has(GPULOSSI_CE_GRADIENT))
+            side.write(Gradients(p.rows.grad, side.row * p.rows.grad_stride), k, zeros);
+        if (has(GPULOSSI_CE_TARGET_GRADIENT))
+            side.write(Targets(p.grad_probabilities, side.row * p.grad_probabilities_stride), k, zeros);
+    }
     template <class Side>
     __device__ __forceinline__ void write_with_target(const Gradient &g, const Row &r, const Vector<E> &x,
                                                       const Side &side, int k, int target, N (&y)[W]) const {
@@ -425,64 +475,74 @@ template <class E> struct CrossEntropy {
 
     /* ---- the results of a row, by one thread ---- */
 
-    __device__ __forceinline__ void finish(int64_t row, const Row &r, const State &s, N x_y, Totals &total) const {
+    /* What a row adds to the totals of a launch. */
+    struct Result {
+        N loss, z_loss;
+        int counted, correct; /* rows */
+        bool is_bad;
+    };
+    __device__ __forceinline__ Result finish(int64_t row, const Row &r, const State &s, N x_y) const {
         const N shift = reduces() ? s.softmax.max : r.lse, z_y = transformed(x_y);
-        N log_sum = N(0), loss = N(0), z_loss = N(0);
+        Result of = {N(0), N(0), r.place != kIgnored, 0, r.place == kBad};
+        N log_sum = N(0);
         if (reduces())
             log_sum = has(GPULOSSI_CE_LSE_IN) ? r.lse - shift : natural_log(s.softmax.sum);
         const N lse = shift + log_sum;
-        if (r.place == kBad) {
-            loss = z_loss = Limits<N>::nan();
-            if (p.bad_targets)
-                total.count_bad(scratch(), 1);
+        if (of.is_bad) {
+            of.loss = of.z_loss = Limits<N>::nan();
         } else if (r.place != kIgnored && r.weight != 0) {
             if (has_index()) {
-                loss = log_sum + (shift - z_y);
-                loss = r.hard == 0 ? r.hard * log_sum : r.hard * (loss < 0 ? N(0) : loss); /* rounded below 0 */
+                N loss = log_sum + (shift - z_y);
+                of.loss = r.hard == 0 ? r.hard * log_sum : r.hard * (loss < 0 ? N(0) : loss); /* rounded below 0 */
             }
             if (has_soft())
-                loss += s.soft * log_sum + s.drop;
+                of.loss += unit() * (s.soft * log_sum + s.drop);
             if (has(GPULOSSI_CE_Z_LOSS))
-                z_loss = (N)p.lse_square_scale * lse * r.weight * lse; /* lse^2 may be too large, and the weight 0 */
+                of.z_loss = (N)p.lse_square_scale * lse * r.weight * lse; /* lse^2 may be too large, and the weight 0 */
             if (has(GPULOSSI_CE_ROW_WEIGHTS | GPULOSSI_CE_Z_LOSS))
-                loss = fma(r.weight, loss, z_loss);
+                of.loss = fma(r.weight, of.loss, of.z_loss);
         }
-        if (p.lse)
-            ((N *)p.lse)[row] = lse;
-        if (has(GPULOSSI_CE_ROW_OUTPUTS) && p.rows.loss_rows)
-            ((N *)p.rows.loss_rows)[row] = loss;
+        if (has(GPULOSSI_CE_ROW_OUTPUTS)) {
+            if (p.lse)
+                ((N *)p.lse)[row] = lse;
+            if (p.rows.loss_rows)
+                ((N *)p.rows.loss_rows)[row] = of.loss;
+        }
         if (has(GPULOSSI_CE_Z_OUTPUTS) && p.z_loss_rows)
-            ((N *)p.z_loss_rows)[row] = z_loss;
-        if (has(GPULOSSI_CE_COUNTS))
-            total.counts[GPULOSSI_COUNT_ROWS] += r.place != kIgnored;
-#pragma unroll 1
-        for (int i = 0; i < Totals::kSums; i++) /* the long code of a sum is there once */
-            if (Wanted::sum(i))
-                total.add(i,
-                          i == GPULOSSI_SUM_LOSS     ? (double)loss
-                          : i == GPULOSSI_SUM_Z_LOSS ? (double)z_loss
-                          : r.place >= 0             ? (double)class_weight(r.place)
-                                                     : 0.0,
-                          scratch());
+            ((N *)p.z_loss_rows)[row] = of.z_loss;
         if (finds_best())
-            finish_best(row, r, s, z_y, total);
+            of.correct = finish_best(row, r, s, z_y);
+        return of;
     }
-    __device__ __forceinline__ void finish_best(int64_t row, const Row &r, const State &s, N z_y,
-                                                Totals &total) const {
+    /* Writes what belongs to the best class of a row; returns whether that is the target. */
+    __device__ __forceinline__ int finish_best(int64_t row, const Row &r, const State &s, N z_y) const {
         const int64_t best = s.argmax() + p.class_offset;
         if (has(GPULOSSI_CE_SHARD)) {
-            gpuloss_shard_row shard = {(double)s.softmax.max, (double)s.softmax.sum, r.place >= 0 ? (double)z_y : 0.0,
-                                       (double)s.soft,        -(double)s.drop,       (double)best};
+            gpuloss_shard_row shard = {(double)s.softmax.max,
+                                       (double)s.softmax.sum,
+                                       r.place >= 0 ? (double)z_y : 0.0,
+                                       has_soft() ? (double)(unit() * s.soft) : 0.0,
+                                       has_soft() ? -(double)(unit() * s.drop) : 0.0,
+                                       (double)best};
             if (s.best < 0)
                 shard.max = CUDART_NAN;
-            if (!has_soft())
-                shard.smooth_mass = shard.smooth_sum = 0;
             ((gpuloss_shard_row *)p.shard_rows)[row] = shard;
         }
         if (p.argmax)
             ((int64_t *)p.argmax)[row] = best;
-        if (p.correct && r.place != kIgnored && r.place != kBad)
-            total.counts[GPULOSSI_COUNT_CORRECT] += best == r.place + p.class_offset;
+        return r.place >= 0 && best == r.place + p.class_offset;
+    }
+    __device__ __forceinline__ void add(const Result &of, Totals &total) const {
+        if (of.is_bad && p.bad_targets)
+            total.count_bad(scratch(), 1);
+        if (has(GPULOSSI_CE_COUNTS))
+            total.counts[GPULOSSI_COUNT_ROWS] += of.counted;
+        if (has(GPULOSSI_CE_ARGMAX))
+            total.counts[GPULOSSI_COUNT_CORRECT] += of.correct;
+#pragma unroll 1
+        for (int i = 0; i < Totals::kSums; i++) /* the long code of a sum is there once */
+            if (Wanted::sum(i))
+                total.add(i, i == GPULOSSI_SUM_LOSS ? (double)of.loss : (double)of.z_loss, scratch());
     }
 
     /* ---- the results of a launch ---- */
@@ -500,9 +560,7 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         double divisor = divisor_of<N>(p.rows);
         if (has_index() && (p.rows.flags & GPULOSSI_DATA_DIVISOR))
-            divisor = !has(GPULOSSI_CE_CLASS_WEIGHTS) ? (double)counts[GPULOSSI_COUNT_ROWS]
-                      : prepared()                    ? scratch()->target_weights
-                                                      : sums[GPULOSSI_SUM_WEIGHTS];
+            divisor = has(GPULOSSI_CE_CLASS_WEIGHTS) ? scratch()->target_weights : (double)counts[GPULOSSI_COUNT_ROWS];
         if (p.rows.loss)
             *(N *)p.rows.loss = (N)(sums[GPULOSSI_SUM_LOSS] / divisor);
         if (p.z_loss)

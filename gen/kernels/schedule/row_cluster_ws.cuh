@@ -265,7 +265,7 @@ template <class E> class Kept {
             }
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                /* ScaledExp the thread's own, which need not wait for the warp's. */
+                /* Below the thread's own, which need not wait for the warp's. */
                 ScaledExp<float> below(larger(highest[r], ScaledExp<float>::least()));
                 float of_vectors[K], drops[K];
 #pragma unroll

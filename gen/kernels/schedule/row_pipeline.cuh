@@ -23,21 +23,23 @@ template <class Loss> class RowPipeline {
     typedef typename Loss::Totals Totals;
     enum {
         W = Width<E>::value,
-        kMaxStages = GPULOSSI_PIPELINE_STAGES,
-        kAtOnce = 4 /* vectors of a thread in registers */
+        kClusterVectors = GPULOSSI_VECTORS_STREAMED, /* of a thread in a stage, where a cluster shares a row, ... */
+        kBlockVectors = GPULOSSI_RING_VECTORS,       /* ... or warps of a block do, ... */
+        kShortVectors = kBlockVectors / 2,           /* ... of short rows */
+        kMaxStages = 2 * GPULOSSI_RING_STEPS,
+        kMaxTiles = 4
     };
 
     const Params &p;
     Loss loss;
     Team team;
-    Ahead queue;
-    int vectors;               /* of a thread in a stage */
-    int stages;                /* that a warp has */
+    TileScheduler<kMaxTiles> tiles;
     int steps;                 /* of a row, a stage each */
     int retained, visits;      /* of the steps of a row, those that stay in the ring; and all that are copied */
     uint32_t copied, released; /* steps so far */
+    uint32_t first_copy;       /* of the row that is worked on */
     int next, visit;           /* to be copied next: of the tiles that are known, and of its steps */
-    RowInput in[Ahead::kMost]; /* of the tiles that are known */
+    RowInput in[kMaxTiles];    /* of the tiles that are known */
 
     /* A row that is reduced and not finished. */
     struct Deferred {
@@ -47,16 +49,27 @@ template <class Loss> class RowPipeline {
         N target_logit;
     };
 
+    /* The vectors of a thread in a stage, and the stages of a warp. */
+    DEVICE int vectors() {
+        return has_format(GPULOSSI_FORMAT_CLUSTER)        ? (int)kClusterVectors
+               : has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? (int)kShortVectors
+                                                          : (int)kBlockVectors;
+    }
+    DEVICE int stages() {
+        return has_format(GPULOSSI_FORMAT_CLUSTER)        ? (int)GPULOSSI_SLOTS / kClusterVectors
+               : has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? 2 * (int)GPULOSSI_RING_STEPS
+                                                          : (int)GPULOSSI_RING_STEPS;
+    }
+
     /* Where a thread's vectors of a stage lie in a row. */
     struct Side {
-        const RowPipeline &of;
         const Cut<E> &cut;
         int64_t row;
-        int v, step; /* its first vector */
+        int v; /* the first of them */
 
         __device__ __forceinline__ int vector(int k) const { return v + k * kLanes; }
         __device__ __forceinline__ int64_t first(int k) const { return cut.first(vector(k)); }
-        __device__ __forceinline__ bool is_inside(int k, int) const { return cut.whole(vector(k)); }
+        __device__ __forceinline__ bool is_inside(int) const { return true; }
         template <class Array> __device__ __forceinline__ void read(const Array &array, int k, N (&y)[W]) const {
             const int64_t c = first(k);
             if (!has_format(GPULOSSI_FORMAT_RAGGED) || array.is_aligned(c)) {
@@ -79,27 +92,17 @@ template <class Loss> class RowPipeline {
                 shift_in(y, y[0]);
             }
         }
-        /* Those of the classes, which are the same for every row of whole vectors. */
-        template <class Array> __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
-            if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
-                of.smem_class_weights(step, k, y);
-            else
-                read(array, k, y);
-        }
     };
     /* A class of a row that is in no whole vector, as the first element of a vector. */
     struct Edge {
         int64_t row, c;
         __device__ __forceinline__ int64_t first(int) const { return c; }
-        __device__ __forceinline__ bool is_inside(int, int i) const { return i == 0; }
+        __device__ __forceinline__ bool is_inside(int i) const { return i == 0; }
         template <class Array> __device__ __forceinline__ void read(const Array &array, int, N (&y)[W]) const {
 #pragma unroll
             for (int i = 0; i < W; i++)
                 y[i] = N(0);
             y[0] = array.template read<N>(c);
-        }
-        template <class Array> __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
-            read(array, k, y);
         }
         template <class Array> __device__ __forceinline__ void write(const Array &array, int, const N (&y)[W]) const {
             array.write(c, y[0]);
@@ -107,27 +110,29 @@ template <class Loss> class RowPipeline {
     };
 
     __device__ __forceinline__ explicit RowPipeline(const Params &p)
-        : p(p), loss(p), team(p.rows.group), vectors((int)p.rows.stage_vectors), stages((int)p.rows.stages), copied(0),
-          released(0), next(0), visit(0) {
-        int64_t most = p.rows.classes / W + 1;
-        if (!rows_on_lines())
-            most = (p.rows.classes + W - 1 + kLine / (int)sizeof(Bits) - 1) / W;
-        else if (!has_format(GPULOSSI_FORMAT_RAGGED))
-            most = p.rows.classes / W;
-        const int step = kLanes * vectors * team.warps;
-        steps = Loss::reduces() || Loss::writes() ? ((int)most + step - 1) / step : 0;
-        queue = Ahead(p.rows.scratch, p.rows.rows, team.number, team.count, steps < stages ? 3 : 2, 0);
-        retained = Loss::reduces() && Loss::writes() ? min(steps, stages) : 0;
+        : p(p), loss(p), team(p.rows.group), steps(steps_of(p, team)),
+          tiles(p.rows.scratch, p.rows.rows, team.number, team.count, steps < stages() ? 4 : 3), copied(0), released(0),
+          first_copy(0), next(0), visit(0) {
+        retained = Loss::reduces() && Loss::writes() ? min(steps, stages()) : 0;
         visits = retained > 0 ? 2 * steps - retained : steps;
         if (threadIdx.x % kLanes == 0)
 #pragma unroll 1
-            for (int i = 0; i < stages; i++)
+            for (int i = 0; i < stages(); i++)
                 arrival((uint32_t)i).begin();
         __syncwarp();
     }
+    DEVICE int steps_of(const Params &p, const Team &team) {
+        int64_t most = p.rows.classes / W + 1;
+        if (!rows_on_lines(p))
+            most = (p.rows.classes + W - 1 + kLine / (int)sizeof(Bits) - 1) / W;
+        else if (!has_format(GPULOSSI_FORMAT_RAGGED))
+            most = p.rows.classes / W;
+        const int step = kLanes * vectors() * team.warps;
+        return Loss::reduces() || Loss::writes() ? ((int)most + step - 1) / step : 0;
+    }
     /* Whether all rows begin on a line. Where they do not, vectors are counted from a line on, so that copies begin on lines
      * at both ends. */
-    __device__ __forceinline__ bool rows_on_lines() const {
+    DEVICE bool rows_on_lines(const Params &p) {
         return (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % kLine == 0;
     }
 
@@ -139,61 +144,29 @@ template <class Loss> class RowPipeline {
         __shared__ Arrival arrivals[Team::kMaxWarps][kMaxStages];
         return arrivals[threadIdx.x / kLanes][stage];
     }
-    __device__ __forceinline__ uint32_t stage_of(uint32_t step) const { return step % (uint32_t)stages; }
+    __device__ __forceinline__ uint32_t stage_of(uint32_t step) const { return step % (uint32_t)stages(); }
     __device__ __forceinline__ uint4 *smem_stage(uint32_t stage) const {
-        return stash_of_block() + (warp_in_block() * (uint32_t)stages + stage) * (uint32_t)(vectors * kLanes);
+        return stash_of_block() + (warp_in_block() * (uint32_t)stages() + stage) * (uint32_t)(vectors() * kLanes);
     }
-    /* After the stages of all warps. */
-    __device__ __forceinline__ float4 *smem_weights(int step) const {
-        const uint32_t of_stages = blockDim.x * (uint32_t)(stages * vectors);
-        const uint32_t of_warp = (uint32_t)(steps * vectors * kLanes * (W / 4));
-        return (float4 *)stash_of_block() + of_stages + warp_in_block() * of_warp +
-               (uint32_t)(step * vectors * kLanes * (W / 4));
-    }
-    __device__ __forceinline__ void smem_class_weights(int step, int k, N (&w)[W]) const {
-#pragma unroll
-        for (int i = 0; i < W; i += 4) {
-            const float4 four = smem_weights(step)[(k * (W / 4) + i / 4) * kLanes + lane()];
-            w[i] = four.x, w[i + 1] = four.y, w[i + 2] = four.z, w[i + 3] = four.w;
-        }
-    }
-    /* Once a launch: each thread has the weights of its own classes. */
-    __device__ __forceinline__ void load_class_weights() {
-        const Cut<E> cut = cut_of(0);
-#pragma unroll 1
-        for (int step = 0; step < steps; step++)
-#pragma unroll 1
-            for (int k = 0; k < vectors; k++) {
-                const int v = vector(step) + k * kLanes + lane();
-                N w[W] = {};
-                if (cut.whole(v))
-                    loss.class_weights().read_vector(cut.first(v), w);
-#pragma unroll
-                for (int i = 0; i < W; i += 4)
-                    smem_weights(step)[(k * (W / 4) + i / 4) * kLanes + lane()] =
-                        make_float4((float)w[i], (float)w[i + 1], (float)w[i + 2], (float)w[i + 3]);
-            }
-    }
-
     /* The first vector of this warp in a step of a row. */
-    __device__ __forceinline__ int vector(int step) const { return (step * team.warps + team.warp) * vectors * kLanes; }
+    __device__ __forceinline__ int vector(int step) const { return (step * team.warps + team.warp) * vectors() * kLanes; }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
-        return rows_on_lines() ? Cut<E>(0, p.rows.classes) : Cut<E>(loss.logits(row), p.rows.classes, kLine);
+        return rows_on_lines(p) ? Cut<E>(0, p.rows.classes) : Cut<E>(loss.logits(row), p.rows.classes, kLine);
     }
 
-    /* Copies as many steps of the tiles that are known as there are stages for; nothing of rows that are not read. Nobody in
-     * the warp uses what was released. */
+    /* Copies as many steps as there are stages for, of the tiles that are known but for the last one, whose row input may be
+     * under way; nothing of rows that are not read. Nobody in the warp uses what was released. */
     __device__ __forceinline__ void copy_ahead() {
         __syncwarp();
 #pragma unroll 1
-        while (copied - released < (uint32_t)stages && next < queue.known && steps > 0) {
-            const uint32_t tile = queue.after(next);
-            if (tile >= queue.tiles)
+        while (copied - released < (uint32_t)stages() && next < tiles.known - 1 && steps > 0) {
+            const uint32_t tile = tiles.after(next);
+            if (tile >= tiles.tiles)
                 return;
-            const Cut<E> cut = cut_of(tile);
-            const int v = vector(visit < steps ? visit : visits - 1 - visit);
-            const int first = max(v, cut.lead), end = min(v + vectors * kLanes, cut.lead + (int)cut.whole_vectors);
             if (lane() == 0) {
+                const Cut<E> cut = cut_of(tile);
+                const int v = vector(visit < steps ? visit : visits - 1 - visit);
+                const int first = max(v, cut.lead), end = min(v + vectors() * kLanes, cut.lead + (int)cut.whole_vectors);
                 const bool reads = next == 0 ? is_read(in[0]) : next == 1 ? is_read(in[1]) : is_read(in[2]);
                 arrival(stage_of(copied))
                     .request(smem_stage(stage_of(copied)) + (first - v),
@@ -209,7 +182,7 @@ template <class Loss> class RowPipeline {
         return loss.is_read(loss.place_of(input), input);
     }
     __device__ __forceinline__ void acquire(uint32_t step) const {
-        arrival(stage_of(step)).wait(step / (uint32_t)stages & 1);
+        arrival(stage_of(step)).wait(step / (uint32_t)stages() & 1);
     }
     __device__ __forceinline__ void release() {
         released++;
@@ -235,7 +208,7 @@ template <class Loss> class RowPipeline {
     /* Its logit as it is stored: nobody waits for it here. */
     __device__ __forceinline__ Bits logit_at_edge(uint32_t tile) const {
         Bits x = 0;
-        if (has_format(GPULOSSI_FORMAT_RAGGED) && tile < queue.tiles) {
+        if (has_format(GPULOSSI_FORMAT_RAGGED) && tile < tiles.tiles) {
             const int64_t c = edge_of(cut_of(tile));
             if (c >= 0)
                 x = loss.logits(tile)[c];
@@ -250,68 +223,79 @@ template <class Loss> class RowPipeline {
 
     /* ---- a row ---- */
 
-    __device__ __forceinline__ void accumulate(const Cut<E> &cut, int64_t row, int step, State &state) const {
-        const uint4 *stage = smem_stage(stage_of(released_step(step)));
-        const Side side = {*this, cut, row, vector(step) + lane(), step};
-        if (Loss::sums_only()) {
-#pragma unroll 1
-            for (int k = 0; k < vectors; k += kAtOnce) { /* more than there are in the row add nothing */
-                Vector<E> x[kAtOnce];
+    /* Adds a stage of n vectors a thread: all of them at once where there is nothing but sums, else one after another. */
+    template <int n> __device__ __forceinline__ void accumulate(const Side &side, const uint4 *stage, State &state) const {
+        const bool all_whole = side.cut.whole(side.v - lane()) && side.cut.whole(side.v - lane() + n * kLanes - 1);
+        Vector<E> x[n];
+        if (all_whole) {
 #pragma unroll
-                for (int i = 0; i < kAtOnce; i++) {
-                    x[i] = filled<E>(loss.padding());
-                    if (cut.whole(side.vector(k + i)))
-                        x[i] = taken(stage, k + i);
-                }
-                loss.raise(state, x);
-                loss.accumulate_sums(state, x);
-            }
+            for (int k = 0; k < n; k++)
+                x[k] = taken(stage, k);
         } else {
-#pragma unroll 1
-            for (int k = 0; k < vectors && cut.whole(side.vector(k)); k++) {
-                Vector<E> x[1] = {taken(stage, k)};
-                loss.raise(state, x);
-                loss.accumulate(state, x[0], side, k);
+#pragma unroll
+            for (int k = 0; k < n; k++) {
+                x[k] = filled<E>(loss.padding());
+                if (side.cut.whole(side.vector(k)))
+                    x[k] = taken(stage, k);
             }
         }
+        loss.raise(state, x);
+        if (Loss::sums_only())
+            loss.accumulate_sums(state, x);
+        else
+#pragma unroll 1
+            for (int k = 0; k < n; k++)
+                if (all_whole || side.cut.whole(side.vector(k)))
+                    loss.accumulate(state, taken(stage, k), side, k);
     }
-    /* The number of the copy of a step of this row, of which `in_row` were released. */
-    __device__ __forceinline__ uint32_t released_step(int step) const { return first_copy + (uint32_t)step; }
-    uint32_t first_copy;
-
     __device__ __forceinline__ void reduce(const Cut<E> &cut, int64_t row, bool reads, State &state) {
         first_copy = released;
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
-            acquire(first_copy + (uint32_t)step);
-            if (reads)
-                accumulate(cut, row, step, state);
+            const uint32_t copy = first_copy + (uint32_t)step;
+            const Side side = {cut, row, vector(step) + lane()};
+            acquire(copy);
+            if (!reads) {
+            } else if (vectors() == kBlockVectors) {
+                accumulate<kBlockVectors>(side, smem_stage(stage_of(copy)), state);
+            } else {
+                accumulate<kShortVectors>(side, smem_stage(stage_of(copy)), state);
+            }
             if (step < steps - retained)
                 release();
         }
     }
-    __device__ __forceinline__ void write(const Cut<E> &cut, int64_t row, const Row &r, const State &state, Bits at_edge) {
+    __device__ __forceinline__ void write(const Cut<E> &cut, int64_t row, bool reads, const Row &r, const State &state,
+                                          Bits at_edge) {
         const typename Loss::Gradient g = loss.gradient(row, r, state);
         const int target = r.place >= 0 ? cut.vector_of(r.place) : -1, target_place = cut.place_of(r.place);
         const int64_t edge = edge_of(cut);
         if (edge >= 0) {
             const Edge side = {row, edge};
-            loss.write(g, r, edge_vector(at_edge), side, 0, edge == r.place ? 0 : -1);
+            if (reads && !g.is_zero)
+                loss.write(g, r, edge_vector(at_edge), side, 0, edge == r.place ? 0 : -1);
+            else
+                loss.write_zeros(side, 0);
         }
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
             const int step = i < retained ? steps - retained + i : retained > 0 ? steps - 1 - i : i;
-            const Side side = {*this, cut, row, vector(step) + lane(), step};
+            const Side side = {cut, row, vector(step) + lane()};
             const uint4 *stage = smem_stage(stage_of(released));
             acquire(released);
-            if (Loss::is_basic() && g.is_fast) {
+            if (!reads || g.is_zero) {
 #pragma unroll 4
-                for (int k = 0; k < vectors; k++)
+                for (int k = 0; k < vectors(); k++)
+                    if (cut.whole(side.vector(k)))
+                        loss.write_zeros(side, k);
+            } else if (Loss::is_basic() && g.is_fast) {
+#pragma unroll 4
+                for (int k = 0; k < vectors(); k++)
                     if (cut.whole(side.vector(k)))
                         loss.write_fast(g, r, taken(stage, k), side, k, side.vector(k) == target ? target_place : -1);
             } else {
 #pragma unroll 1
-                for (int k = 0; k < vectors; k++)
+                for (int k = 0; k < vectors(); k++)
                     if (cut.whole(side.vector(k)))
                         loss.write(g, r, taken(stage, k), side, k, side.vector(k) == target ? target_place : -1);
             }
@@ -321,23 +305,22 @@ template <class Loss> class RowPipeline {
 
     __device__ __forceinline__ RowInput fetch(uint32_t tile) const {
         RowInput none = {};
-        return tile < queue.tiles ? loss.fetch(tile) : none;
+        return tile < tiles.tiles ? loss.fetch(tile) : none;
     }
     DEVICE uint32_t seen(float x) { return __float_as_uint(x); }
 
-    __device__ __forceinline__ void all_rows(Totals &total) {
+    __device__ __forceinline__ void all_rows() {
         Deferred deferred;
         int deferred_rows = 0;
         uint32_t number = 0;
-        Bits edge_after = logit_at_edge(queue.tile[0]);
+        Bits edge_after = logit_at_edge(tiles.tile[0]);
 #pragma unroll
-        for (int i = 0; i < Ahead::kMost; i++)
-            in[i] = fetch(queue.tile[i]);
-        if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
-            load_class_weights();
+        for (int i = 0; i < kMaxTiles; i++)
+            in[i] = fetch(tiles.tile[i]);
+        loss.fetch_target(in[0]);
 #pragma unroll 1
-        for (; queue.more(); number++) {
-            const int64_t row = queue.tile[0];
+        for (; tiles.more(); number++) {
+            const int64_t row = tiles.tile[0];
             const RowInput input = in[0];
             const int64_t place = loss.place_of(input);
             const bool reads = is_read(input);
@@ -347,10 +330,10 @@ template <class Loss> class RowPipeline {
             State state = State::empty();
             N target_logit = N(0);
             if (team.leads())
-                next_tile = queue.fetch();
+                next_tile = tiles.fetch();
             copy_ahead();
             /* Early, so that nobody waits for it; and before the reduction, after which the gradient may be written over it. */
-            edge_after = logit_at_edge(queue.tile[1]);
+            edge_after = logit_at_edge(tiles.tile[1]);
             if (team.rank == deferred_rows && reads)
                 target_logit = loss.target_logit(row, place);
             if (Loss::reduces()) {
@@ -363,7 +346,7 @@ template <class Loss> class RowPipeline {
                 }
             }
             team.reduce(state, next_tile, seen(target_logit), number);
-            const Row r = loss.row_of(row, place, input);
+            const Row r = loss.row_of(place, input);
             if (team.rank == deferred_rows) {
                 deferred.row = row;
                 deferred.of_row = r;
@@ -372,34 +355,68 @@ template <class Loss> class RowPipeline {
             }
             deferred_rows++;
             if (Loss::writes())
-                write(cut, row, r, state, at_edge);
-            queue.advance(next_tile);
+                write(cut, row, reads, r, state, at_edge);
+            tiles.advance(next_tile);
             next--;
-            in[0] = in[1];
-            in[1] = in[2];
-            const RowInput last = fetch(queue.after(queue.known - 1));
-            if (queue.known == 2)
-                in[1] = last;
+#pragma unroll
+            for (int i = 0; i + 1 < kMaxTiles; i++)
+                in[i] = in[i + 1];
+            loss.fetch_target(in[0]);
+            const RowInput last = fetch(tiles.last());
+            if (tiles.known == kMaxTiles)
+                in[kMaxTiles - 1] = last;
             else
-                in[2] = last;
-            if (deferred_rows == kLanes || !queue.more()) {
+                in[kMaxTiles - 2] = last;
+            if (deferred_rows == kLanes || !tiles.more()) {
                 if (team.rank < deferred_rows)
-                    loss.finish(deferred.row, deferred.of_row, deferred.state, deferred.target_logit, total);
+                    add(loss.finish(deferred.row, deferred.of_row, deferred.state, deferred.target_logit));
                 deferred_rows = 0;
             }
         }
         team.end();
     }
 
+    /* Totals are seldom touched, so they take no registers. Those of a cluster take less room, as only its first warp finishes
+     * rows. */
+    DEVICE Totals &smem_total_of_block() {
+        __shared__ Totals of_threads[GPULOSSI_BLOCK];
+        return of_threads[threadIdx.x];
+    }
+    DEVICE Totals &smem_total_of_cluster() {
+        __shared__ Totals of_threads[kLanes];
+        return of_threads[threadIdx.x];
+    }
+    DEVICE void clear_totals() {
+        if (!has_format(GPULOSSI_FORMAT_CLUSTER))
+            smem_total_of_block() = Totals::zero();
+        else if (threadIdx.x < kLanes)
+            smem_total_of_cluster() = Totals::zero();
+    }
+    __device__ __forceinline__ void add(const typename Loss::Result &result) const {
+        if (has_format(GPULOSSI_FORMAT_CLUSTER))
+            loss.add(result, smem_total_of_cluster());
+        else
+            loss.add(result, smem_total_of_block());
+    }
+    /* A thread of the first warp gathers what others have. */
+    DEVICE Totals gathered_total() {
+        if (has_format(GPULOSSI_FORMAT_CLUSTER))
+            return smem_total_of_cluster();
+        Totals total = smem_total_of_block();
+#pragma unroll 1
+        for (int i = 1; i < GPULOSSI_BLOCK / kLanes; i++)
+            total.add((&smem_total_of_block())[i * kLanes]);
+        return total;
+    }
+
   public:
     DEVICE void run(const Params &p) {
-        __shared__ Totals totals[GPULOSSI_BLOCK]; /* seldom touched, so they take no registers; of a cluster, the first warp's */
+        clear_totals();
         RowPipeline rows(p);
-        Totals &total = totals[threadIdx.x % GPULOSSI_BLOCK];
-        if (threadIdx.x < GPULOSSI_BLOCK)
-            total = Totals::zero();
-        rows.all_rows(total);
-        end(rows.loss, rows.loss.scratch(), totals);
+        rows.all_rows();
+        __syncthreads();
+        if (threadIdx.x < kLanes)
+            end_of_warp(rows.loss, rows.loss.scratch(), gathered_total());
     }
 };
 
