@@ -58,21 +58,23 @@ REPORT ?= tests/gpu-report.txt
 gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BENCH_PROGRAMS)
 	@BUILD=$(BUILD) bash tests/gpu.sh $(REPORT)
 
-BENCH := tests/bench/bench.c tests/bench/cells.c tests/bench/calls.c tests/bench/csv.c tests/bench/options.c
-BENCH_NEEDS := $(BENCH) tests/bench/bench.h tests/bench/cells.h tests/bench/device.h tests/bench/clock.h \
-	tests/bench/options.h gpuloss.h
-$(BUILD)/bench: tests/bench/main.c $(BENCH_NEEDS)
+BENCH := $(patsubst %,tests/bench/%.c,bench calls ceilings cells csv data driver floors library options requests \
+	selection table)
+BENCH_NEEDS := $(wildcard tests/bench/*.h) gpuloss.h
+BENCH_OBJECTS := $(BENCH:tests/bench/%.c=$(BUILD)/bench_objects/%.o)
+BENCH_CFLAGS := -std=c11 $(CFLAGS) -Wall -Wextra -fPIC
+$(BUILD)/bench_objects/%.o: tests/bench/%.c $(BENCH_NEEDS)
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/main.c $(BENCH) -o $@ -ldl
-$(BUILD)/libbench.so: $(BENCH_NEEDS)
-	@mkdir -p $(@D)
-	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra -shared -fPIC $(BENCH) -o $@ -ldl
+	$(CC) $(BENCH_CFLAGS) -c $< -o $@
+$(BUILD)/bench: $(BUILD)/bench_objects/main.o $(BENCH_OBJECTS)
+	$(CC) $^ -o $@ -ldl
+$(BUILD)/schedules: $(BUILD)/bench_objects/schedules.o $(BENCH_OBJECTS)
+	$(CC) $^ -o $@ -ldl
+$(BUILD)/libbench.so: $(BENCH_OBJECTS)
+	$(CC) -shared $^ -o $@ -ldl
 $(BUILD)/first_loss: tests/bench/first_loss.c tests/bench/clock.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra $< -o $@ -ldl -lm
-$(BUILD)/schedules: tests/bench/schedules.c $(BENCH_NEEDS)
-	@mkdir -p $(@D)
-	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/schedules.c $(BENCH) -o $@ -ldl
 
 schedules: $(BUILD)/schedules
 	@$(BUILD)/schedules tests/bench/ceilings.ptx $(SCHEDULES_ARGUMENTS)

@@ -1,0 +1,10 @@
+/* What the list of cells needs of floors.c. */
+#ifndef GPULOSSI_BENCH_FLOORS_H
+#define GPULOSSI_BENCH_FLOORS_H
+
+#include "bench.h"
+
+/* Bytes of the arrays with a number for each row and class, each moved once. */
+double bench_array_bytes(const bench_cell *c);
+
+#endif
