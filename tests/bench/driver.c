@@ -124,7 +124,7 @@ int bench_driver_open(void) {
     if (library == NULL && path == NULL)
         library = dlopen("/usr/lib/wsl/lib/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
-        return bench_fail("the driver could not be loaded: %s", dlerror());
+        return bench_fail("the driver %s could not be loaded", path ? path : "libcuda.so.1");
     return find_functions() || choose_context();
 }
 

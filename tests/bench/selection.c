@@ -1,11 +1,13 @@
 /* Which cells are measured. */
+#define _POSIX_C_SOURCE 200809L
 #include "bench.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct {
-    const char *only, *loss;
+    char *only, *loss;
     int all;
     int64_t most;
 } wanted;
@@ -47,10 +49,17 @@ static int names_no_cell(const char *name, size_t length) {
     return 1;
 }
 
+/* The caller's text need not live on. */
+static int copy(char **to, const char *from) {
+    free(*to);
+    *to = from == NULL ? NULL : strdup(from);
+    return from != NULL && *to == NULL && bench_fail("out of memory for a name");
+}
+
 int bench_select(const char *only, const char *loss, int all, int64_t most) {
     const char *name, *next;
-    wanted.only = only;
-    wanted.loss = loss;
+    if (copy(&wanted.only, only) || copy(&wanted.loss, loss))
+        return 1;
     wanted.all = all;
     wanted.most = most;
     for (name = only; name != NULL && *name != 0; name = next) {

@@ -144,15 +144,21 @@ reject 'bytes that are no number' '1G: not a whole number' "$BUILD/bench" $ceili
 reject 'a rest of less than nothing' '--rest -1: not a time' "$BUILD/bench" $ceilings --rest -1
 reject 'a file that is not named' '--csv: nothing follows it' "$BUILD/bench" $ceilings --csv
 
-# with_fault FILE MAIN: $out/planted/MAIN, the program of MAIN.c, for which $out/bad is compiled in FILE's place.
+# with_fault FILE PROGRAM: $out/planted/PROGRAM (bench, schedules or libbench.so), with $out/bad compiled in FILE's place.
 with_fault() {
-    local part objects=() parts="$2 bench calls ceilings cells csv data driver floors library options requests selection table"
+    local part objects=() flags=-fPIC parts='bench calls ceilings cells csv data driver floors library options requests selection table'
     mkdir -p "$out/planted/tests/bench" && ln -sf "$PWD/gpuloss.h" "$out/planted/" &&
         cp "$out/bad" "$out/planted/tests/bench/$1" || return 1
+    case $2 in
+    bench) parts="$parts main" ;;
+    schedules) parts="$parts schedules" ;;
+    *) flags="$flags -shared" ;;
+    esac
     for part in $parts; do
         [ "$part.c" = "$1" ] || objects+=("$BUILD/bench_objects/$part.o")
     done
-    ${CC:-cc} -std=c11 -Itests/bench "$out/planted/tests/bench/$1" "${objects[@]}" -o "$out/planted/$2" -ldl
+    # shellcheck disable=SC2086
+    ${CC:-cc} -std=c11 $flags -Itests/bench "$out/planted/tests/bench/$1" "${objects[@]}" -o "$out/planted/$2" -ldl
 }
 planted_as() { with_fault driver.c schedules && check_as "$out/planted/schedules"; }
 changed tests/bench/driver.c 's/value = taken_for->shared_bytes/value += 0/' &&
@@ -165,13 +171,70 @@ changed tests/bench/driver.c 's/return (void \*)(uintptr_t)attribute_taken_for/r
     reject 'a GPU that stays what it is' 'capability 9.0' planted_as
 reject 'the schedules of this GPU' 'clustered' check_planned "$out/planted/schedules"
 planted_floors() {
-    with_fault floors.c main && "$out/planted/main" $ceilings --bytes 100000 --most 110000 --rest 0 --runs 1 --csv "$out/only.csv" \
+    with_fault floors.c bench && "$out/planted/bench" $ceilings --bytes 100000 --most 110000 --rest 0 --runs 1 --csv "$out/only.csv" \
         --only masked,cross_entropy/gradient >"$out/only" && check_csv "$out/only.csv" "$(count_cells "$out/only")"
 }
 changed tests/bench/floors.c 's/f->special = read/f->special = 1/' &&
     reject 'ignored rows in the special functions' 'not that of special' planted_floors
 changed tests/bench/floors.c 's/bench_bytes(cell) \/ bench_ceiling_of/bench_bytes(cell) + bench_ceiling_of/' &&
     reject 'a floor of the bytes that is none' 'not the time of the bytes' planted_floors
+
+# Two headers: of each cell the times and their ratio, and at the end the cells that are slower. The old header is one that
+# refuses softcaps; of the libraries, one calls many times where it should once.
+check_compare() {
+    local program='
+        NR == 1 { if (!/ new\/old$/) fail("no heading"); next }
+        / are slower by more than 3 %$/ { said = $1 " " $3; ended = 1; next }
+        ended && $1 == "slower:" { listed++; slow[$NF]--; next }
+        { old = $(NF - 2); new = $(NF - 1); above_zero(old); above_zero(new); above_zero($NF); cells++ }
+        new / old - $NF > 0.002 * $NF + 0.001 || $NF - new / old > 0.002 * $NF + 0.001 { fail("not the ratio: " $0) }
+        $NF > 1.03 { slower++; slow[$NF]++ }
+        END {
+            if (bad) exit 1
+            if (cells == 0 || said != cells " " slower + 0 || listed + 0 != slower + 0) fail("not all slower cells: " said)
+            for (of in slow) if (slow[of] != 0) fail("not a slower cell: " of)
+            if (wanted != "" && slower + 0 != (wanted == "all" ? cells : 0)) fail(slower + 0 " slower cells")
+        }'
+    checked "$@"
+}
+tiny="--bytes 400 --most 500 --rest 0 --runs 3"
+run_make_compare() {
+    make -s bench-compare BUILD="$BUILD" CC="${CC:-cc}" OLD="$out/old.h" BENCH_ARGUMENTS="$tiny --only $1" >"$out/compare" || {
+        cat "$out/compare"
+        return 1
+    }
+}
+run_compare() { "$BUILD/compare" "$1" "$2" $ceilings $tiny --only weights/packed --as 80 >"$out/compare"; }
+cat >"$out/old.h" <<END
+#include "$PWD/gpuloss.h"
+static gpuloss_status older(gpuloss_context *context, const gpuloss_cross_entropy_desc *desc, struct CUstream_st *stream) {
+    return desc->softcap > 0 ? GPULOSS_ERROR_NOT_BUILT : gpuloss_cross_entropy(context, desc, stream);
+}
+#define gpuloss_cross_entropy older
+END
+accept 'two headers' run_make_compare weights/packed
+accept 'their times' check_compare "$out/compare"
+reject 'a header without an option' 'softcap .* failed: old: ' run_make_compare softcap
+changed tests/bench/bench.c \
+    's/return bench_library_call(prepared, stream);/int i, bad = 0; for (i = 0; i < 50; i++) bad |= bench_library_call(prepared, stream); return bad;/' &&
+    with_fault bench.c libbench.so && slow=$out/planted/libbench.so && {
+    accept 'a slower library' run_compare "$BUILD/libbench.so" "$slow"
+    sed -n '2,$p' "$out/compare" >"$out/slower"
+    accept 'that it is slower' check_compare "$out/slower" -v wanted=all
+    changed "$out/slower" '2s/[0-9.]*$/1.010/' && reject 'another ratio' 'not the ratio' check_compare "$out/bad"
+    changed "$out/slower" '$d' && reject 'a slower cell that is not listed' 'not all slower' check_compare "$out/bad"
+    changed "$out/slower" '$s/[0-9.]*$/1.020/' && reject 'a cell that is not slower' 'not a slower' check_compare "$out/bad"
+    changed "$out/slower" '2s/[0-9.]* *[0-9.]*$/nan nan/' && reject 'a ratio that is none' 'not a number' check_compare "$out/bad"
+    accept 'a faster library' run_compare "$slow" "$BUILD/libbench.so"
+    sed -n '2,$p' "$out/compare" >"$out/faster"
+    accept 'that it is faster' check_compare "$out/faster" -v wanted=none
+    reject 'a faster library as a slower one' ' slower cells' check_compare "$out/faster" -v wanted=all
+}
+reject 'one header' 'OLD=FILE is required' make -s bench-compare BUILD="$BUILD"
+reject 'one library' 'libraries of two headers' "$BUILD/compare" "$BUILD/libbench.so"
+reject 'a library that there is not' 'none.so' "$BUILD/compare" "$BUILD/libbench.so" "$out/none.so" $ceilings
+reject 'a library of something else' 'has no bench_parse' "$BUILD/compare" "$GPULOSS_DRIVER" "$BUILD/libbench.so" $ceilings
+reject 'an option that compare has not' '--csv: no such option' "$BUILD/compare" "$BUILD"/libbench.so "$BUILD"/libbench.so $ceilings --csv
 
 # What a call costs: the tiny cells, each of which launches one kernel, but for the gradient of the most rows on a GPU as
 # small as the interpreter's.
@@ -317,6 +380,14 @@ panels() {
     count=$(grep -cE '>(cross_entropy|kl_div_(pp|ll|logits)), loss( \+ gradient)?<' "$1")
     echo "$count panels of 8" && [ "$count" = 8 ]
 }
+# The fields of a cell, in bench.h and as peers.py reads them.
+check_fields() {
+    diff <(${CC:-cc} -E -P tests/bench/bench.h | sed -n '/^typedef struct bench_cell {/,/^}/p' | grep -oE '[*, ][a-z]+[,;]' |
+        tr -d '*,; ') \
+        <(sed -n '/^class Cell/,/^    \]/s/^ *("\([a-z]*\)".*/\1/p' "$1" | sed 's/^passes$/pass/')
+}
+accept 'the fields of a cell' check_fields tests/bench/peers.py
+changed tests/bench/peers.py '/("layout"/d' && reject 'cells without a field' 'layout' check_fields "$out/bad"
 if command -v python3 >/dev/null; then
     accept 'the scripts are Python' parses tests/bench/*.py
     reject 'what is not Python' 'SyntaxError' parses tests/bench/bench.h
