@@ -21,10 +21,9 @@ enum { /* buffers of a cell */
 };
 
 typedef struct bench_cell {
-    const char
-        *loss; /* cross_entropy, cross_entropy_options (smoothing, weights, z-loss and argmax on), columns (classes
-                       * not innermost); kl_div_pp (both probabilities), kl_div_ll (both logarithms), kl_div_logits,
-                       * jsd_logits (Jensen-Shannon, beta 1/2) */
+    /* cross_entropy, cross_entropy_options (smoothing, weights, z-loss and argmax on), columns (classes not innermost);
+     * kl_div_pp (both probabilities), kl_div_ll (both logarithms), kl_div_logits, jsd_logits (Jensen-Shannon, beta 1/2) */
+    const char *loss;
     const char *dtype;
     int64_t rows, classes;
     int64_t inner; /* of columns; else 1 */
@@ -50,7 +49,7 @@ int bench_select(const char *only, const char *loss, int all, int64_t most);
 int bench_is_selected(int cell);
 
 /* Each returns 0, or 1 and bench_failure says why. The driver is the library that GPULOSS_DRIVER names, else the usual. */
-int bench_as(int compute_capability); /* before bench_open: gpuloss takes the GPU for one of that, such as 80 */
+int bench_as(int compute_capability); /* before bench_open: gpuloss takes the GPU for one of 80, say */
 int bench_open(const char *ceilings_ptx, int64_t bytes);
 void bench_close(void);
 int bench_prepare(int cell);       /* buffers of random data; the cell that is measured next */
@@ -65,7 +64,7 @@ const char *bench_failure(void);
 int bench_fail(const char *format, ...);     /* says why, and returns 1 */
 int bench_check(const char *what, int code); /* fails unless the driver's code is 0 */
 
-/* The GPU's limits. What is measured of the memory is measured once, before any floor is asked for. */
+/* The GPU's limits. All ceilings are measured before a floor is asked for. */
 int bench_ceiling(int which, double *gigabytes_a_second);
 const char *bench_ceiling_name(int which);
 double bench_ceiling_of(int cell); /* of the mix of reads and writes of the cell's arrays */
@@ -78,9 +77,9 @@ typedef struct bench_floors {
 
 int bench_floors_of(int cell, bench_floors *floors);
 
-/* What compare measures with. Runs have numbers below 30, and are queued without waiting. */
+/* For compare. Runs have numbers below 30, and are queued without waiting. */
 int bench_prepare_beside(int cell, uint64_t (*address)(int which)); /* buffers that another library has prepared */
-int bench_warm_up(int *in_a_row);                                   /* as many calls as take a millisecond */
+int bench_warm_up(int *in_a_row);                                   /* how many calls take a millisecond */
 int bench_queue_run(int run, int in_a_row);
 int bench_run_time(int run, int in_a_row, double *milliseconds); /* of a call, when the run has ended */
 double bench_median_of(double *times, int count);                /* sorts them */

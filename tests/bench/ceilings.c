@@ -1,5 +1,6 @@
-/* What the GPU's memory can do: plain streams of several mixes of reads and writes. */
+/* The ceilings of the GPU's memory: plain streams of several mixes of reads and writes. */
 #include "bench.h"
+#include "ceilings.h"
 #include "data.h"
 #include "driver.h"
 #include "timing.h"
@@ -9,7 +10,7 @@ enum { STEP = 4, THREADS = 512 };
 static const struct ceiling {
     const char *name, *kernel;
     int reads, writes; /* arrays */
-    int share;         /* of a whole array's bytes: one in so many */
+    int share;         /* the bytes of an array are divided by this */
 } ceilings[BENCH_CEILINGS] = {
     [BENCH_READ] = {"read", "read_vectors", 1, 0, 1},
     [BENCH_COPY] = {"copy", "copy_vectors", 1, 1, 1},
@@ -46,7 +47,7 @@ static int call_ceiling(void) {
 
 /* The best of several grids, so that nobody is measured against a badly launched stream. */
 int bench_ceiling(int which, double *gigabytes_a_second) {
-    /* 0: as many blocks as there are steps, which the hardware hands out in order. */
+    /* 0: a block for every step. The hardware hands them out in order. */
     static const int blocks_a_multiprocessor[] = {2, 4, 8, 16, 0};
     double moved;
     int buffer, multiprocessors;

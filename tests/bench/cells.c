@@ -204,7 +204,7 @@ static bench_cell *add_option(const char *loss, const char *dtype, int64_t class
     return c;
 }
 
-/* As many rows as move so many bytes, or one. */
+/* The rows that move these bytes together, or one. */
 static void set_rows(bench_cell *c, int64_t bytes) {
     c->rows = (int64_t)((double)bytes / bench_array_bytes(c));
     c->rows = c->rows < 1 ? 1 : c->rows;

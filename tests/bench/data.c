@@ -67,7 +67,7 @@ static uint64_t seed_of(int which) {
     return 1000003u * (uint64_t)(which + 1);
 }
 
-/* For so many threads, as far as they find room. */
+/* Its threads take several numbers each where these are many. */
 static int fill(const char *kernel, int64_t threads, void **arguments) {
     const int64_t blocks = (threads + FILL_THREADS - 1) / FILL_THREADS;
     return bench_launch(kernel, blocks < FILL_BLOCKS ? (unsigned)blocks : FILL_BLOCKS, FILL_THREADS, arguments);

@@ -12,7 +12,7 @@ void bench_data_close(void);
 
 /* Launches a kernel of the module. */
 int bench_launch(const char *kernel, unsigned blocks, unsigned threads, void **arguments);
-/* At least so many bytes in a buffer, whose contents may be lost. */
+/* Makes a buffer at least that large. Its contents may be lost. */
 int bench_reserve(int which, size_t bytes);
 /* n uniform numbers in (-1, 1), floats. */
 int bench_fill_uniform(int which, int64_t n);

@@ -1,4 +1,4 @@
-/* What library.c has besides for schedules.c, which plans the same calls itself. Whoever includes this includes gpuloss.h
+/* The part of library.c for schedules.c, which plans the same calls itself. Whoever includes this includes gpuloss.h
  * before. */
 #ifndef GPULOSSI_BENCH_DEVICE_H
 #define GPULOSSI_BENCH_DEVICE_H

@@ -45,12 +45,12 @@ enum { BENCH_ATTRIBUTE_CLOCK = 13 /* kHz */, BENCH_ATTRIBUTE_MULTIPROCESSORS = 1
 int bench_driver_open(void);
 /* An attribute that the current context's GPU really has, whatever bench_as says. */
 int bench_attribute(int attribute, int *value);
-/* What gpuloss takes the GPU for. */
+
 typedef struct bench_model {
-    int compute_capability, shared_bytes,
-        clusters; /* bytes that a block may ask for, at most; whether there are clusters */
+    int compute_capability, shared_bytes, clusters; /* shared_bytes: the most that a block may ask for */
 } bench_model;
 
+/* The GPU that gpuloss believes to have. */
 bench_model bench_model_taken(void);
 /* For gpuloss_create: counts launches on the way, and answers questions about the GPU as bench_as says. */
 void *bench_symbol_for_gpuloss(void *user, const char *name);

@@ -1,5 +1,5 @@
-/* What a cell can't be faster than: the bytes that must move, the special functions and the instructions that its formulas
- * take, each at the GPU's full rate. */
+/* The times that no cell can beat: of the bytes that must move, of the special functions of its formulas, and of their
+ * instructions. Each is at the GPU's full rate. */
 #include "bench.h"
 #include "ceilings.h"
 #include "driver.h"
@@ -10,9 +10,10 @@
 
 /* ---- bytes ---- */
 
-/* Of the arrays with a number for each row and class, of the numbers a row or class, and of the first that are written. */
 typedef struct bytes {
-    double arrays, others, written;
+    double arrays;  /* of the arrays that have a number for each row and class */
+    double others;  /* of the numbers of a row or of a class */
+    double written; /* of the arrays that are written */
 } bytes;
 
 static bytes pair_bytes(const bench_cell *c, double logits) {
@@ -61,20 +62,21 @@ double bench_ceiling_of(int cell) {
 
 /* ---- special functions and instructions ---- */
 
-/* Of a pair of elements, or of a logit. `sum` is one sweep that reads all arrays. `gradient` is added where a gradient is
- * wanted, and reads the arrays `swept` times more. A row takes `logarithms` besides, of its sums of exponentials. */
+/* Of a logit, or of a pair of elements. */
 typedef struct work {
     const char *loss;
-    bench_cost sum, gradient;
-    int swept, logarithms;
+    bench_cost sum;      /* without a gradient */
+    bench_cost gradient; /* of the gradient besides */
+    int swept;           /* how often the gradient reads the arrays again */
+    int logarithms;      /* of a row's sums of exponentials */
 } work;
 
 static const work works[] = {
     /* A maximum, a fused multiplication to the exponential's argument, the exponential, and an addition to the sum. The
-     * gradient takes the exponential once more, with the lse in its argument, and a multiplication: the row is swept
-     * twice, because its sum must be known. */
+     * gradient sweeps the row again, because the lse must be known. It takes the same exponential with the lse in its
+     * argument, and a multiplication. */
     {"cross_entropy", {1, 4}, {1, 3}, 1, 1},
-    /* The same, with the classes far apart in memory. */
+    /* The same mathematics, in another order in memory. */
     {"columns", {1, 4}, {1, 3}, 1, 1},
     /* A reciprocal, a multiplication to the quotient, its logarithm, and a fused multiplication to the sum. The gradient is
      * the quotient times a factor. */
@@ -85,16 +87,15 @@ static const work works[] = {
     /* Both sums of exponentials, four instructions each; a difference, and a fused multiplication that sums its products.
      * The gradient takes both exponentials anew, a difference and a multiplication. */
     {"kl_div_logits", {2, 10}, {2, 6}, 1, 2},
-    /* Both sums of exponentials, and in a second sweep both exponentials anew, the logarithm of their mean, and the terms.
-     * The gradient needs a third, because it has the sum of the second as a factor. */
+    /* Both sums of exponentials. A second sweep takes both exponentials anew, the logarithm of their mean, and the terms.
+     * The gradient has the sum of the second sweep in it, and so needs a third. */
     {"jsd_logits", {5, 20}, {3, 11}, 1, 2},
 };
 enum { JSD_SUM_SWEEPS = 2 };
 
-/* An exponential, a logarithm or a quotient of doubles is a polynomial of 20 fused multiplications, more or less. */
 enum {
-    SPECIAL_F64 = 20,
-    SLOTS_F64 = 2 /* of the scheduler, an instruction: half as many lanes, at most, do doubles */
+    SPECIAL_F64 = 20, /* fused multiplications of an exponential, a logarithm or a quotient of doubles, more or less */
+    SLOTS_F64 = 2     /* of an instruction: at most half of the lanes do doubles */
 };
 
 static const work *work_of(const bench_cell *c) {
@@ -104,15 +105,17 @@ static const work *work_of(const bench_cell *c) {
     return bench_is(c, "cross_entropy_options") ? &works[0] : &works[i];
 }
 
-/* Instructions an element: a vector of 16 bytes is loaded or stored at an address that takes one more. */
+/* Instructions of an element. A vector of 16 bytes takes a load or a store, and an addition to its address. */
 static double move(const char *dtype) {
     return 2.0 * bench_dtype_bytes(dtype) / 16;
 }
+/* Numbers of 16 bits are widened one at a time ... */
 static double load(const char *dtype) {
-    return move(dtype) + (bench_dtype_bytes(dtype) == 2 ? 1 : 0); /* 16 bits are widened one at a time */
+    return move(dtype) + (bench_dtype_bytes(dtype) == 2 ? 1 : 0);
 }
+/* ... and narrowed two at a time. */
 static double store(const char *dtype) {
-    return move(dtype) + (bench_dtype_bytes(dtype) == 2 ? 0.5 : 0); /* ... and narrowed two at a time */
+    return move(dtype) + (bench_dtype_bytes(dtype) == 2 ? 0.5 : 0);
 }
 
 static double loads_of(const bench_cell *c) {
@@ -120,7 +123,7 @@ static double loads_of(const bench_cell *c) {
     return load(c->dtype) + (second != NULL ? load(second) : 0);
 }
 
-/* Those of the rows that are not ignored. */
+/* In a row that is not ignored. */
 static bench_cost cost_of_logit(const bench_cell *c) {
     const work *w = work_of(c);
     const bench_request *r = bench_request_of(c);

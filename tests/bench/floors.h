@@ -1,4 +1,4 @@
-/* What the list of cells needs of floors.c. */
+/* The part of floors.c that the list of cells needs. */
 #ifndef GPULOSSI_BENCH_FLOORS_H
 #define GPULOSSI_BENCH_FLOORS_H
 

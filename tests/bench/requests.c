@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Beside each option: the instructions and special functions that the formula in gpuloss.h adds to a logit. What belongs to
- * a row, or folds into a factor of a fused multiplication, adds none. */
+/* Beside each option stand the instructions and special functions that the formula in gpuloss.h adds to a logit. A number
+ * of a row, or one that goes into a factor of a fused multiplication, adds none. */
 const bench_request bench_requests[BENCH_REQUESTS] = {
     [BENCH_PLAIN] = {.name = "plain"},
     /* A fused multiplication sums the weighted logits; another subtracts the weight from the gradient. */
@@ -34,7 +34,7 @@ const bench_request bench_requests[BENCH_REQUESTS] = {
     [BENCH_SOFTCAP] = {.name = "softcap", .softcap = 30, .sum = {2, 5}, .gradient_sweep = {2, 7}},
     /* A factor within the argument of the exponential. */
     [BENCH_LOGIT_SCALE] = {.name = "logit_scale", .logit_scale = 0.5},
-    /* A comparison and a choice for every eight logits, as the maximum is found anyway. */
+    /* The maximum is found anyway: a comparison and a choice for every eight logits. */
     [BENCH_WITH_ARGMAX] = {.name = "argmax", .argmax = 1, .correct = 1, .sum = {0, 0.25}},
     /* A number of the row. */
     [BENCH_WITH_LOSS_ROWS] = {.name = "loss_rows", .loss_rows = 1},

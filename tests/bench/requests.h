@@ -11,8 +11,6 @@ typedef struct bench_cost {
     double special, instructions;
 } bench_cost;
 
-/* `sum` and `gradient` are costs beside those of a plain loss: of the sweep that sums a row, and of the one that writes
- * its gradient. */
 typedef struct bench_request {
     const char *name;
     double label_smoothing, lse_square_scale, softcap, logit_scale;
@@ -21,6 +19,7 @@ typedef struct bench_request {
     int ignored;               /* % of the targets that are ignore_index */
     const char *probabilities; /* type of the target probabilities, "" for that of the logits; NULL: class indices */
     const char *gradient;      /* type of the gradient; NULL: that of the logits */
+    /* Beside a plain call: of the sweep that sums a row, and of the one that writes its gradient. */
     bench_cost sum, gradient_sweep;
 } bench_request;
 

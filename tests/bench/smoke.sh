@@ -138,6 +138,7 @@ reject 'a GPU of no number' '--as volta: not a whole number' "$BUILD/bench" $cei
 reject 'too many runs' 'from 1 to 30' "$BUILD/bench" $ceilings --runs 31
 reject 'no file of the ceilings' 'is required' "$BUILD/bench" --all
 reject 'an option that there is not' '--every: no such option' "$BUILD/bench" $ceilings --every
+reject 'peers without PyTorch' '--peers: no such option' "$BUILD/bench" $ceilings --peers
 reject 'two losses' 'kl_div_pp: no such option' "$BUILD/bench" $ceilings kl_div_ll kl_div_pp
 reject 'an option of another program' '--all: no such option' "$BUILD/schedules" $ceilings --all
 reject 'bytes that are no number' '1G: not a whole number' "$BUILD/bench" $ceilings --bytes 1G
@@ -363,7 +364,7 @@ reject 'a driver that there is not' 'could not be loaded' \
 
 # All of it, by the script. PyTorch would measure a real GPU beside the interpreter: it is shown none.
 run_all() {
-    CUDA_VISIBLE_DEVICES='' CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --rest 0 --runs 1 --only softcap >"$out/all" 2>&1 || {
+    CUDA_VISIBLE_DEVICES='' CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --rest 0 --runs 1 --only softcap --peers >"$out/all" 2>&1 || {
         cat "$out/all" && return 1
     }
     [ "$(grep -cE '^(no peers: |ceiling copy |loss .* floor%$|what a call costs|time to the first loss)' "$out/all")" = 5 ]

@@ -4,7 +4,7 @@
 
 enum { BENCH_WARM_UP = 30 /* ms */, BENCH_MOST_RUNS = 30 };
 
-/* The median time of so many runs, after one call that is not timed, and more for so many milliseconds. */
+/* The median time of the runs. Before them comes one call that is not timed, and then more for `warm_up` milliseconds. */
 int bench_median(int (*call)(void), int warm_up, int runs, double *milliseconds);
 /* The usual one. */
 int bench_measure_call(int (*call)(void), double *milliseconds);
