@@ -23,7 +23,8 @@ checked() {
 }
 
 # The raw results: the columns, a line of them for each line of the table, numbers, and the floors: the time that the bytes
-# take at the ceiling, and that of the special functions at 16 a clock of each of the interpreter's four multiprocessors.
+# take at the ceiling, that of the special functions at 16 a clock of each of the interpreter's four multiprocessors, and for
+# some cells that of the instructions, at 128.
 heading=$(sed -n '/^#define BENCH_CSV/,/^int/p' tests/bench/bench.h | grep -o '"[^"]*"' | tr -d '"\n')
 check_csv() {
     local program='
@@ -41,6 +42,11 @@ check_csv() {
             more["softcap"] = more["all"] = 2
             ignored["masked_50"] = 0.5
             ignored["masked_85"] = 0.85
+            instructions["cross_entropy,f32,loss,plain"] = 4 + 0.5
+            instructions["cross_entropy,f32,loss + gradient,softcap"] = 9 + 0.5 + 10 + 0.5 + 0.5
+            instructions["cross_entropy,f32,loss + gradient,masked_0"] = 4 + 0.5 + 3 + 0.5 + 0.5
+            instructions["cross_entropy,bf16,loss + gradient,plain"] = 4 + 1.25 + 3 + 1.25 + 0.75
+            instructions["cross_entropy,bf16,loss,probabilities_f32"] = 6 + 1.25 + 0.5
         }
         NR == 1 { if ($0 != heading) fail("the heading is not " heading); next }
         NF != 15 { fail("not 15 fields") }
@@ -54,6 +60,9 @@ check_csv() {
             special += ($6 != "loss") * (gradient[$1] + more[$11])
             read = $3 - int($3 * ignored[$11])
             if (!near($14, ($2 != "f64") * read * $4 * special / (16 * 4 * 1980))) fail("not that of special functions: " $14)
+            kind = $1 "," $2 "," $6 "," $11
+            if (kind in instructions && !near($15, $3 * $4 * instructions[kind] / (128 * 4 * 1980)))
+                fail("not that of instructions: " $15)
         }
         END { if (!bad && (cells != wanted || cells == 0)) fail(cells + 0 " cells of " wanted) }'
     checked "$1" -v heading="$heading" -v wanted="$2"
@@ -72,6 +81,26 @@ changed "$out/bench.csv" '6s/packed,/packed,1/' &&
 changed "$out/bench.csv" '6s/,\([^,]*,[^,]*\)$/,1\1/' &&
     reject 'another time of special functions' 'not that of special' check_csv "$out/bad" "$cells"
 changed "$out/bench.csv" '6s/,[^,]*$/,0/' && reject 'no time of instructions' 'not above 0' check_csv "$out/bad" "$cells"
+changed "$out/bench.csv" '/f32.*,loss,.*plain/s/,[^,]*$/,1/' &&
+    reject 'another time of instructions' 'not that of instructions' check_csv "$out/bad" "$cells"
+
+# The table has the longest floor beside the time.
+check_table() {
+    local program='
+        !/^(cross|kl|jsd|columns)/ { next }
+        {
+            floor = $(NF - 3) > $(NF - 2) ? $(NF - 3) : $(NF - 2)
+            floor = floor > $(NF - 1) ? floor : $(NF - 1)
+            off = number($NF) - 100 * floor / number($(NF - 6))
+            if (off > 0.1 || off < -0.1) fail("not the floor: " $0)
+            cells++
+        }
+        END { if (!bad && cells == 0) fail("no cell") }'
+    checked "$1"
+}
+accept 'the floors of the table' check_table "$out/table"
+changed "$out/table" '$s/[0-9.]*$/99.9/' && reject 'another floor' 'not the floor' check_table "$out/bad"
+changed "$out/table" '/^loss/q' && reject 'a table without cells' 'no cell' check_table "$out/bad"
 reject 'raw results in no folder' "can't be written" run_bench "$out/none/bench.csv"
 [ ! -e /dev/full ] || reject 'raw results on a full disk' "can't be written" run_bench /dev/full
 
@@ -179,6 +208,8 @@ changed tests/bench/floors.c 's/f->special = read/f->special = 1/' &&
     reject 'ignored rows in the special functions' 'not that of special' planted_floors
 changed tests/bench/floors.c 's/bench_bytes(cell) \/ bench_ceiling_of/bench_bytes(cell) + bench_ceiling_of/' &&
     reject 'a floor of the bytes that is none' 'not the time of the bytes' planted_floors
+changed tests/bench/floors.c 's/+ stores)/)/' &&
+    reject 'stores that take no instruction' 'not that of instructions' planted_floors
 
 # Two headers: of each cell the times and their ratio, and at the end the cells that are slower. The old header is one that
 # refuses softcaps; of the libraries, one calls many times where it should once.
