@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 STRICT := $(shell . tests/compile/strict.sh && echo $$strict_c)
 CFLAGS ?= -O2
 
-.PHONY: help run test test-bench examples gpu-test gpu-report bench schedules plot ptx install clean format
+.PHONY: help run test test-bench examples gpu-test gpu-report bench bench-compare schedules plot ptx install clean format
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo 'make examples    build the examples into $(BUILD)/'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
 	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
+	@echo 'make bench-compare OLD=FILE  on a GPU: another gpuloss.h and this one, run by run (BENCH_ARGUMENTS as above)'
 	@echo 'make schedules   on a GPU: every schedule of the kernels against the one that the library chooses'
 	@echo 'make plot        draw the raw results that make bench leaves in $(BUILD)/bench.csv (needs python3-matplotlib)'
 	@echo 'make interpreter-bench  instructions a second of the PTX interpreter that the tests run on'
@@ -53,32 +54,45 @@ test: need-cmocka examples $(BUILD)/test_numerics $(BUILD)/test_reference $(BUIL
 gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
 	@BUILD=$(BUILD) bash tests/gpu.sh
 
-BENCH_PROGRAMS := $(BUILD)/bench $(BUILD)/libbench.so $(BUILD)/first_loss $(BUILD)/schedules
+BENCH_PROGRAMS := $(BUILD)/bench $(BUILD)/libbench.so $(BUILD)/first_loss $(BUILD)/schedules $(BUILD)/compare
 REPORT ?= tests/gpu-report.txt
 gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BENCH_PROGRAMS)
 	@BUILD=$(BUILD) bash tests/gpu.sh $(REPORT)
 
-BENCH := tests/bench/bench.c tests/bench/cells.c tests/bench/calls.c tests/bench/csv.c tests/bench/options.c
-BENCH_NEEDS := $(BENCH) tests/bench/bench.h tests/bench/cells.h tests/bench/device.h tests/bench/clock.h \
-	tests/bench/options.h gpuloss.h
-$(BUILD)/bench: tests/bench/main.c $(BENCH_NEEDS)
+BENCH := $(patsubst %,tests/bench/%.c,bench calls ceilings cells csv data driver floors library options requests \
+	selection table)
+BENCH_NEEDS := $(wildcard tests/bench/*.h) gpuloss.h
+BENCH_OBJECTS := $(BENCH:tests/bench/%.c=$(BUILD)/bench_objects/%.o)
+BENCH_CFLAGS := -std=c11 $(CFLAGS) -Wall -Wextra -fPIC
+$(BUILD)/bench_objects/%.o: tests/bench/%.c $(BENCH_NEEDS)
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/main.c $(BENCH) -o $@ -ldl
-$(BUILD)/libbench.so: $(BENCH_NEEDS)
-	@mkdir -p $(@D)
-	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra -shared -fPIC $(BENCH) -o $@ -ldl
+	$(CC) $(BENCH_CFLAGS) -c $< -o $@
+$(BUILD)/bench: $(BUILD)/bench_objects/main.o $(BENCH_OBJECTS)
+	$(CC) $^ -o $@ -ldl
+$(BUILD)/schedules: $(BUILD)/bench_objects/schedules.o $(BENCH_OBJECTS)
+	$(CC) $^ -o $@ -ldl
+$(BUILD)/libbench.so: $(BENCH_OBJECTS)
+	$(CC) -shared $^ -o $@ -ldl
+$(BUILD)/compare: $(BUILD)/bench_objects/compare.o
+	$(CC) $^ -o $@ -ldl
+# From the header OLD, which may have changed its name only: it is always built.
+.PHONY: $(BUILD)/libbench_old.so
+$(BUILD)/libbench_old.so: $(BENCH_OBJECTS)
+	$(if $(OLD),,$(error OLD=FILE is required: the gpuloss.h to compare with))
+	$(CC) $(BENCH_CFLAGS) -DGPULOSS_HEADER='"$(abspath $(OLD))"' -shared tests/bench/library.c \
+		$(filter-out %/library.o,$(BENCH_OBJECTS)) -o $@ -ldl
 $(BUILD)/first_loss: tests/bench/first_loss.c tests/bench/clock.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra $< -o $@ -ldl -lm
-$(BUILD)/schedules: tests/bench/schedules.c $(BENCH_NEEDS)
-	@mkdir -p $(@D)
-	$(CC) -std=c11 $(CFLAGS) -Wall -Wextra tests/bench/schedules.c $(BENCH) -o $@ -ldl
 
 schedules: $(BUILD)/schedules
 	@$(BUILD)/schedules tests/bench/ceilings.ptx $(SCHEDULES_ARGUMENTS)
 
 bench: $(BENCH_PROGRAMS)
 	@BUILD=$(BUILD) bash tests/bench/run.sh $(BENCH_ARGUMENTS)
+
+bench-compare: $(BUILD)/compare $(BUILD)/libbench_old.so $(BUILD)/libbench.so
+	@$(BUILD)/compare $(BUILD)/libbench_old.so $(BUILD)/libbench.so tests/bench/ceilings.ptx $(BENCH_ARGUMENTS)
 
 CSV ?= $(BUILD)/bench.csv
 PLOT ?= tests/bench/ceilings.svg

@@ -39,6 +39,18 @@ extern "C" __global__ void __launch_bounds__(512) copy_vectors(const uint4 *a, u
     }
 }
 
+/* Writes n vectors. */
+extern "C" __global__ void __launch_bounds__(512) write_vectors(uint4 *out, int64_t n) {
+    int64_t stride = blockDim.x;
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x * kStep + threadIdx.x; at < n;
+         at += (int64_t)gridDim.x * kStep * stride) {
+#pragma unroll
+        for (int k = 0; k < kStep; k++)
+            if (at + k * stride < n)
+                __stcs(out + at + k * stride, make_uint4((unsigned)at, k, 0, 0));
+    }
+}
+
 /* Reads n vectors from each of two arrays and writes n. */
 extern "C" __global__ void __launch_bounds__(512) blend_vectors(const uint4 *a, const uint4 *b, uint4 *out, int64_t n) {
     int64_t stride = blockDim.x;
@@ -65,28 +77,66 @@ static __device__ float uniform(uint64_t i, uint64_t seed) {
     return ((float)(uint32_t)(z >> 41) + 0.5f) * 0x1p-23f;
 }
 
-/* n random numbers of 8, 4 or 2 bytes (bf16 when `bfloat`, else f16): log(uniform) * scale + shift, or with
- * logarithm = 0 uniform * scale + shift. */
+/* A normal number from an element's number and a seed (Box and Muller). */
+static __device__ float normal(uint64_t i, uint64_t seed) {
+    return sqrtf(-2.0f * __logf(uniform(i, seed))) * __cosf(6.2831853f * uniform(i, seed + (1ull << 62)));
+}
+
+/* Writes x in 8, 4 or 2 bytes: bf16 when `bfloat`, else f16. */
+static __device__ void store(void *out, int64_t i, float x, int bytes, int bfloat) {
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    if (bytes == 8)
+        ((double *)out)[i] = x;
+    else if (bytes == 4)
+        ((float *)out)[i] = x;
+    else
+        ((uint16_t *)out)[i] = bfloat ? (uint16_t)(__float_as_uint(x) >> 16) : half;
+}
+
+/* n random numbers: u * scale + shift, where u is uniform in (0, 1), or log(u) with `logarithm`. */
 extern "C" __global__ void fill_random(void *out, int64_t n, int bytes, int bfloat, int logarithm, float scale,
                                        float shift, uint64_t seed) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
+#pragma unroll 1
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
         float u = uniform((uint64_t)i, seed);
-        float x = fmaf(logarithm ? logf(u) : u, scale, shift);
-        uint16_t half;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
-        if (bytes == 8)
-            ((double *)out)[i] = x;
-        else if (bytes == 4)
-            ((float *)out)[i] = x;
-        else
-            ((uint16_t *)out)[i] = bfloat ? (uint16_t)(__float_as_uint(x) >> 16) : half;
+        store(out, i, fmaf(logarithm ? logf(u) : u, scale, shift), bytes, bfloat);
+    }
+}
+
+/* n normal numbers of the given standard deviation. */
+extern "C" __global__ void fill_normal(void *out, int64_t n, int bytes, int bfloat, float deviation, uint64_t seed) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+#pragma unroll 1
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)
+        store(out, i, deviation * normal((uint64_t)i, seed), bytes, bfloat);
+}
+
+/* Rows of probabilities, the softmax of normal numbers, a warp each. Row r is column r % inner of image r / inner. */
+extern "C" __global__ void fill_probabilities(void *out, int64_t rows, int64_t classes, int64_t inner, int64_t stride,
+                                              int bytes, int bfloat, float deviation, uint64_t seed) {
+    int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
+#pragma unroll 1
+    for (int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; row < rows; row += warps) {
+        float sum = 0;
+#pragma unroll 1
+        for (int64_t c = threadIdx.x % 32; c < classes; c += 32)
+            sum += __expf(deviation * normal((uint64_t)(row * classes + c), seed));
+#pragma unroll 1
+        for (int lanes = 16; lanes > 0; lanes /= 2)
+            sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+#pragma unroll 1
+        for (int64_t c = threadIdx.x % 32; c < classes; c += 32)
+            store(out, row / inner * stride + row % inner + c * inner,
+                  __expf(deviation * normal((uint64_t)(row * classes + c), seed)) / sum, bytes, bfloat);
     }
 }
 
 /* n random targets in [0, classes). */
 extern "C" __global__ void fill_targets(int64_t *out, int64_t n, int64_t classes, uint64_t seed) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
+#pragma unroll 1
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)
         out[i] = (int64_t)(uniform((uint64_t)i, seed) * (float)classes) % classes;
 }

@@ -31,9 +31,18 @@ static int set_unnamed(const char *value, bench_options *o) {
     return 0;
 }
 
-int bench_parse(char **arguments, const bench_option *own, bench_options *o) {
-    const bench_option common[] = {{"--bytes", &o->bytes, NULL, NULL}, {"--most", &o->most, NULL, NULL}, {0}};
-    *o = (bench_options){NULL, NULL, 1LL << 30, INT64_MAX};
+/* 0 where it does not fit. */
+static int small(long long number) {
+    return number < 0 || number > INT32_MAX ? 0 : (int)number;
+}
+
+int bench_parse(char **arguments, const bench_option *own, int runs, bench_options *o) {
+    const bench_option common[] = {{"--bytes", &o->bytes, NULL, NULL},
+                                   {"--most", &o->most, NULL, NULL},
+                                   {"--as", &o->as, NULL, NULL},
+                                   {"--runs", &o->runs, NULL, NULL},
+                                   {0}};
+    *o = (bench_options){NULL, NULL, 1LL << 30, INT64_MAX, runs, 0};
     while (*++arguments != NULL) {
         const bench_option *option = find(common, *arguments);
         if (option->name == NULL)
@@ -43,5 +52,7 @@ int bench_parse(char **arguments, const bench_option *own, bench_options *o) {
         else if (option->name != NULL ? set(option, *++arguments) : set_unnamed(*arguments, o))
             return 1;
     }
-    return o->ceilings == NULL && bench_fail("the file of the ceilings' PTX is required");
+    if (o->ceilings == NULL)
+        return bench_fail("the file of the ceilings' PTX is required");
+    return (o->as != 0 && bench_as(small(o->as))) || bench_use_runs(small(o->runs));
 }

@@ -1,5 +1,5 @@
-/* The command lines of bench and of schedules: CEILINGS_PTX [--bytes N] [--most N] [LOSS], and what either has of its
- * own. */
+/* The command lines of bench, schedules and compare: CEILINGS_PTX [--bytes N] [--most N] [--as CC] [--runs N] [LOSS],
+ * and what each has of its own. */
 #ifndef GPULOSSI_BENCH_OPTIONS_H
 #define GPULOSSI_BENCH_OPTIONS_H
 
@@ -13,10 +13,12 @@ typedef struct bench_option {
 
 typedef struct bench_options {
     const char *ceilings, *loss; /* NULL: none in particular */
-    long long bytes, most;
+    long long bytes, most, runs;
+    long long as; /* 0: what the GPU is */
 } bench_options;
 
-/* `own`: the program's options, up to one without a name. Returns 0, or 1 and bench_failure says why. */
-int bench_parse(char **arguments, const bench_option *own, bench_options *options);
+/* `own`: the program's options, up to one without a name. `runs`: how many it has usually. Returns 0, or 1 and bench_failure
+ * says why. */
+int bench_parse(char **arguments, const bench_option *own, int runs, bench_options *options);
 
 #endif

@@ -1,12 +1,13 @@
 """Runs the cells of the benchmark through others as well, on the same buffers in the same process.
 
-    python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX [--all] [--bytes N] [--most N] [--rest MS] [--csv FILE]
-        [LOSS]
+    python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX [--all] [--only NAME,...] [--bytes N] [--most N] [--rest MS] [--runs N]
+        [--as CC] [--csv FILE] [--peers] [LOSS]
 
 Takes what the program bench takes (main.c). Times are medians between CUDA events, gradients are taken through autograd, as
 users take them. The peers are PyTorch, torch.compile of the same function, and Liger, QuACK and flash-attention where
 they are installed and have the loss. Without --all only the published cells run; with it the whole grid, without
-torch.compile, which would take most of the time.
+torch.compile, which would take most of the time. The cells of options and layouts have peers with --peers only: PyTorch,
+torch.compile and Liger, where they have the same call.
 
     python3 tests/bench/peers.py LIBBENCH CEILINGS_PTX --calls N
 
@@ -23,13 +24,19 @@ import torch
 import torch._functorch.config
 import torch.nn.functional as F
 
-READ, COPY, BLEND = range(3)
+CEILINGS = 5
+INPUT, TARGET, WEIGHTS = 0, 1, 3
 LOSS, BOTH, BACKWARD = 1, 2, 3
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 STORED_AS = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "<i2"}
-WARM_UP, WARM_UP_MILLISECONDS, RUNS = 3, 30, 30
+WARM_UP, WARM_UP_MILLISECONDS = 3, 30
 BATCHES, GRAPH_CALLS = 10, 20
 LOG_2 = 0.6931471805599453
+SAME_CALLS = ("plain", "smoothing", "weights", "smoothing_weights", "probabilities", "probabilities_f32", "masked_0",
+              "masked_50", "masked_85")
+SAME_LAYOUTS = ("packed", "odd_rows", "odd_inner", "in_place")
+TEXTS = ("bench_failure", "bench_option_name", "bench_layout_name", "bench_ceiling_name", "bench_taken_for",
+         "bench_cell_columns", "bench_table_heading", "bench_table_line", "bench_calls_heading", "bench_calls_line")
 
 
 class Cell(ctypes.Structure):
@@ -42,6 +49,9 @@ class Cell(ctypes.Structure):
         ("passes", ctypes.c_int),
         ("headline", ctypes.c_int),
         ("tiny", ctypes.c_int),
+        ("option", ctypes.c_int),
+        ("layout", ctypes.c_int),
+        ("normal", ctypes.c_int),
     ]
 
 
@@ -57,9 +67,9 @@ class Failures:
         self.first = {}
         self.count = {}
 
-    def failed(self, who, cell, reason):
+    def failed(self, who, columns, reason):
         lines = str(reason).splitlines() or [type(reason).__name__]
-        self.first.setdefault(who, f"{cell.loss.decode()} {cell.dtype.decode()} {cell.rows} x {cell.classes}: {lines[0][:160]}")
+        self.first.setdefault(who, f"{' '.join(columns.split())}: {lines[0][:160]}")
         self.count[who] = self.count.get(who, 0) + 1
 
     def print(self):
@@ -80,33 +90,33 @@ def view(bench, which, shape, dtype, stored):
     return torch.as_tensor(Buffer(bench.bench_buffer(which), shape, stored), device="cuda").view(dtype)
 
 
-def tensors(bench, cell):
+def tensors(bench, i, cell):
     """Input and target of a cell, as PyTorch lays them out."""
-    name, dtype, stored = cell.loss.decode(), DTYPES[cell.dtype.decode()], STORED_AS[cell.dtype.decode()]
+    name, option, dtype = cell.loss.decode(), bench.bench_option_name(i).decode(), cell.dtype.decode()
+    shape, rows = (cell.rows, cell.classes), (cell.rows,)
     if name == "columns":
-        images = cell.rows // cell.inner
-        x = view(bench, 0, (images, cell.classes, cell.inner), dtype, stored)
-        return x, view(bench, 1, (images, cell.inner), torch.int64, "<i8")
-    x = view(bench, 0, (cell.rows, cell.classes), dtype, stored)
-    if name.startswith("cross_entropy"):
-        return x, view(bench, 1, (cell.rows,), torch.int64, "<i8")
-    return x, view(bench, 1, (cell.rows, cell.classes), dtype, stored)
+        shape, rows = (cell.rows // cell.inner, cell.classes, cell.inner), (cell.rows // cell.inner, cell.inner)
+    x = view(bench, INPUT, shape, DTYPES[dtype], STORED_AS[dtype])
+    if name in ("cross_entropy", "cross_entropy_options", "columns") and not option.startswith("probabilities"):
+        return x, view(bench, TARGET, rows, torch.int64, "<i8")
+    other = "f32" if option == "probabilities_f32" else dtype
+    return x, view(bench, TARGET, shape, DTYPES[other], STORED_AS[other])
 
 
-def measure(call, rest):
+def measure(call, arguments):
     """The median of runs that are queued before the first is waited for, of calls in a row, after a rest, as bench.c does
     it."""
     for _ in range(WARM_UP):
         call()
     torch.cuda.synchronize()
-    time.sleep(1e-3 * rest)
+    time.sleep(1e-3 * arguments.rest)
     end, calls = time.perf_counter() + 1e-3 * WARM_UP_MILLISECONDS, 0
     while time.perf_counter() < end:
         call()
         torch.cuda.synchronize()
         calls += 1
     in_a_row = max(1, calls // WARM_UP_MILLISECONDS)
-    runs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(RUNS)]
+    runs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(arguments.runs)]
     for start, end in runs:
         start.record()
         for _ in range(in_a_row):
@@ -131,10 +141,30 @@ def jensen_shannon(x, t):
     return 0.5 * sum(F.kl_div(m, side, reduction="batchmean", log_target=True) for side in (p, q))
 
 
-def torch_function(bench, cell):
-    name = cell.loss.decode()
+def is_of_options(cell):
+    """Whether a cell is of the grid of options and layouts, whose logits are normal."""
+    return cell.normal != 0
+
+
+def keywords(bench, i, cell):
+    """The arguments of cross_entropy of PyTorch and of Liger for the cell's option, or None where PyTorch has no such call."""
+    option, layout = bench.bench_option_name(i).decode(), bench.bench_layout_name(i).decode()
+    if option not in SAME_CALLS or layout not in SAME_LAYOUTS:
+        return None
+    found = {"label_smoothing": 0.1} if option.startswith("smoothing") else {}
+    if option in ("weights", "smoothing_weights"):
+        results = "f64" if cell.dtype == b"f64" else "f32"
+        found["weight"] = view(bench, WEIGHTS, (cell.classes,), DTYPES[results], STORED_AS[results])
+    return found
+
+
+def torch_function(bench, i, cell):
+    name, dtype = cell.loss.decode(), DTYPES[cell.dtype.decode()]
     if name == "cross_entropy_options":
-        return with_options(view(bench, 3, (cell.classes,), torch.float32, "<f4").to(DTYPES[cell.dtype.decode()]))
+        return with_options(view(bench, WEIGHTS, (cell.classes,), torch.float32, "<f4").to(dtype))
+    if is_of_options(cell):
+        found = {key: value.to(dtype) if key == "weight" else value for key, value in keywords(bench, i, cell).items()}
+        return lambda x, t: F.cross_entropy(x, t, **found)
     return {
         "cross_entropy": F.cross_entropy,
         "columns": F.cross_entropy,
@@ -177,10 +207,10 @@ def libraries(failures):
     return found
 
 
-def peer_time(cell, function, x, t, rest):
+def peer_time(cell, function, x, t, arguments):
     if cell.passes == LOSS:
         with torch.no_grad():
-            return measure(lambda: function(x, t), rest)
+            return measure(lambda: function(x, t), arguments)
     x = x.detach().requires_grad_(True)
 
     def both():
@@ -188,27 +218,41 @@ def peer_time(cell, function, x, t, rest):
         function(x, t).backward()
 
     if cell.passes == BOTH:
-        return measure(both, rest)
+        return measure(both, arguments)
     loss = function(x, t)
-    return measure(lambda: torch.autograd.grad(loss, x, retain_graph=True), rest)
+    return measure(lambda: torch.autograd.grad(loss, x, retain_graph=True), arguments)
 
 
-def peer_times(bench, cell, peers, rest, failures):
-    """Milliseconds by peer, of those that have the loss and did not fail."""
+def library_functions(bench, i, cell, peers):
+    """By peer. Of the options only Liger has some."""
     name = cell.loss.decode()
-    x, t = tensors(bench, cell)
-    functions = {"eager": torch_function(bench, cell)}
-    if cell.headline:
+    if not is_of_options(cell):
+        return {peer: table[name] for peer, table in peers.items() if name in table}
+    if "liger" not in peers or name != "cross_entropy" or bench.bench_option_name(i).startswith(b"probabilities"):
+        return {}
+    found = keywords(bench, i, cell)
+    return {"liger": lambda x, t: peers["liger"][name](x, t, **found)}
+
+
+def peer_times(bench, i, cell, peers, arguments, failures):
+    """Milliseconds by peer, of those that have the loss and did not fail."""
+    if is_of_options(cell) and (not arguments.peers or keywords(bench, i, cell) is None):
+        return {}
+    if bench.bench_layout_name(i) == b"in_place" and bench.bench_prepare(i):
+        fail(bench)
+    x, t = tensors(bench, i, cell)
+    functions = {"eager": torch_function(bench, i, cell)}
+    if cell.headline or is_of_options(cell):
         torch._dynamo.reset()
-        functions["compiled"] = torch.compile(torch_function(bench, cell))
-    functions.update({peer: table[name] for peer, table in peers.items() if name in table})
+        functions["compiled"] = torch.compile(torch_function(bench, i, cell))
+    functions.update(library_functions(bench, i, cell, peers))
     times = {}
     for peer, function in functions.items():
         try:
             # The libraries write gradients over the logits, which the others still need.
-            times[peer] = peer_time(cell, function, x.clone() if peer in peers else x, t, rest)
+            times[peer] = peer_time(cell, function, x.clone() if peer in peers else x, t, arguments)
         except Exception as error:
-            failures.failed(peer, cell, error)
+            failures.failed(peer, bench.bench_cell_columns(i).decode(), error)
         torch.cuda.empty_cache()
     return times
 
@@ -243,9 +287,9 @@ def graph_time(call, calls):
     return call_times(graph.replay, max(1, calls // GRAPH_CALLS))[1] / GRAPH_CALLS
 
 
-def eager_call(bench, cell):
-    function = torch_function(bench, cell)
-    x, t = tensors(bench, cell)
+def eager_call(bench, i, cell):
+    function = torch_function(bench, i, cell)
+    x, t = tensors(bench, i, cell)
     if cell.passes == LOSS:
         return lambda: function(x, t)
     x = x.detach().requires_grad_(True)
@@ -316,9 +360,13 @@ def parse():
     parser.add_argument("loss", nargs="?")
     parser.add_argument("--csv")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--only")
+    parser.add_argument("--peers", action="store_true")
     parser.add_argument("--bytes", type=int, default=1 << 30)
     parser.add_argument("--most", type=int, default=1 << 62)
     parser.add_argument("--rest", type=int)
+    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--as", dest="compute_capability", type=int)
     parser.add_argument("--calls", type=int, default=0)
     return parser.parse_intermixed_args()
 
@@ -332,13 +380,21 @@ def open_bench(arguments):
     bench.bench_kl.argtypes = [ctypes.c_int] + [ctypes.c_uint64] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_uint64]
     bench.bench_open.argtypes = [ctypes.c_char_p, ctypes.c_int64]
     bench.bench_csv_open.argtypes = [ctypes.c_char_p]
-    bench.bench_csv_line.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_double, ctypes.c_double]
+    bench.bench_csv_line.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_double]
+    bench.bench_table_line.argtypes = [ctypes.c_int, ctypes.c_double]
+    bench.bench_select.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int64]
     bench.bench_buffer.restype = ctypes.c_uint64
-    bench.bench_bytes.restype = ctypes.c_double
-    for name in ("bench_failure", "bench_pass_name", "bench_calls_heading", "bench_calls_line"):
+    for name in TEXTS:
         getattr(bench, name).restype = ctypes.c_char_p
-    if bench.bench_open(arguments.ceilings.encode(), arguments.bytes):
+    if arguments.compute_capability is not None and bench.bench_as(arguments.compute_capability):
         fail(bench)
+    if bench.bench_use_runs(arguments.runs) or bench.bench_open(arguments.ceilings.encode(), arguments.bytes):
+        fail(bench)
+    only, loss = (text.encode() if text is not None else None for text in (arguments.only, arguments.loss))
+    if bench.bench_select(only, loss, arguments.all, arguments.most):
+        fail(bench)
+    if arguments.compute_capability is not None:
+        print(bench.bench_taken_for().decode())
     if arguments.rest is None:
         arguments.rest = ctypes.c_int.in_dll(bench, "bench_usual_rest").value
     cells = ctypes.POINTER(Cell).in_dll(bench, "bench_cells")
@@ -346,40 +402,25 @@ def open_bench(arguments):
 
 
 def print_ceilings(bench, rest):
-    ceilings = []
-    for which, name in enumerate(("read", "copy", "read two, write one", "read a quarter")):
+    for which in range(CEILINGS):
         rate = ctypes.c_double()
         if bench.bench_rest(rest) or bench.bench_ceiling(which, ctypes.byref(rate)):
             fail(bench)
-        ceilings.append(rate.value)
-        print(f"ceiling {name:<20} {rate.value:7.0f} GB/s")
-    return ceilings
+        print(f"ceiling {bench.bench_ceiling_name(which).decode():<20} {rate.value:7.0f} GB/s")
 
 
-def is_wanted(arguments, bench, i, cell):
-    if bench.bench_bytes(i) > arguments.most:
-        return False
-    return cell.loss.decode() == arguments.loss if arguments.loss else cell.headline or arguments.all
-
-
-def our_time(bench, cell, rest, failures):
+def our_time(bench, i, rest, failures):
     milliseconds = ctypes.c_double()
     if bench.bench_rest(rest) == 0 and bench.bench_measure(ctypes.byref(milliseconds)) == 0:
         return {"gpuloss": milliseconds.value}
-    failures.failed("gpuloss", cell, bench.bench_failure().decode())
+    failures.failed("gpuloss", bench.bench_cell_columns(i).decode(), bench.bench_failure().decode())
     return {}
 
 
-def table_line(bench, i, cell, ceiling, times, names):
+def table_line(bench, i, times, names):
     """What the table says of a cell; a time that is not there stays blank."""
-    line = f"{cell.loss.decode():<21} {cell.dtype.decode():<5} {cell.rows:>8} {cell.classes:>8}  "
-    line += f"{bench.bench_pass_name(cell.passes).decode():<16} "
     ours = times.get("gpuloss")
-    if ours is None:
-        line += f"{'':9} {'':6} {'':6}"
-    else:
-        rate = bench.bench_bytes(i) / ours / 1e6
-        line += f"{1000 * ours:9.1f} {rate:6.0f} {100 * rate / ceiling:6.1f}"
+    line = bench.bench_table_line(i, ours or 0.0).decode()
     for name in names:
         line += f" {1000 * times[name]:9.1f}" if name in times else f" {'':9}"
         line += f" {times[name] / ours:6.1f}" if name in times and ours is not None else f" {'':6}"
@@ -387,24 +428,22 @@ def table_line(bench, i, cell, ceiling, times, names):
 
 
 def print_table(bench, cells, arguments, failures):
-    ceilings = print_ceilings(bench, arguments.rest)
+    print_ceilings(bench, arguments.rest)
     peers = libraries(failures)
     names = ["eager", "compiled", *peers]
     print(f"PyTorch {torch.__version__}; times in microseconds; % of the ceiling that has the cell's mix of reads and writes")
-    print(f"{'loss':<21} {'dtype':<5} {'rows':>8} {'classes':>8}  {'pass':<16} {'gpuloss':>9} {'GB/s':>6} {'ceil%':>6}"
-          + "".join(f" {name:>9} {'times':>6}" for name in names))
+    print(bench.bench_table_heading().decode() + "".join(f" {name:>9} {'times':>6}" for name in names))
     for i, cell in enumerate(cells):
-        if not is_wanted(arguments, bench, i, cell):
+        if not bench.bench_is_selected(i):
             continue
         if bench.bench_prepare(i):
-            failures.failed("gpuloss", cell, bench.bench_failure().decode())
+            failures.failed("gpuloss", bench.bench_cell_columns(i).decode(), bench.bench_failure().decode())
             continue
-        ceiling = ceilings[bench.bench_ceiling_of(i)]
-        times = our_time(bench, cell, arguments.rest, failures)
-        times |= peer_times(bench, cell, peers, arguments.rest, failures)
-        print(table_line(bench, i, cell, ceiling, times, names), flush=True)
+        times = our_time(bench, i, arguments.rest, failures)
+        times |= peer_times(bench, i, cell, peers, arguments, failures)
+        print(table_line(bench, i, times, names), flush=True)
         for who, milliseconds in times.items():
-            if bench.bench_csv_line(i, who.encode(), milliseconds, ceiling):
+            if bench.bench_csv_line(i, who.encode(), milliseconds):
                 fail(bench)
     for line in accuracy(bench):
         print(line)
@@ -420,12 +459,12 @@ def print_calls(bench, cells, arguments, failures):
         if bench.bench_prepare(i) or bench.bench_measure_calls(arguments.calls, ctypes.byref(measured)):
             fail(bench)
         line = bench.bench_calls_line(i, ctypes.byref(measured)).decode()
-        call, batch = eager_call(bench, cell), max(1, arguments.calls // BATCHES)
+        call, batch = eager_call(bench, i, cell), max(1, arguments.calls // BATCHES)
         try:
             line += "".join(f" {microseconds:8.2f}" for microseconds in call_times(call, batch))
             line += f" {graph_time(call, batch):8.2f}"
         except Exception as error:
-            failures.failed("eager", cell, error)
+            failures.failed("eager", bench.bench_cell_columns(i).decode(), error)
         print(line, flush=True)
 
 

@@ -2,8 +2,9 @@
 
     python3 tests/bench/plot.py CSV SVG
 
-CSV is what `make bench` writes (its columns: bench.h). A panel for each loss and pass, for f32 and bf16. Where cells of as
-many classes have several numbers of rows, that which moves the most bytes is drawn. The same CSV gives the same SVG.
+CSV is what `make bench` writes (its columns: bench.h). A panel for each loss and pass, for f32 and bf16, of calls without
+options. Where cells of as many classes have several numbers of rows, that which moves the most bytes is drawn. The same CSV
+gives the same SVG.
 """
 
 import csv
@@ -44,6 +45,9 @@ def read(path):
             for row in reader:
                 classes, microseconds, size, ceiling = (number(path, reader.line_num, n, row[n]) for n in NUMBERS)
                 if row["loss"] not in LOSSES or row["pass"] not in PASSES or row["dtype"] not in DTYPES:
+                    continue
+                # Older files lack these columns, and the cells that have options.
+                if row.get("option", "plain") != "plain" or row.get("layout", "packed") != "packed":
                     continue
                 lines = panels.setdefault((row["loss"], row["pass"]), {})
                 line = lines.setdefault((row["who"], row["dtype"]), {})

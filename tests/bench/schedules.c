@@ -1,18 +1,19 @@
-/* schedules CEILINGS_PTX [--bytes N] [--most N] [--classes N] [--runs N] [LOSS]: the measuring that the schedules in
+/* schedules CEILINGS_PTX [--bytes N] [--most N] [--classes N] [--runs N] [--as CC] [LOSS]: the measuring that the schedules in
  * gpuloss.h come from. Plans calls as the library does, then measures every other schedule that could serve them. A line
  * each: '*' marks the one that the library chooses, and a line after a cell says when another is more than 3 % faster. All
  * must come to the same loss. --bytes: how much a cell moves (1 GiB), but for those of few rows; --most: leaves out the
  * cells that move more; --classes, LOSS: only cells that have so many, or this one; --runs: of which the median is taken
- * (10). */
+ * (10). --as: gpuloss takes the GPU for one of that compute capability. */
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
 #include "cells.h"
 #include "device.h"
 #include "options.h"
+#include "timing.h"
 
 #include <math.h>
 
-enum { MOST_CANDIDATES = 64, SLOWER = 3, NARROWEST = 32 };
+enum { MOST_CANDIDATES = 64, SLOWER = 3, NARROWEST = 32, USUAL_RUNS = 10 };
 #define MARGIN 1.03
 #define TOLERANCE 1e-5
 
@@ -30,7 +31,7 @@ typedef struct candidate {
 
 typedef struct options {
     bench_options common;
-    long long classes, runs;
+    long long classes;
 } options;
 
 /* The cell at hand. */
@@ -276,7 +277,7 @@ static int run(const options *o) {
         if (bench_bytes(cell) > (double)o->common.most || (o->classes && o->classes != c->classes) ||
             (o->common.loss && strcmp(o->common.loss, c->loss) != 0))
             continue;
-        if (bench_prepare(cell) || list(cell) || measure_all((int)o->runs)) {
+        if (bench_prepare(cell) || list(cell) || measure_all((int)o->common.runs)) {
             printf("%s %s %lld x %lld, %s: %s\n", c->loss, c->dtype, (long long)c->rows, (long long)c->classes,
                    bench_pass_name(c->pass), bench_failure());
             return 1;
@@ -289,11 +290,9 @@ static int run(const options *o) {
 }
 
 static int parse(char **arguments, options *o) {
-    const bench_option own[] = {{"--classes", &o->classes, NULL, NULL}, {"--runs", &o->runs, NULL, NULL}, {0}};
+    const bench_option own[] = {{"--classes", &o->classes, NULL, NULL}, {0}};
     o->classes = 0;
-    o->runs = 10;
-    return bench_parse(arguments, own, &o->common) ||
-           ((o->runs < 1 || o->runs > BENCH_MOST_RUNS) && bench_fail("--runs is from 1 to %d", BENCH_MOST_RUNS));
+    return bench_parse(arguments, own, USUAL_RUNS, &o->common);
 }
 
 int main(int argc, char **argv) {
@@ -304,6 +303,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "schedules: %s\n", bench_failure());
         return 2;
     }
+    if (o.common.as != 0)
+        printf("%s\n", bench_taken_for());
     bench_list_for_schedules(o.common.bytes);
     status = run(&o);
     bench_close();

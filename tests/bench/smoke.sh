@@ -22,36 +22,251 @@ checked() {
         '"$program" "$file"
 }
 
-# The raw results: the columns, a line of them for each line of the table, numbers.
-heading=$(sed -n 's/^#define BENCH_CSV "\(.*\)"/\1/p' tests/bench/bench.h)
+# The raw results: the columns, a line of them for each line of the table, numbers, and the floors: the time that the bytes
+# take at the ceiling, that of the special functions at 16 a clock of each of the interpreter's four multiprocessors, and for
+# some cells that of the instructions, at 128.
+heading=$(sed -n '/^#define BENCH_CSV/,/^int/p' tests/bench/bench.h | grep -o '"[^"]*"' | tr -d '"\n')
 check_csv() {
     local program='
-        BEGIN { FS = "," }
+        function near(a, b) { return a - b <= 1e-4 * b && b - a <= 1e-4 * b }
+        BEGIN {
+            FS = ","
+            sum["cross_entropy"] = sum["cross_entropy_options"] = sum["columns"] = sum["kl_div_ll"] = 1
+            sum["kl_div_pp"] = sum["kl_div_logits"] = 2
+            sum["jsd_logits"] = 5
+            gradient["cross_entropy"] = gradient["cross_entropy_options"] = gradient["columns"] = 1
+            gradient["kl_div_logits"] = 2
+            gradient["jsd_logits"] = 3
+            logarithms["cross_entropy"] = logarithms["cross_entropy_options"] = logarithms["columns"] = 1
+            logarithms["kl_div_logits"] = logarithms["jsd_logits"] = 2
+            more["softcap"] = more["all"] = 2
+            ignored["masked_50"] = 0.5
+            ignored["masked_85"] = 0.85
+            instructions["cross_entropy,f32,loss,plain"] = 4 + 0.5
+            instructions["cross_entropy,f32,loss + gradient,softcap"] = 9 + 0.5 + 10 + 0.5 + 0.5
+            instructions["cross_entropy,f32,loss + gradient,masked_0"] = 4 + 0.5 + 3 + 0.5 + 0.5
+            instructions["cross_entropy,bf16,loss + gradient,plain"] = 4 + 1.25 + 3 + 1.25 + 0.75
+            instructions["cross_entropy,bf16,loss,probabilities_f32"] = 6 + 1.25 + 0.5
+        }
         NR == 1 { if ($0 != heading) fail("the heading is not " heading); next }
-        NF != 10 { fail("not 10 fields") }
+        NF != 15 { fail("not 15 fields") }
         $7 != "gpuloss" { fail("not gpuloss: " $7) }
         $6 != "loss" && $6 != "loss + gradient" && $6 != "backward" { fail("no such pass: " $6) }
-        { above_zero($3); above_zero($4); above_zero($5); above_zero($8); above_zero($9); above_zero($10); cells++ }
+        { above_zero($3); above_zero($4); above_zero($5); above_zero($8); above_zero($9); above_zero($10) }
+        { above_zero($13); number($14); above_zero($15); cells++ }
+        !near($13, $9 / $10 / 1000) { fail("not the time of the bytes: " $13) }
+        {
+            special = ($6 != "backward") * (sum[$1] + more[$11] + logarithms[$1] / $4)
+            special += ($6 != "loss") * (gradient[$1] + more[$11])
+            read = $3 - int($3 * ignored[$11])
+            if (!near($14, ($2 != "f64") * read * $4 * special / (16 * 4 * 1980))) fail("not that of special functions: " $14)
+            kind = $1 "," $2 "," $6 "," $11
+            if (kind in instructions && !near($15, $3 * $4 * instructions[kind] / (128 * 4 * 1980)))
+                fail("not that of instructions: " $15)
+        }
         END { if (!bad && (cells != wanted || cells == 0)) fail(cells + 0 " cells of " wanted) }'
     checked "$1" -v heading="$heading" -v wanted="$2"
 }
-run_bench() { "$BUILD/bench" $ceilings --bytes 4096 --most 5000 --rest 0 --all --csv "$1" >"$out/table"; }
+run_bench() { "$BUILD/bench" $ceilings --bytes 4096 --most 5000 --rest 0 --runs 3 --all --csv "$1" >"$out/table"; }
+count_cells() { grep -cE '^(cross|kl|jsd|columns)' "$1"; }
 accept 'the table' run_bench "$out/bench.csv"
-cells=$(grep -cE '^(cross|kl|jsd|columns)' "$out/table")
+cells=$(count_cells "$out/table")
 accept 'the raw results' check_csv "$out/bench.csv" "$cells"
 changed "$out/bench.csv" '1s/,inner//' && reject 'raw results without a column' 'heading' check_csv "$out/bad" "$cells"
 changed "$out/bench.csv" '5d' && reject 'raw results without a cell' "cells of $cells" check_csv "$out/bad" "$cells"
 changed "$out/bench.csv" '4s/gpuloss,[^,]*/gpuloss,-nan/' &&
     reject 'a time that is no number' 'not a number' check_csv "$out/bad" "$cells"
+changed "$out/bench.csv" '6s/packed,/packed,1/' &&
+    reject 'another time of the bytes' 'not the time of the bytes' check_csv "$out/bad" "$cells"
+changed "$out/bench.csv" '6s/,\([^,]*,[^,]*\)$/,1\1/' &&
+    reject 'another time of special functions' 'not that of special' check_csv "$out/bad" "$cells"
+changed "$out/bench.csv" '6s/,[^,]*$/,0/' && reject 'no time of instructions' 'not above 0' check_csv "$out/bad" "$cells"
+changed "$out/bench.csv" '/f32.*,loss,.*plain/s/,[^,]*$/,1/' &&
+    reject 'another time of instructions' 'not that of instructions' check_csv "$out/bad" "$cells"
+
+# The table has the longest floor beside the time.
+check_table() {
+    local program='
+        !/^(cross|kl|jsd|columns)/ { next }
+        {
+            floor = $(NF - 3) > $(NF - 2) ? $(NF - 3) : $(NF - 2)
+            floor = floor > $(NF - 1) ? floor : $(NF - 1)
+            off = number($NF) - 100 * floor / number($(NF - 6))
+            if (off > 0.1 || off < -0.1) fail("not the floor: " $0)
+            cells++
+        }
+        END { if (!bad && cells == 0) fail("no cell") }'
+    checked "$1"
+}
+accept 'the floors of the table' check_table "$out/table"
+changed "$out/table" '$s/[0-9.]*$/99.9/' && reject 'another floor' 'not the floor' check_table "$out/bad"
+changed "$out/table" '/^loss/q' && reject 'a table without cells' 'no cell' check_table "$out/bad"
 reject 'raw results in no folder' "can't be written" run_bench "$out/none/bench.csv"
 [ ! -e /dev/full ] || reject 'raw results on a full disk' "can't be written" run_bench /dev/full
+
+# Every option and every layout of the tables is in the raw results, those of long rows by their names. The published cells
+# are too large.
+run_only() { "$BUILD/bench" $ceilings --bytes 100000 --most 210000 --rest 0 --runs 1 --csv "$out/only.csv" --only "$1" >"$out/only"; }
+check_names() {
+    local column name bad=0
+    for column in 11:BENCH_REQUESTS 12:BENCH_LAYOUTS; do
+        while read -r name; do
+            cut -d, -f"${column%%:*}" "$@" | grep -qx "$name" || { echo "no cell: $name" && bad=1; }
+        done < <(sed -n "/\[${column#*:}\] = {/,/^};/s/.*\.name = \"\([a-z0-9_]*\)\".*/\1/p" tests/bench/requests.c | grep -v published)
+    done
+    return $bad
+}
+accept 'masked and padded rows' run_only masked,cross_entropy/plain/padded
+cells=$(count_cells "$out/only")
+accept 'their raw results' check_csv "$out/only.csv" "$cells"
+changed "$out/only.csv" 's/masked_50/masked_85/' &&
+    reject 'rows that are not ignored' 'not that of special' check_csv "$out/bad" "$cells"
+accept 'every option and layout' check_names "$out/bench.csv" "$out/only.csv"
+changed "$out/bench.csv" '/,row_weights,/d' && reject 'an option without cells' 'row_weights' check_names "$out/bad" "$out/only.csv"
+reject 'a layout without cells' 'padded' check_names "$out/bench.csv"
+
+# --only: a cell for each name, and no other.
+check_only() {
+    local program='
+        NR == 1 { next }
+        $1 == "columns" && $2 == "weights" { columns++; next }
+        $2 == "plain" && $3 == "stride_1" { strides++; next }
+        { fail("not asked for: " $0) }
+        END { if (!bad && !(columns && strides)) fail("a name without cells") }'
+    sed -n '/^loss /,$p' "$1" >"$out/cells" && checked "$out/cells"
+}
+run_names() { "$BUILD/bench" $ceilings --bytes 400 --most 500 --rest 0 --runs 1 --only "$@" >"$out/only"; }
+accept 'cells by their names' run_names columns/weights,plain/stride
+accept 'no other cells' check_only "$out/only"
+changed "$out/only" '/stride_1/s/plain/z_loss/' && reject 'a cell that was not asked for' 'not asked for' check_only "$out/bad"
+changed "$out/only" '/^columns/d' && reject 'no cell of a name' 'without cells' check_only "$out/bad"
+reject 'a name of no cell' '--only hinge: no cell' run_names weights,hinge
+reject 'an empty name' '--only: no name' run_names ''
+
+# --as: what gpuloss is told of the GPU, and that it plans so.
+said_as() {
+    local said
+    said=$("$1" $ceilings --bytes 600 --classes 7 --runs 1 --as "$2" | head -1)
+    [ "$said" = "gpuloss takes the GPU for one of $3" ] || { echo "$said" && return 1; }
+}
+check_as() {
+    local program=${1:-$BUILD/schedules} of='bytes of shared memory a block and'
+    said_as "$program" 70 "compute capability 7.0, with 98304 $of without clusters" &&
+        said_as "$program" 75 "compute capability 7.5, with 65536 $of without clusters" &&
+        said_as "$program" 80 "compute capability 8.0, with 166912 $of without clusters" &&
+        said_as "$program" 120 "compute capability 12.0, with 101376 $of with clusters"
+}
+check_planned() {
+    "$1" $ceilings --bytes 300 --most 300 --classes 64 --runs 1 --as 80 cross_entropy >"$out/as" &&
+        grep -q ' streamed ' "$out/as" && ! grep 'packed\|clustered' "$out/as"
+}
+accept 'other GPUs' check_as
+accept 'schedules of another GPU' check_planned "$BUILD/schedules"
+reject 'a GPU that there is not' '--as 71: no such' "$BUILD/bench" $ceilings --as 71
+reject 'a GPU of no number' '--as volta: not a whole number' "$BUILD/bench" $ceilings --as volta
+reject 'too many runs' 'from 1 to 30' "$BUILD/bench" $ceilings --runs 31
 reject 'no file of the ceilings' 'is required' "$BUILD/bench" --all
 reject 'an option that there is not' '--every: no such option' "$BUILD/bench" $ceilings --every
+reject 'peers without PyTorch' '--peers: no such option' "$BUILD/bench" $ceilings --peers
 reject 'two losses' 'kl_div_pp: no such option' "$BUILD/bench" $ceilings kl_div_ll kl_div_pp
 reject 'an option of another program' '--all: no such option' "$BUILD/schedules" $ceilings --all
 reject 'bytes that are no number' '1G: not a whole number' "$BUILD/bench" $ceilings --bytes 1G
 reject 'a rest of less than nothing' '--rest -1: not a time' "$BUILD/bench" $ceilings --rest -1
 reject 'a file that is not named' '--csv: nothing follows it' "$BUILD/bench" $ceilings --csv
+
+# with_fault FILE PROGRAM: $out/planted/PROGRAM (bench, schedules or libbench.so), with $out/bad compiled in FILE's place.
+with_fault() {
+    local part objects=() flags=-fPIC parts='bench calls ceilings cells csv data driver floors library options requests selection table'
+    mkdir -p "$out/planted/tests/bench" && ln -sf "$PWD/gpuloss.h" "$out/planted/" &&
+        cp "$out/bad" "$out/planted/tests/bench/$1" || return 1
+    case $2 in
+    bench) parts="$parts main" ;;
+    schedules) parts="$parts schedules" ;;
+    *) flags="$flags -shared" ;;
+    esac
+    for part in $parts; do
+        [ "$part.c" = "$1" ] || objects+=("$BUILD/bench_objects/$part.o")
+    done
+    # shellcheck disable=SC2086
+    ${CC:-cc} -std=c11 $flags -Itests/bench "$out/planted/tests/bench/$1" "${objects[@]}" -o "$out/planted/$2" -ldl
+}
+planted_as() { with_fault driver.c schedules && check_as "$out/planted/schedules"; }
+changed tests/bench/driver.c 's/value = taken_for->shared_bytes/value += 0/' &&
+    reject 'the shared memory of this GPU' '7.0, with 232448' planted_as
+changed tests/bench/driver.c 's/value = taken_for->clusters/value += 0/' &&
+    reject 'the clusters of this GPU' '7.0, .* with clusters' planted_as
+changed tests/bench/driver.c 's/\(value = taken_for->compute_capability\) % 10/\1 \/ 10/' &&
+    reject 'another minor number' 'capability 7.7' planted_as
+changed tests/bench/driver.c 's/return (void \*)(uintptr_t)attribute_taken_for/return found/' &&
+    reject 'a GPU that stays what it is' 'capability 9.0' planted_as
+reject 'the schedules of this GPU' 'clustered' check_planned "$out/planted/schedules"
+planted_floors() {
+    with_fault floors.c bench && "$out/planted/bench" $ceilings --bytes 100000 --most 110000 --rest 0 --runs 1 --csv "$out/only.csv" \
+        --only masked,cross_entropy/gradient >"$out/only" && check_csv "$out/only.csv" "$(count_cells "$out/only")"
+}
+changed tests/bench/floors.c 's/f->special = read/f->special = 1/' &&
+    reject 'ignored rows in the special functions' 'not that of special' planted_floors
+changed tests/bench/floors.c 's/bench_bytes(cell) \/ bench_ceiling_of/bench_bytes(cell) + bench_ceiling_of/' &&
+    reject 'a floor of the bytes that is none' 'not the time of the bytes' planted_floors
+changed tests/bench/floors.c 's/+ stores)/)/' &&
+    reject 'stores that take no instruction' 'not that of instructions' planted_floors
+
+# Two headers: of each cell the times and their ratio, and at the end the cells that are slower. The old header is one that
+# refuses softcaps; of the libraries, one calls many times where it should once.
+check_compare() {
+    local program='
+        NR == 1 { if (!/ new\/old$/) fail("no heading"); next }
+        / are slower by more than 3 %$/ { said = $1 " " $3; ended = 1; next }
+        ended && $1 == "slower:" { listed++; slow[$NF]--; next }
+        { old = $(NF - 2); new = $(NF - 1); above_zero(old); above_zero(new); above_zero($NF); cells++ }
+        new / old - $NF > 0.002 * $NF + 0.001 || $NF - new / old > 0.002 * $NF + 0.001 { fail("not the ratio: " $0) }
+        $NF > 1.03 { slower++; slow[$NF]++ }
+        END {
+            if (bad) exit 1
+            if (cells == 0 || said != cells " " slower + 0 || listed + 0 != slower + 0) fail("not all slower cells: " said)
+            for (of in slow) if (slow[of] != 0) fail("not a slower cell: " of)
+            if (wanted != "" && slower + 0 != (wanted == "all" ? cells : 0)) fail(slower + 0 " slower cells")
+        }'
+    checked "$@"
+}
+tiny="--bytes 400 --most 500 --rest 0 --runs 3"
+run_make_compare() {
+    make -s bench-compare BUILD="$BUILD" CC="${CC:-cc}" OLD="$out/old.h" BENCH_ARGUMENTS="$tiny --only $1" >"$out/compare" || {
+        cat "$out/compare"
+        return 1
+    }
+}
+run_compare() { "$BUILD/compare" "$1" "$2" $ceilings $tiny --only weights/packed --as 80 >"$out/compare"; }
+cat >"$out/old.h" <<END
+#include "$PWD/gpuloss.h"
+static gpuloss_status older(gpuloss_context *context, const gpuloss_cross_entropy_desc *desc, struct CUstream_st *stream) {
+    return desc->softcap > 0 ? GPULOSS_ERROR_NOT_BUILT : gpuloss_cross_entropy(context, desc, stream);
+}
+#define gpuloss_cross_entropy older
+END
+accept 'two headers' run_make_compare weights/packed
+accept 'their times' check_compare "$out/compare"
+reject 'a header without an option' 'softcap .* failed: old: ' run_make_compare softcap
+changed tests/bench/bench.c \
+    's/return bench_library_call(prepared, stream);/int i, bad = 0; for (i = 0; i < 50; i++) bad |= bench_library_call(prepared, stream); return bad;/' &&
+    with_fault bench.c libbench.so && slow=$out/planted/libbench.so && {
+    accept 'a slower library' run_compare "$BUILD/libbench.so" "$slow"
+    sed -n '2,$p' "$out/compare" >"$out/slower"
+    accept 'that it is slower' check_compare "$out/slower" -v wanted=all
+    changed "$out/slower" '2s/[0-9.]*$/1.010/' && reject 'another ratio' 'not the ratio' check_compare "$out/bad"
+    changed "$out/slower" '$d' && reject 'a slower cell that is not listed' 'not all slower' check_compare "$out/bad"
+    changed "$out/slower" '$s/[0-9.]*$/1.020/' && reject 'a cell that is not slower' 'not a slower' check_compare "$out/bad"
+    changed "$out/slower" '2s/[0-9.]* *[0-9.]*$/nan nan/' && reject 'a ratio that is none' 'not a number' check_compare "$out/bad"
+    accept 'a faster library' run_compare "$slow" "$BUILD/libbench.so"
+    sed -n '2,$p' "$out/compare" >"$out/faster"
+    accept 'that it is faster' check_compare "$out/faster" -v wanted=none
+    reject 'a faster library as a slower one' ' slower cells' check_compare "$out/faster" -v wanted=all
+}
+reject 'one header' 'OLD=FILE is required' make -s bench-compare BUILD="$BUILD"
+reject 'one library' 'libraries of two headers' "$BUILD/compare" "$BUILD/libbench.so"
+reject 'a library that there is not' 'none.so' "$BUILD/compare" "$BUILD/libbench.so" "$out/none.so" $ceilings
+reject 'a library of something else' 'has no bench_parse' "$BUILD/compare" "$GPULOSS_DRIVER" "$BUILD/libbench.so" $ceilings
+reject 'an option that compare has not' '--csv: no such option' "$BUILD/compare" "$BUILD"/libbench.so "$BUILD"/libbench.so $ceilings --csv
 
 # What a call costs: the tiny cells, each of which launches one kernel, but for the gradient of the most rows on a GPU as
 # small as the interpreter's.
@@ -146,12 +361,7 @@ accept 'every schedule of them' check_schedules "$out/schedules" -v wanted=4 -v 
             {block_rows,two_rows,four_rows,ahead,ahead_two,ahead_four}256 clustered{1..16} wide{1..16}
     )"
 # planted CELLS: the program with a fault, on some cells.
-planted() {
-    mkdir -p "$out/planted/tests/bench" && ln -sf "$PWD/gpuloss.h" "$out/planted/" &&
-        cp "$out/bad" "$out/planted/tests/bench/schedules.c" &&
-        ${CC:-cc} -std=c11 -Itests/bench "$out/planted/tests/bench/schedules.c" tests/bench/{bench,cells,calls,csv,options}.c \
-            -o "$out/planted/schedules" -ldl && run_schedules "$out/planted/schedules" "$@"
-}
+planted() { with_fault schedules.c schedules && run_schedules "$out/planted/schedules" "$@"; }
 changed tests/bench/schedules.c 's/plan.units = .*/& plan.rows->divisor += running->group == 64;/' &&
     reject 'another loss' 'the loss disagrees: [0-9]' planted $small
 changed tests/bench/schedules.c 's/return running->clustered ?.*/if (running->group == 64) return 0;\n&/' &&
@@ -185,14 +395,14 @@ reject 'a driver that there is not' 'could not be loaded' \
 
 # All of it, by the script. PyTorch would measure a real GPU beside the interpreter: it is shown none.
 run_all() {
-    CUDA_VISIBLE_DEVICES='' CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --rest 0 --all >"$out/all" 2>&1 || {
+    CUDA_VISIBLE_DEVICES='' CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --rest 0 --runs 1 --only softcap --peers >"$out/all" 2>&1 || {
         cat "$out/all" && return 1
     }
-    [ "$(grep -cE '^(no peers: |ceiling copy |loss .* ceil%$|what a call costs|time to the first loss)' "$out/all")" = 5 ]
+    [ "$(grep -cE '^(no peers: |ceiling copy |loss .* floor%$|what a call costs|time to the first loss)' "$out/all")" = 5 ]
 }
 accept 'the whole benchmark' run_all
 cp -r "$BUILD/bench" "$out/" && reject 'a benchmark without its parts' 'first_loss: No such file' env BUILD="$out" \
-    CUDA_VISIBLE_DEVICES= CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --rest 0 kl_div_pp
+    CUDA_VISIBLE_DEVICES= CALLS=10 bash tests/bench/run.sh --bytes 512 --most 600 --rest 0 --runs 1 kl_div_pp
 
 # The Python of it.
 parses() { python3 -c 'import ast, sys; [ast.parse(open(path).read(), path) for path in sys.argv[1:]]' "$@"; }
@@ -202,12 +412,21 @@ panels() {
     count=$(grep -cE '>(cross_entropy|kl_div_(pp|ll|logits)), loss( \+ gradient)?<' "$1")
     echo "$count panels of 8" && [ "$count" = 8 ]
 }
+# The fields of a cell, in bench.h and as peers.py reads them.
+check_fields() {
+    diff <(${CC:-cc} -E -P tests/bench/bench.h | sed -n '/^typedef struct bench_cell {/,/^}/p' | grep -oE '[*, ][a-z]+[,;]' |
+        tr -d '*,; ') \
+        <(sed -n '/^class Cell/,/^    \]/s/^ *("\([a-z]*\)".*/\1/p' "$1" | sed 's/^passes$/pass/')
+}
+accept 'the fields of a cell' check_fields tests/bench/peers.py
+changed tests/bench/peers.py '/("layout"/d' && reject 'cells without a field' 'layout' check_fields "$out/bad"
 if command -v python3 >/dev/null; then
     accept 'the scripts are Python' parses tests/bench/*.py
     reject 'what is not Python' 'SyntaxError' parses tests/bench/bench.h
     changed "$out/bench.csv" '1s/,bytes/,size/' && reject 'a plot without a column' 'no column bytes' draw "$out/bad" bad
     changed "$out/bench.csv" '2,$d' && reject 'a plot without cells' 'has no cell' draw "$out/bad" bad
-    changed "$out/bench.csv" '3s/[^,]*$/0/' && reject 'a plot of a ceiling of 0' 'above 0' draw "$out/bad" bad
+    changed "$out/bench.csv" '2,${/,plain,packed,/d}' && reject 'a plot of options' 'has no cell' draw "$out/bad" bad
+    changed "$out/bench.csv" '3s/^\(\([^,]*,\)\{9\}\)[^,]*/\10/' && reject 'a plot of a ceiling of 0' 'above 0' draw "$out/bad" bad
     reject 'a plot of nothing' 'No such file' draw "$out/none.csv" bad
     if python3 -c 'import matplotlib' 2>/dev/null; then
         accept 'a plot' draw "$out/bench.csv" one
