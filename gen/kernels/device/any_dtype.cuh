@@ -3,6 +3,7 @@
 #define GPULOSSI_ANY_DTYPE_CUH
 
 #include "math.cuh"
+#include "smem_words.cuh"
 
 /* A number as an element of S: rounded once, also from double to 16 bits. On the way there a float whose last bit says
  * whether anything was cut off rounds as the double would. */
@@ -230,6 +231,23 @@ template <class E, int shift> struct FormatArray {
         if (is(GPULOSSI_FORMAT_BF16_ARRAY))
             return read_as<bf16>(c, y);
         load_vector<E, kRead_again>(as<E>(c)).unpack(y);
+    }
+    /* A vector of such an array that lies at an address in shared memory: of E, or of floats. */
+    DEVICE void read_shared(uint32_t at, N (&y)[W]) {
+        if (is(GPULOSSI_FORMAT_F32)) {
+#pragma unroll
+            for (int i = 0; i < W; i += 4) {
+                uint32_t words[4];
+                Shared::load<4>(at + 4 * i, words);
+#pragma unroll
+                for (int k = 0; k < 4 && i + k < W; k++)
+                    y[i + k] = (N)__uint_as_float(words[k]);
+            }
+        } else {
+            Vector<E> x;
+            Shared::load<4>(at, x.word);
+            x.unpack(y);
+        }
     }
     __device__ __forceinline__ void write_vector(int64_t c, const N (&y)[W]) const {
         if (is(GPULOSSI_FORMAT_F32))

@@ -50,40 +50,47 @@ struct Ahead {
     }
 };
 
-/* The same for kernels that know `most` tiles at most. */
+/* Deals rows out to teams by tiles of `run` rows, a power of 2, in rising order. A team knows the next rows, up to `most` of
+ * them. The tile after these comes from a counter, which the team's leader asks a row ahead, so that nobody waits for it. */
 template <int most> struct TileScheduler {
     gpulossi_scratch *scratch;
-    uint32_t tiles, teams, dealt, tile[most];
-    int known; /* 2 to `most` */
+    uint32_t rows, run, tiles, teams, dealt; /* dealt: tiles that no counter is asked for */
+    uint32_t row[most], asked;               /* asked: what the leader got last */
+    int known;
 
-    __device__ __forceinline__ TileScheduler(uint64_t scratch, int64_t tiles, uint32_t team, uint32_t teams, int known)
-        : scratch((gpulossi_scratch *)scratch), tiles((uint32_t)tiles), teams(teams), dealt((uint32_t)known * teams),
-          known(known) {
+    __device__ __forceinline__ TileScheduler(uint64_t scratch, int64_t all_rows, uint32_t run, uint32_t team, uint32_t teams,
+                                             int known)
+        : scratch((gpulossi_scratch *)scratch), rows((uint32_t)all_rows), run(run), tiles((rows + run - 1) / run),
+          teams(teams), dealt(run == 1 ? (uint32_t)known * teams : teams), asked(0), known(known) {
 #pragma unroll
         for (uint32_t i = 0; i < most; i++)
-            tile[i] = min(team + i * teams, this->tiles);
+            row[i] = run == 1 ? min(team + i * teams, rows) : team < tiles ? min(team * run + i, rows) : rows;
     }
-    __device__ __forceinline__ bool more() const { return tile[0] < tiles; }
+    __device__ __forceinline__ bool more() const { return row[0] < rows; }
     __device__ __forceinline__ uint32_t after(int n) const {
-        uint32_t t = tile[0];
+        uint32_t r = row[0];
 #pragma unroll
         for (int i = 1; i < most; i++)
-            t = n == i ? tile[i] : t;
-        return t;
+            r = n == i ? row[i] : r;
+        return r;
     }
     __device__ __forceinline__ uint32_t last() const { return after(known - 1); }
+    /* Whether the row after the last one that is known is in another tile. */
+    __device__ __forceinline__ bool ends_tile() const { return ((last() + 1) & (run - 1)) == 0 && last() < rows; }
 
-    /* The leader asks for the tile after the last one that is known; it is waited for where it is used. */
-    __device__ __forceinline__ uint32_t fetch() const {
-        return last() >= tiles ? tiles - dealt : count_up(&scratch->taken, tiles - dealt + teams);
+    /* The leader calls, before the first row and whenever it has used what it got, up to a number past the last tile: so each
+     * team gets one of these, and the counter ends at zero. */
+    __device__ __forceinline__ void ask() {
+        asked = tiles > dealt ? count_up(&scratch->taken, tiles - dealt + teams) + dealt : tiles;
     }
-    __device__ __forceinline__ void advance(uint32_t fetched) {
-        const uint32_t next = min(fetched + dealt, tiles);
+    /* `tile`: what the leader got. */
+    __device__ __forceinline__ void advance(uint32_t tile) {
+        const uint32_t next = last() >= rows ? rows : ends_tile() ? (tile < tiles ? tile * run : rows) : min(last() + 1, rows);
 #pragma unroll
         for (int i = 0; i + 1 < most; i++)
-            tile[i] = i + 1 == known ? next : tile[i + 1];
+            row[i] = i + 1 == known ? next : row[i + 1];
         if (known == most)
-            tile[most - 1] = next;
+            row[most - 1] = next;
     }
 };
 

@@ -45,7 +45,7 @@ template <class E> struct CrossEntropy {
     DEVICE bool finds_best() { return has(GPULOSSI_CE_ARGMAX | GPULOSSI_CE_SHARD); }
     /* Whether a sweep has nothing but a softmax to work out. */
     DEVICE bool is_basic() { return !has_soft() && !has_transform(); }
-    DEVICE bool sums_only() { return is_basic() && !finds_best(); }
+    DEVICE bool sums_only() { return is_basic(); }
     DEVICE bool writes() { return has(GPULOSSI_CE_GRADIENT | GPULOSSI_CE_TARGET_GRADIENT); }
     /* Whether the state of a row is needed. */
     DEVICE bool reduces() {
@@ -78,17 +78,24 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ const Bits *logits(int64_t row) const {
         return (const Bits *)p.logits + row * p.logits_stride;
     }
+    /* The target probabilities from a class on, and the gradients of the logits of a row. */
+    __device__ __forceinline__ const void *second_input(int64_t row, int64_t c) const {
+        return Targets(p.probabilities, row * p.probabilities_stride + c).base;
+    }
+    __device__ __forceinline__ Gradients gradients_of(int64_t row) const {
+        return Gradients(p.rows.grad, row * p.rows.grad_stride);
+    }
     __device__ __forceinline__ N padding() const { return -Limits<N>::infinity(); }
 
     /* ---- what belongs to a row ---- */
 
-    /* Fetched rows ahead; the weight of the target's class a row ahead, when its index is there. */
+    /* Fetched ahead, and nobody waits for it before row_of(). */
     struct RowInput {
         int64_t index;
-        N weight, lse, class_weight;
+        N weight, lse;
     };
     __device__ __forceinline__ RowInput fetch(int64_t row) const {
-        RowInput in = {0, N(1), N(0), N(1)};
+        RowInput in = {0, N(1), N(0)};
         if (has_index())
             in.index = read_target(p, row);
         if (has(GPULOSSI_CE_ROW_WEIGHTS))
@@ -97,48 +104,47 @@ template <class E> struct CrossEntropy {
             in.lse = ((const N *)p.lse_in)[row];
         return in;
     }
-    __device__ __forceinline__ void fetch_target(RowInput &in) const {
-        if (has(GPULOSSI_CE_CLASS_WEIGHTS) && has_index() && kind_of(p, in.index) == kClass)
-            in.class_weight = class_weight(in.index);
-    }
-    __device__ __forceinline__ int64_t place_of(const RowInput &in) const {
-        if (!has_index())
-            return kNoIndex;
-        Target target = kind_of(p, in.index);
-        if (target != kClass)
-            return target == ::kIgnored ? (int64_t)kIgnored : (int64_t)kBad;
-        int64_t place = in.index - p.class_offset;
-        return place >= 0 && place < p.rows.classes ? place : (int64_t)kInOtherShard;
-    }
-    /* Whether a row has a loss and gradients, and not just zeros or a NaN, whatever it holds. */
-    __device__ __forceinline__ bool counts(int64_t place, const RowInput &in) const {
-        return place != kIgnored && place != kBad && (!has(GPULOSSI_CE_ROW_WEIGHTS) || in.weight != 0);
-    }
-    /* Whether its logits have to be read. */
-    __device__ __forceinline__ bool is_read(int64_t place, const RowInput &in) const {
-        return counts(place, in) || finds_best() || (has(GPULOSSI_CE_ROW_OUTPUTS) && p.lse != 0);
-    }
-
+    /* What a row is besides its logits. The weight of its target's class is fetched here, and not waited for. */
     struct Row {
-        int64_t place;
-        N hard, weight, lse; /* weight: 0 where the row does not count; lse: where one was given */
+        int place;
+        N weight, lse, class_weight; /* weight: 0 where the row has neither loss nor gradients, whatever it holds */
     };
-    __device__ __forceinline__ Row row_of(int64_t place, const RowInput &in) const {
-        Row r = {place, N(0), counts(place, in) ? in.weight : N(0), in.lse};
-        if (place >= 0 || place == kInOtherShard) {
-            r.hard = has(GPULOSSI_CE_SMOOTHING) ? keep : N(1);
+    __device__ __forceinline__ Row row_of(const RowInput &in) const {
+        Row r = {kNoIndex, in.weight, in.lse, N(1)};
+        if (!has_index())
+            return r;
+        const Target target = kind_of(p, in.index);
+        const int64_t place = in.index - p.class_offset;
+        if (target == kClass) {
+            r.place = place >= 0 && place < p.rows.classes ? (int)place : (int)kInOtherShard;
             if (has(GPULOSSI_CE_CLASS_WEIGHTS))
-                r.hard *= in.class_weight;
+                r.class_weight = class_weight(in.index);
+        } else {
+            r.place = target == ::kIgnored ? (int)kIgnored : (int)kBad;
+            r.weight = N(0);
         }
         return r;
+    }
+    /* Whether the logits of a row have to be read. */
+    __device__ __forceinline__ bool is_read(const Row &r) const {
+        return r.weight != 0 || finds_best() || (has(GPULOSSI_CE_ROW_OUTPUTS) && p.lse != 0);
+    }
+    /* What the loss multiplies the target's part with. */
+    __device__ __forceinline__ N hard_of(const Row &r) const {
+        N hard = has_index() ? N(1) : N(0);
+        if (has(GPULOSSI_CE_SMOOTHING))
+            hard *= keep;
+        if (has(GPULOSSI_CE_CLASS_WEIGHTS))
+            hard *= r.class_weight;
+        return hard;
     }
     __device__ __forceinline__ ResultArray<E> class_weights() const {
         return ResultArray<E>((const N *)p.class_weights + p.class_offset);
     }
     __device__ __forceinline__ N class_weight(int64_t c) const { return ((const N *)p.class_weights)[c]; }
     /* Its target's logit as given, if it is here. */
-    __device__ __forceinline__ N target_logit(int64_t row, int64_t place) const {
-        return place >= 0 ? E::widen(logits(row)[place]) : N(0);
+    __device__ __forceinline__ N target_logit(int64_t row, const Row &r) const {
+        return r.place >= 0 ? E::widen(logits(row)[r.place]) : N(0);
     }
 
     /* ---- scale and softcap ---- */
@@ -176,8 +182,8 @@ template <class E> struct CrossEntropy {
             x = x == padding() ? x : softcap * tanh_of(x * inverse_softcap, slope);
         return x;
     }
-    /* The same of a vector, which takes fewer instructions where none of its logits is as large as the softcap. A NaN stays
-     * one in either way. */
+    /* The same of a vector, which takes fewer instructions where no logit is larger than half of the softcap: there
+     * tanh(a) / a is a polynomial in a^2, within 1.6u. A NaN stays one in either way. */
     __device__ __forceinline__ void transform(N (&x)[W], N (&slope)[W]) const {
         if (has(GPULOSSI_CE_LOGIT_SCALE))
 #pragma unroll
@@ -185,20 +191,24 @@ template <class E> struct CrossEntropy {
                 x[i] *= scale;
         if (!has(GPULOSSI_CE_SOFTCAP))
             return;
-        N a[W], size[W];
+        N size[W];
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            a[i] = x[i] * inverse_softcap;
-            size[i] = fabs(a[i]);
-        }
-        if (in_halves<Maximum>(size) < N(1)) {
+        for (int i = 0; i < W; i++)
+            size[i] = fabs(x[i]);
+        if (sizeof(N) == 4 && in_halves<Maximum>(size) < N(0.5) * softcap) {
+            const N inverse2 = inverse_softcap * inverse_softcap;
 #pragma unroll
-            for (int i = 0; i < W; i++)
-                x[i] = softcap * tanh_near_0(a[i], slope[i]);
+            for (int i = 0; i < W; i++) {
+                const N square = x[i] * inverse_softcap, z = square * square;
+                const N series =
+                    fma(fma(fma(N(1.79992188e-02f), z, N(-5.33910543e-02f)), z, N(1.33305132e-01f)), z, N(-3.33333105e-01f));
+                x[i] = fma(x[i] * z, series, x[i]);
+                slope[i] = fma(-x[i] * x[i], inverse2, N(1));
+            }
         } else {
 #pragma unroll
             for (int i = 0; i < W; i++)
-                x[i] = x[i] == padding() ? x[i] : softcap * tanh_of(a[i], slope[i]);
+                x[i] = x[i] == padding() ? x[i] : softcap * tanh_of(x[i] * inverse_softcap, slope[i]);
         }
     }
     __device__ __forceinline__ N transformed(N x) const {
@@ -212,19 +222,19 @@ template <class E> struct CrossEntropy {
         OnlineSoftmax<N> softmax;
         N soft;       /* sum of soft_c */
         N drop;       /* sum of soft_c (max - z_c) */
-        int64_t best; /* class of the maximum; less kNan for the class of a NaN, which is larger than any number */
+        N best_value; /* the largest so far of the numbers that `best` is about */
+        N unused;     /* to the next 8 bytes: states are sent whole */
+        int64_t best; /* its class; less kNan for the class of a NaN, which is larger than any number */
 
         static const int64_t kNone = INT64_MAX, kNan = (int64_t)1 << 62;
 
         DEVICE State empty() {
-            State s = {OnlineSoftmax<N>::empty(), N(0), N(0), kNone};
+            State s = {OnlineSoftmax<N>::empty(), N(0), N(0), -Limits<N>::infinity(), N(0), kNone};
             return s;
         }
         __device__ __forceinline__ void raise(N higher) {
             if (has_soft() && higher != softmax.max && soft != 0)
                 drop += soft * (softmax.finite(higher) - softmax.finite(softmax.max));
-            if (finds_best() && best >= 0 && higher != softmax.max)
-                best = kNone;
             softmax.raise(higher);
         }
         template <class Lanes> __device__ __forceinline__ void reduce(const Lanes &lanes) {
@@ -234,26 +244,46 @@ template <class E> struct CrossEntropy {
                 soft = lanes.template over<Sum>(soft);
                 drop = lanes.template over<Sum>(drop);
             }
-            if (finds_best())
+            if (finds_best()) {
+                const N highest = largest_over(lanes, best_value);
+                if (best >= 0 && best_value != highest)
+                    best = kNone;
+                best_value = highest;
                 best = lanes.template over<Minimum>((long long)best);
+            }
         }
         /* A row with nothing above -inf has its first class. */
         __device__ __forceinline__ int64_t argmax() const { return best == kNone ? 0 : best < 0 ? best + kNan : best; }
     };
 
-    /* Raises the maximum of a state to that of these vectors. */
-    template <int K> __device__ __forceinline__ void raise(State &s, const Vector<E> (&x)[K]) const {
-        s.raise(larger(s.softmax.max, highest(x)));
+    /* Raises the maximum of a state to what is the highest of some vectors, as highest_of() says. */
+    __device__ __forceinline__ void raise(State &s, N highest) const {
+        if (highest != lowest())
+            s.raise(larger(s.softmax.max, transformed(has_negative_scale() ? -highest : highest)));
     }
-    template <int K> __device__ __forceinline__ N highest(const Vector<E> (&x)[K]) const {
-        if (!has(GPULOSSI_CE_LOGIT_SCALE) || scale > 0)
-            return transformed(LargestOf<E, K>::of(x, false));
-        return transformed(-LargestOf<E, K>::of(x, true)); /* of a negative scale the least logit is the highest */
+    __device__ __forceinline__ N lowest() const { return -Limits<N>::infinity(); }
+    __device__ __forceinline__ bool has_negative_scale() const { return has(GPULOSSI_CE_LOGIT_SCALE) && scale < 0; }
+    /* The largest logit, or less the smallest one where the scale is negative. */
+    __device__ __forceinline__ N highest_of(const Vector<E> &x) const {
+        const Vector<E> one[1] = {x};
+        return LargestOf<E, 1>::of(one, has_negative_scale());
     }
 
-    /* Adds vectors, of which no element is above the maximum, where there is nothing but sums of exponentials. */
-    template <int K> __device__ __forceinline__ void accumulate_sums(State &s, Vector<E> (&x)[K]) const {
+    /* Adds vectors of a basic loss. */
+    template <int K, class Side>
+    __device__ __forceinline__ void accumulate_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
+        const N highest = LargestOf<E, K>::of(x, false);
+        const bool rises = highest > s.softmax.max;
+        s.raise(larger(s.softmax.max, highest));
         s.softmax.template add<E, K>(x);
+        if (finds_best() && (rises || s.softmax.sum != s.softmax.sum))
+#pragma unroll 1
+            for (int k = 0; k < K; k++) { /* seldom, so its code is there once */
+                N z[W];
+                x[0].unpack(z);
+                find_best(s, z, side, k);
+                rotate(x);
+            }
     }
     /* Adds a vector with every option. A schedule's Side says which row it is of, and where in it: first(k) is the first
      * class of vector k, is_inside(i) whether its element i is in the row; read(array, k, y) and write(array, k, y) access
@@ -264,19 +294,21 @@ template <class E> struct CrossEntropy {
         N z[W], part[W];
         x.unpack(z);
         transform(z, part);
+        if (finds_best())
+            find_best(s, z, side, k);
 #pragma unroll
-        for (int i = 0; i < W; i++)
-            part[i] = exp_of_difference(difference(z[i], from));
+        for (int i = 0; i < W; i++) {
+            z[i] = difference(z[i], from);
+            part[i] = exp_of_difference(z[i]);
+        }
         s.softmax.sum += in_halves<Sum>(part);
-        if (finds_best() && (s.softmax.sum != s.softmax.sum || in_halves<Maximum>(z) == s.softmax.max))
-            find_best(s, z, side.first(k));
         if (!has_soft())
             return;
         N shape[W];
         shape_of(side, k, shape);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            part[i] = shape[i] * difference(from, z[i]);
+            part[i] = shape[i] * z[i];
         N more = in_halves<Sum>(part);
         if (!(fabs(more) < Limits<N>::infinity())) { /* no soft target, no part, whatever the logit */
 #pragma unroll
@@ -284,7 +316,7 @@ template <class E> struct CrossEntropy {
                 part[i] = shape[i] == 0 ? N(0) : part[i];
             more = in_halves<Sum>(part);
         }
-        s.drop += more;
+        s.drop -= more;
         s.soft += in_halves<Sum>(shape);
     }
     /* soft_c over the unit that all classes have in common: w_c, times 1 or (1-e) t_c + e/C. */
@@ -294,7 +326,7 @@ template <class E> struct CrossEntropy {
         for (int i = 0; i < W; i++)
             shape[i] = side.is_inside(i) ? N(1) : N(0);
         if (has(GPULOSSI_CE_PROBABILITIES)) {
-            side.read(Targets(p.probabilities, side.row * p.probabilities_stride), k, shape);
+            side.read_staged(Targets(p.probabilities, side.row * p.probabilities_stride), k, shape);
             if (has(GPULOSSI_CE_SMOOTHING))
 #pragma unroll
                 for (int i = 0; i < W; i++)
@@ -302,25 +334,37 @@ template <class E> struct CrossEntropy {
         }
         if (has(GPULOSSI_CE_CLASS_WEIGHTS)) {
             N w[W];
-            side.read(class_weights(), k, w);
+            side.read_of_classes(class_weights(), k, w);
 #pragma unroll
             for (int i = 0; i < W; i++)
                 shape[i] = has(GPULOSSI_CE_PROBABILITIES) ? shape[i] * w[i] : w[i];
         }
     }
-    __device__ __forceinline__ void find_best(State &s, const N (&z)[W], int64_t first) const {
+    DEVICE bool has_nan(const N (&z)[W]) {
+        N sum = in_halves<Sum>(z);
+        return sum != sum; /* or infinities of both signs */
+    }
+    /* The class of the maximum so far, whose value is kept beside it: the lowest of several; any NaN is above all. */
+    template <class Side> __device__ __forceinline__ void find_best(State &s, const N (&z)[W], const Side &side, int k) const {
+        const N highest = in_halves<Maximum>(z);
         int at = W, of_nan = W;
+        if (!(highest > s.best_value) && !has_nan(z))
+            return;
 #pragma unroll
         for (int i = W - 1; i >= 0; i--) {
-            at = z[i] == s.softmax.max ? i : at;
+            at = z[i] == highest ? i : at;
             of_nan = z[i] != z[i] ? i : of_nan;
         }
-        if (at < W && s.softmax.max != padding())
-            s.best = Minimum::of(s.best, first + at);
+        note_best(s, highest, side.first(k), at, of_nan);
+    }
+    __device__ __forceinline__ void note_best(State &s, N highest, int64_t first, int at, int of_nan) const {
+        if (highest > s.best_value && s.best >= 0) {
+            s.best = first + at;
+            s.best_value = highest;
+        }
         if (of_nan < W)
             s.best = Minimum::of(s.best, first + of_nan - State::kNan);
     }
-
     /* ---- second sweep: gradients ---- */
 
     /* What the gradients of a row have in common: g = exp(z - shift) weight - shape_c spread, times the softcap's slope. Of a
@@ -333,7 +377,7 @@ template <class E> struct CrossEntropy {
         bool is_fast, is_zero;
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
-        Gradient g = {s.softmax.max, N(1), N(0), N(0), r.hard, N(0), N(0), N(0), ScaledExp<N>(N(0)), false, false};
+        Gradient g = {s.softmax.max, N(1), N(0), N(0), hard_of(r), N(0), N(0), N(0), ScaledExp<N>(N(0)), false, false};
         if (has(GPULOSSI_CE_LSE_IN)) {
             g.shift = r.lse;
         } else {
@@ -347,7 +391,7 @@ template <class E> struct CrossEntropy {
         if (has(GPULOSSI_CE_ROW_WEIGHTS))
             factor *= r.weight;
         g.scale = (N)factor;
-        g.is_zero = r.place == kIgnored || r.place == kBad || (has(GPULOSSI_CE_ROW_WEIGHTS) && r.weight == 0);
+        g.is_zero = r.weight == 0;
         if (has_soft())
             g.rest = reduces()                        ? unit() * s.soft
                      : has(GPULOSSI_CE_CLASS_WEIGHTS) ? smooth * (N)scratch()->class_weights
@@ -422,7 +466,7 @@ template <class E> struct CrossEntropy {
         for (int i = 0; i < W; i++)
             w[i] = N(1);
         if (has(GPULOSSI_CE_CLASS_WEIGHTS))
-            side.read(class_weights(), k, w);
+            side.read_of_classes(class_weights(), k, w);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             N mass = has(GPULOSSI_CE_SMOOTHING) ? keep * w[i] : w[i];
@@ -439,38 +483,37 @@ template <class E> struct CrossEntropy {
         N y[W];
         if (has(GPULOSSI_CE_GRADIENT)) {
             gradients(g, x, side, k, y);
-            write_with_target(g, r, x, side, k, target, y);
+            put_target(g, r, x, target, y);
+            side.write(gradients_of(side.row), k, y);
         }
         if (has(GPULOSSI_CE_TARGET_GRADIENT)) {
             probability_gradients(g, x, side, k, y);
             side.write(Targets(p.grad_probabilities, side.row * p.grad_probabilities_stride), k, y);
         }
     }
-    template <class Side>
-    __device__ __forceinline__ void write_fast(const Gradient &g, const Row &r, const Vector<E> &x, const Side &side,
-                                               int k, int target) const {
+    __device__ __forceinline__ void write_fast(const Gradient &g, const Row &r, const Vector<E> &x, int64_t row,
+                                               int64_t first, int target) const {
         N y[W];
         fast_gradients(g, x, y);
-        write_with_target(g, r, x, side, k, target, y);
+        put_target(g, r, x, target, y);
+        gradients_of(row).write_vector(first, y);
     }
     /* Of a row that has no gradient, or was not read. */
     template <class Side> __device__ __forceinline__ void write_zeros(const Side &side, int k) const {
         N zeros[W] = {};
         if (has(GPULOSSI_CE_GRADIENT))
-            side.write(Gradients(p.rows.grad, side.row * p.rows.grad_stride), k, zeros);
+            side.write(gradients_of(side.row), k, zeros);
         if (has(GPULOSSI_CE_TARGET_GRADIENT))
             side.write(Targets(p.grad_probabilities, side.row * p.grad_probabilities_stride), k, zeros);
     }
-    template <class Side>
-    __device__ __forceinline__ void write_with_target(const Gradient &g, const Row &r, const Vector<E> &x,
-                                                      const Side &side, int k, int target, N (&y)[W]) const {
-        if (target >= 0) {
-            const N own = target_gradient(g, r, x.find(target));
+    __device__ __forceinline__ void put_target(const Gradient &g, const Row &r, const Vector<E> &x, int target,
+                                               N (&y)[W]) const {
+        if (target < 0)
+            return;
+        const N own = target_gradient(g, r, x.find(target));
 #pragma unroll
-            for (int i = 0; i < W; i++)
-                y[i] = i == target ? own : y[i];
-        }
-        side.write(Gradients(p.rows.grad, side.row * p.rows.grad_stride), k, y);
+        for (int i = 0; i < W; i++)
+            y[i] = i == target ? own : y[i];
     }
 
     /* ---- the results of a row, by one thread ---- */
@@ -490,10 +533,10 @@ template <class E> struct CrossEntropy {
         const N lse = shift + log_sum;
         if (of.is_bad) {
             of.loss = of.z_loss = Limits<N>::nan();
-        } else if (r.place != kIgnored && r.weight != 0) {
+        } else if (r.weight != 0) {
             if (has_index()) {
-                N loss = log_sum + (shift - z_y);
-                of.loss = r.hard == 0 ? r.hard * log_sum : r.hard * (loss < 0 ? N(0) : loss); /* rounded below 0 */
+                const N hard = hard_of(r), of_target = log_sum + (shift - z_y);
+                of.loss = hard == 0 ? hard * log_sum : hard * (of_target < 0 ? N(0) : of_target); /* rounded below 0 */
             }
             if (has_soft())
                 of.loss += unit() * (s.soft * log_sum + s.drop);

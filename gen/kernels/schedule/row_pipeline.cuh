@@ -8,7 +8,7 @@
 #define GPULOSSI_ROW_PIPELINE_CUH
 
 #include "../device/any_dtype.cuh"
-#include "../device/mbarrier.cuh"
+#include "../device/smem_words.cuh"
 #include "../device/tile_scheduler.cuh"
 #include "team.cuh"
 
@@ -27,20 +27,20 @@ template <class Loss> class RowPipeline {
         kBlockVectors = GPULOSSI_RING_VECTORS,       /* ... or warps of a block do, ... */
         kShortVectors = kBlockVectors / 2,           /* ... of short rows */
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
-        kMaxTiles = 4
+        kMaxRows = 4
     };
 
-    const Params &p;
-    Loss loss;
-    Team team;
-    TileScheduler<kMaxTiles> tiles;
-    int steps;                 /* of a row, a stage each */
-    int retained, visits;      /* of the steps of a row, those that stay in the ring; and all that are copied */
-    uint32_t copied, released; /* steps so far */
-    uint32_t first_copy;       /* of the row that is worked on */
-    int next, visit;           /* to be copied next: of the tiles that are known, and of its steps */
-    RowInput in[kMaxTiles];    /* of the tiles that are known */
-
+    /* A stage of the ring, and the parity of the phase of its barrier. */
+    struct Cursor {
+        int stage;
+        uint32_t phase;
+        __device__ __forceinline__ void advance() {
+            if (++stage == stages()) {
+                stage = 0;
+                phase ^= 1;
+            }
+        }
+    };
     /* A row that is reduced and not finished. */
     struct Deferred {
         int64_t row;
@@ -49,23 +49,47 @@ template <class Loss> class RowPipeline {
         N target_logit;
     };
 
-    /* The vectors of a thread in a stage, and the stages of a warp. */
+    const Params &p;
+    Loss loss;
+    Team team;
+    TileScheduler<kMaxRows> rows;
+    int steps;                 /* of a row, a stage each */
+    int retained, visits;      /* of the steps of a row, those that stay in the ring; and all that are copied */
+    Cursor copied, released;   /* the stage that is copied to next, and the one that is released next; */
+    int in_ring;               /* the steps between them */
+    uint32_t smem_ring;        /* the address of this warp's stages */
+    int next, visit;           /* to be copied next: of the rows that are known, and of its steps */
+    Row of_row[kMaxRows - 1];  /* of the rows that are known but for the last one, ... */
+    RowInput last_input;       /* ... what of that is under way */
+
+    /* The vectors of a thread in a stage, and the stages of a warp. Where stages also have target probabilities, they have fewer
+     * vectors: half, or a quarter where those are twice as large. */
+    DEVICE int second_bytes() {
+        return !has_format(GPULOSSI_FORMAT_STAGED_TARGETS)                          ? 0
+               : has_format(GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT) ? W * 4
+                                                                                 : (int)GPULOSSI_VECTOR_BYTES;
+    }
     DEVICE int vectors() {
-        return has_format(GPULOSSI_FORMAT_CLUSTER)        ? (int)kClusterVectors
-               : has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? (int)kShortVectors
-                                                          : (int)kBlockVectors;
+        const int all = has_format(GPULOSSI_FORMAT_CLUSTER)        ? (int)kClusterVectors
+                        : has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? (int)kShortVectors
+                                                                   : (int)kBlockVectors;
+        return second_bytes() == 0 ? all : second_bytes() == GPULOSSI_VECTOR_BYTES ? all / 2 : all / 4;
     }
     DEVICE int stages() {
-        return has_format(GPULOSSI_FORMAT_CLUSTER)        ? (int)GPULOSSI_SLOTS / kClusterVectors
-               : has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? 2 * (int)GPULOSSI_RING_STEPS
-                                                          : (int)GPULOSSI_RING_STEPS;
+        if (has_format(GPULOSSI_FORMAT_CLUSTER))
+            return GPULOSSI_SLOTS / kClusterVectors;
+        const int all = has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) ? 2 : (int)GPULOSSI_RING_STEPS;
+        return has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? 2 * all : all;
     }
+    DEVICE int stage_bytes() { return kLanes * vectors() * (GPULOSSI_VECTOR_BYTES + second_bytes()); }
 
-    /* Where a thread's vectors of a stage lie in a row. */
+    /* A thread's vectors of a stage: from number `begin` to `end` they are whole ones of the row. */
     struct Side {
         const Cut<E> &cut;
         int64_t row;
-        int v; /* the first of them */
+        uint32_t stage; /* its address, for this lane */
+        int v, step;    /* vector 0, in the row */
+        int begin, end;
 
         __device__ __forceinline__ int vector(int k) const { return v + k * kLanes; }
         __device__ __forceinline__ int64_t first(int k) const { return cut.first(vector(k)); }
@@ -79,6 +103,24 @@ template <class Loss> class RowPipeline {
 #pragma unroll 1
             for (int i = 0; i < W; i++)
                 shift_in(y, array.template read<N>(c + i));
+        }
+        /* Of an array that may be in the stage, too. */
+        template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
+            if (!has_format(GPULOSSI_FORMAT_STAGED_TARGETS))
+                return read(array, k, y);
+            const uint32_t lane = threadIdx.x % kLanes;
+            const uint32_t second = stage - lane * GPULOSSI_VECTOR_BYTES + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES);
+            Array::read_shared(second + ((uint32_t)(k * kLanes) + lane) * (uint32_t)second_bytes(), y);
+        }
+        /* Of an array of the classes, of which a thread has the same ones in every row of whole vectors. */
+        template <class Array> __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
+            if (!has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
+                return read(array, k, y);
+#pragma unroll
+            for (int i = 0; i < W; i += 4) {
+                const float4 four = smem_class(step, k, i / 4);
+                y[i] = four.x, y[i + 1] = four.y, y[i + 2] = four.z, y[i + 3] = four.w;
+            }
         }
         template <class Array> __device__ __forceinline__ void write(const Array &array, int k, N (&y)[W]) const {
             const int64_t c = first(k);
@@ -104,6 +146,12 @@ template <class Loss> class RowPipeline {
                 y[i] = N(0);
             y[0] = array.template read<N>(c);
         }
+        template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
+            read(array, k, y);
+        }
+        template <class Array> __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
+            read(array, k, y);
+        }
         template <class Array> __device__ __forceinline__ void write(const Array &array, int, const N (&y)[W]) const {
             array.write(c, y[0]);
         }
@@ -111,14 +159,16 @@ template <class Loss> class RowPipeline {
 
     __device__ __forceinline__ explicit RowPipeline(const Params &p)
         : p(p), loss(p), team(p.rows.group), steps(steps_of(p, team)),
-          tiles(p.rows.scratch, p.rows.rows, team.number, team.count, steps < stages() ? 4 : 3), copied(0), released(0),
-          first_copy(0), next(0), visit(0) {
+          rows(p.rows.scratch, p.rows.rows, p.rows.slots, team.number, team.count, steps < stages() ? 4 : 3),
+          copied{0, 0}, released{0, 0}, in_ring(0),
+          smem_ring(Shared::address(stash_of_block()) + warp_in_block() * (uint32_t)(stages() * stage_bytes())), next(0),
+          visit(0) {
         retained = Loss::reduces() && Loss::writes() ? min(steps, stages()) : 0;
         visits = retained > 0 ? 2 * steps - retained : steps;
         if (threadIdx.x % kLanes == 0)
 #pragma unroll 1
             for (int i = 0; i < stages(); i++)
-                arrival((uint32_t)i).begin();
+                arrival(i).begin();
         __syncwarp();
     }
     DEVICE int steps_of(const Params &p, const Team &team) {
@@ -138,61 +188,93 @@ template <class Loss> class RowPipeline {
 
     /* ---- the ring of a warp ---- */
 
-    __device__ __forceinline__ uint32_t warp_in_block() const { return threadIdx.x / kLanes; }
-    __device__ __forceinline__ int lane() const { return (int)(threadIdx.x % kLanes); }
-    DEVICE Arrival &arrival(uint32_t stage) {
+    DEVICE uint32_t warp_in_block() { return threadIdx.x / kLanes; }
+    DEVICE int lane() { return (int)(threadIdx.x % kLanes); }
+    DEVICE Arrival &arrival(int stage) {
         __shared__ Arrival arrivals[Team::kMaxWarps][kMaxStages];
         return arrivals[threadIdx.x / kLanes][stage];
     }
-    __device__ __forceinline__ uint32_t stage_of(uint32_t step) const { return step % (uint32_t)stages(); }
-    __device__ __forceinline__ uint4 *smem_stage(uint32_t stage) const {
-        return stash_of_block() + (warp_in_block() * (uint32_t)stages() + stage) * (uint32_t)(vectors() * kLanes);
+    __device__ __forceinline__ uint32_t smem_stage(int stage) const {
+        return smem_ring + (uint32_t)(stage * stage_bytes());
+    }
+    /* Four numbers of a vector of the classes, after the stages of all warps; a thread has its own. */
+    DEVICE float4 &smem_class(int step, int k, int four) {
+        const uint32_t number = (uint32_t)((step * vectors() + k) * (W / 4) + four);
+        float4 *numbers = (float4 *)((char *)stash_of_block() + blockDim.x / kLanes * (uint32_t)(stages() * stage_bytes()));
+        return numbers[number * blockDim.x + threadIdx.x];
+    }
+    /* Once a launch. */
+    template <class Array> __device__ __forceinline__ void load_classes(const Array &array) const {
+        const Cut<E> cut = cut_of(0);
+#pragma unroll 1
+        for (int step = 0; step < steps; step++)
+#pragma unroll 1
+            for (int k = 0; k < vectors(); k++) {
+                const int v = vector(step) + k * kLanes + lane();
+                N y[W] = {};
+                if (cut.whole(v))
+                    array.read_vector(cut.first(v), y);
+#pragma unroll
+                for (int i = 0; i < W; i += 4)
+                    smem_class(step, k, i / 4) = make_float4((float)y[i], (float)y[i + 1], (float)y[i + 2], (float)y[i + 3]);
+            }
     }
     /* The first vector of this warp in a step of a row. */
     __device__ __forceinline__ int vector(int step) const { return (step * team.warps + team.warp) * vectors() * kLanes; }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
-        return rows_on_lines(p) ? Cut<E>(0, p.rows.classes) : Cut<E>(loss.logits(row), p.rows.classes, kLine);
+        return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) || rows_on_lines(p)
+                   ? Cut<E>(0, p.rows.classes)
+                   : Cut<E>(loss.logits(row), p.rows.classes, kLine);
     }
 
-    /* Copies as many steps as there are stages for, of the tiles that are known but for the last one, whose row input may be
+    /* Copies as many steps as there are stages for, of the rows that are known but for the last one, whose row input may be
      * under way; nothing of rows that are not read. Nobody in the warp uses what was released. */
     __device__ __forceinline__ void copy_ahead() {
         __syncwarp();
 #pragma unroll 1
-        while (copied - released < (uint32_t)stages() && next < tiles.known - 1 && steps > 0) {
-            const uint32_t tile = tiles.after(next);
-            if (tile >= tiles.tiles)
+        while (in_ring < stages() && next < rows.known - 1 && steps > 0) {
+            const uint32_t row = rows.after(next);
+            if (row >= rows.rows)
                 return;
-            if (lane() == 0) {
-                const Cut<E> cut = cut_of(tile);
-                const int v = vector(visit < steps ? visit : visits - 1 - visit);
-                const int first = max(v, cut.lead), end = min(v + vectors() * kLanes, cut.lead + (int)cut.whole_vectors);
-                const bool reads = next == 0 ? is_read(in[0]) : next == 1 ? is_read(in[1]) : is_read(in[2]);
-                arrival(stage_of(copied))
-                    .request(smem_stage(stage_of(copied)) + (first - v),
-                             (const char *)(loss.logits(tile) - cut.head) + (int64_t)first * GPULOSSI_VECTOR_BYTES,
-                             reads ? (uint32_t)(max(end - first, 0) * GPULOSSI_VECTOR_BYTES) : 0);
-            }
-            copied++;
+            if (lane() == 0)
+                copy(row, next == 0   ? loss.is_read(of_row[0])
+                          : next == 1 ? loss.is_read(of_row[1])
+                                      : loss.is_read(of_row[2]));
+            copied.advance();
+            in_ring++;
             if (++visit == visits)
                 visit = 0, next++;
         }
     }
-    __device__ __forceinline__ bool is_read(const RowInput &input) const {
-        return loss.is_read(loss.place_of(input), input);
+    __device__ __forceinline__ void copy(int64_t row, bool reads) const {
+        const Cut<E> cut = cut_of(row);
+        const int v = vector(visit < steps ? visit : visits - 1 - visit);
+        const int first = max(v, cut.lead), end = min(v + vectors() * kLanes, cut.lead + (int)cut.whole_vectors);
+        const uint32_t count = reads && end > first ? (uint32_t)(end - first) : 0;
+        const uint32_t at = arrival(copied.stage).address();
+        const uint32_t to = smem_stage(copied.stage);
+        Arrival::expect(at, count * (uint32_t)(GPULOSSI_VECTOR_BYTES + second_bytes()));
+        if (count == 0)
+            return;
+        Arrival::copy(at, to + (uint32_t)((first - v) * GPULOSSI_VECTOR_BYTES), loss.logits(row) + cut.first(first),
+                      count * GPULOSSI_VECTOR_BYTES);
+        if (has_format(GPULOSSI_FORMAT_STAGED_TARGETS))
+            Arrival::copy(at,
+                          to + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES + (first - v) * second_bytes()),
+                          loss.second_input(row, cut.first(first)), count * (uint32_t)second_bytes());
     }
-    __device__ __forceinline__ void acquire(uint32_t step) const {
-        arrival(stage_of(step)).wait(step / (uint32_t)stages() & 1);
+    DEVICE void acquire(const Cursor &at) {
+        arrival(at.stage).wait(at.phase);
     }
     __device__ __forceinline__ void release() {
-        released++;
+        released.advance();
+        in_ring--;
         copy_ahead();
     }
     /* Vector k of this thread in a stage. */
-    __device__ __forceinline__ Vector<E> taken(const uint4 *stage, int k) const {
-        const uint4 w = stage[k * kLanes + lane()];
+    DEVICE Vector<E> taken(const Side &side, int k) {
         Vector<E> x;
-        x.word[0] = w.x, x.word[1] = w.y, x.word[2] = w.z, x.word[3] = w.w;
+        Shared::load<4>(side.stage + (uint32_t)(k * kLanes * GPULOSSI_VECTOR_BYTES), x.word);
         return x;
     }
 
@@ -206,12 +288,12 @@ template <class Loss> class RowPipeline {
         return team.rank < 2 * W && (team.rank < W ? c < whole : c < cut.classes) ? c : -1;
     }
     /* Its logit as it is stored: nobody waits for it here. */
-    __device__ __forceinline__ Bits logit_at_edge(uint32_t tile) const {
+    __device__ __forceinline__ Bits logit_at_edge(uint32_t row) const {
         Bits x = 0;
-        if (has_format(GPULOSSI_FORMAT_RAGGED) && tile < tiles.tiles) {
-            const int64_t c = edge_of(cut_of(tile));
+        if (has_format(GPULOSSI_FORMAT_RAGGED) && row < rows.rows) {
+            const int64_t c = edge_of(cut_of(row));
             if (c >= 0)
-                x = loss.logits(tile)[c];
+                x = loss.logits(row)[c];
         }
         return x;
     }
@@ -223,43 +305,58 @@ template <class Loss> class RowPipeline {
 
     /* ---- a row ---- */
 
-    /* Adds a stage of n vectors a thread: all of them at once where there is nothing but sums, else one after another. */
-    template <int n> __device__ __forceinline__ void accumulate(const Side &side, const uint4 *stage, State &state) const {
-        const bool all_whole = side.cut.whole(side.v - lane()) && side.cut.whole(side.v - lane() + n * kLanes - 1);
+    /* Adds a stage where there is nothing but sums: all n vectors of a thread at once, ... */
+    template <int n> __device__ __forceinline__ void accumulate_sums(const Side &side, State &state) const {
         Vector<E> x[n];
-        if (all_whole) {
+        if (side.begin == 0 && side.end == n) {
 #pragma unroll
             for (int k = 0; k < n; k++)
-                x[k] = taken(stage, k);
+                x[k] = taken(side, k);
         } else {
 #pragma unroll
             for (int k = 0; k < n; k++) {
                 x[k] = filled<E>(loss.padding());
-                if (side.cut.whole(side.vector(k)))
-                    x[k] = taken(stage, k);
+                if (k >= side.begin && k < side.end)
+                    x[k] = taken(side, k);
             }
         }
-        loss.raise(state, x);
-        if (Loss::sums_only())
-            loss.accumulate_sums(state, x);
-        else
+        loss.accumulate_sums(state, x, side);
+    }
+    /* ... and with every option: one after another, once the maximum of them all is known. */
+    __device__ __forceinline__ void accumulate(const Side &side, State &state) const {
+        N highest = loss.lowest();
+#pragma unroll 4
+        for (int k = side.begin; k < side.end; k++)
+            highest = larger(highest, loss.highest_of(taken(side, k)));
+        loss.raise(state, highest);
 #pragma unroll 1
-            for (int k = 0; k < n; k++)
-                if (all_whole || side.cut.whole(side.vector(k)))
-                    loss.accumulate(state, taken(stage, k), side, k);
+        for (int k = side.begin; k < side.end; k++)
+            loss.accumulate(state, taken(side, k), side, k);
+    }
+    __device__ __forceinline__ Side side_of(const Cut<E> &cut, int64_t row, int step, const Cursor &at) const {
+        const int v = vector(step) + lane(), left = cut.lead + (int)cut.whole_vectors - v;
+        const Side side = {cut,
+                           row,
+                           smem_stage(at.stage) + (uint32_t)lane() * GPULOSSI_VECTOR_BYTES,
+                           v,
+                           step,
+                           v < cut.lead ? 1 : 0, /* fewer than a warp has lanes come before the first whole one */
+                           min(vectors(), (left + kLanes - 1) >> kLaneShift)};
+        return side;
     }
     __device__ __forceinline__ void reduce(const Cut<E> &cut, int64_t row, bool reads, State &state) {
-        first_copy = released;
+        Cursor at = released;
 #pragma unroll 1
-        for (int step = 0; step < steps; step++) {
-            const uint32_t copy = first_copy + (uint32_t)step;
-            const Side side = {cut, row, vector(step) + lane()};
-            acquire(copy);
-            if (!reads) {
-            } else if (vectors() == kBlockVectors) {
-                accumulate<kBlockVectors>(side, smem_stage(stage_of(copy)), state);
-            } else {
-                accumulate<kShortVectors>(side, smem_stage(stage_of(copy)), state);
+        for (int step = 0; step < steps; step++, at.advance()) {
+            const Side side = side_of(cut, row, step, at);
+            acquire(at);
+            if (reads) {
+                if (!Loss::sums_only())
+                    accumulate(side, state);
+                else if (vectors() == kBlockVectors)
+                    accumulate_sums<kBlockVectors>(side, state);
+                else
+                    accumulate_sums<kShortVectors>(side, state);
             }
             if (step < steps - retained)
                 release();
@@ -270,42 +367,41 @@ template <class Loss> class RowPipeline {
         const typename Loss::Gradient g = loss.gradient(row, r, state);
         const int target = r.place >= 0 ? cut.vector_of(r.place) : -1, target_place = cut.place_of(r.place);
         const int64_t edge = edge_of(cut);
+        const bool writes_zeros = !reads || g.is_zero;
+        const bool fits = !has_format(GPULOSSI_FORMAT_RAGGED) || loss.gradients_of(row).is_aligned(cut.first(0));
         if (edge >= 0) {
             const Edge side = {row, edge};
-            if (reads && !g.is_zero)
-                loss.write(g, r, edge_vector(at_edge), side, 0, edge == r.place ? 0 : -1);
-            else
+            if (writes_zeros)
                 loss.write_zeros(side, 0);
+            else
+                loss.write(g, r, edge_vector(at_edge), side, 0, edge == r.place ? 0 : -1);
         }
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
             const int step = i < retained ? steps - retained + i : retained > 0 ? steps - 1 - i : i;
-            const Side side = {cut, row, vector(step) + lane()};
-            const uint4 *stage = smem_stage(stage_of(released));
+            const Side side = side_of(cut, row, step, released);
             acquire(released);
-            if (!reads || g.is_zero) {
+            if (writes_zeros) {
+#pragma unroll 1
+                for (int k = side.begin; k < side.end; k++)
+                    loss.write_zeros(side, k);
+            } else if (Loss::is_basic() && g.is_fast && fits) {
 #pragma unroll 4
-                for (int k = 0; k < vectors(); k++)
-                    if (cut.whole(side.vector(k)))
-                        loss.write_zeros(side, k);
-            } else if (Loss::is_basic() && g.is_fast) {
-#pragma unroll 4
-                for (int k = 0; k < vectors(); k++)
-                    if (cut.whole(side.vector(k)))
-                        loss.write_fast(g, r, taken(stage, k), side, k, side.vector(k) == target ? target_place : -1);
+                for (int k = side.begin; k < side.end; k++)
+                    loss.write_fast(g, r, taken(side, k), row, side.first(k),
+                                    side.vector(k) == target ? target_place : -1);
             } else {
 #pragma unroll 1
-                for (int k = 0; k < vectors(); k++)
-                    if (cut.whole(side.vector(k)))
-                        loss.write(g, r, taken(stage, k), side, k, side.vector(k) == target ? target_place : -1);
+                for (int k = side.begin; k < side.end; k++)
+                    loss.write(g, r, taken(side, k), side, k, side.vector(k) == target ? target_place : -1);
             }
             release();
         }
     }
 
-    __device__ __forceinline__ RowInput fetch(uint32_t tile) const {
+    __device__ __forceinline__ RowInput fetch(uint32_t row) const {
         RowInput none = {};
-        return tile < tiles.tiles ? loss.fetch(tile) : none;
+        return row < rows.rows ? loss.fetch(row) : none;
     }
     DEVICE uint32_t seen(float x) { return __float_as_uint(x); }
 
@@ -313,40 +409,40 @@ template <class Loss> class RowPipeline {
         Deferred deferred;
         int deferred_rows = 0;
         uint32_t number = 0;
-        Bits edge_after = logit_at_edge(tiles.tile[0]);
+        Bits edge_after = logit_at_edge(rows.row[0]);
 #pragma unroll
-        for (int i = 0; i < kMaxTiles; i++)
-            in[i] = fetch(tiles.tile[i]);
-        loss.fetch_target(in[0]);
+        for (int i = 0; i < kMaxRows; i++)
+            if (i < kMaxRows - 1)
+                of_row[i] = loss.row_of(fetch(rows.row[i]));
+        last_input = fetch(rows.last());
+        if (team.leads())
+            rows.ask();
+        if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
+            load_classes(loss.class_weights());
 #pragma unroll 1
-        for (; tiles.more(); number++) {
-            const int64_t row = tiles.tile[0];
-            const RowInput input = in[0];
-            const int64_t place = loss.place_of(input);
-            const bool reads = is_read(input);
+        for (; rows.more(); number++) {
+            const int64_t row = rows.row[0];
+            const Row r = of_row[0];
+            const bool reads = loss.is_read(r);
             const Cut<E> cut = cut_of(row);
             const Bits at_edge = edge_after;
-            uint32_t next_tile = 0;
+            uint32_t next_tile = rows.asked;
             State state = State::empty();
             N target_logit = N(0);
-            if (team.leads())
-                next_tile = tiles.fetch();
             copy_ahead();
             /* Early, so that nobody waits for it; and before the reduction, after which the gradient may be written over it. */
-            edge_after = logit_at_edge(tiles.tile[1]);
+            edge_after = logit_at_edge(rows.row[1]);
             if (team.rank == deferred_rows && reads)
-                target_logit = loss.target_logit(row, place);
+                target_logit = loss.target_logit(row, r);
             if (Loss::reduces()) {
                 reduce(cut, row, reads, state);
                 if (edge_of(cut) >= 0 && reads) {
                     const Edge side = {row, edge_of(cut)};
-                    const Vector<E> x[1] = {edge_vector(at_edge)};
-                    loss.raise(state, x);
-                    loss.accumulate(state, x[0], side, 0);
+                    loss.raise(state, loss.highest_of(edge_vector(at_edge)));
+                    loss.accumulate(state, edge_vector(at_edge), side, 0);
                 }
             }
             team.reduce(state, next_tile, seen(target_logit), number);
-            const Row r = loss.row_of(place, input);
             if (team.rank == deferred_rows) {
                 deferred.row = row;
                 deferred.of_row = r;
@@ -356,18 +452,19 @@ template <class Loss> class RowPipeline {
             deferred_rows++;
             if (Loss::writes())
                 write(cut, row, reads, r, state, at_edge);
-            tiles.advance(next_tile);
+            const bool uses_tile = rows.ends_tile();
+            rows.advance(next_tile);
+            if (team.leads() && uses_tile && next_tile < rows.tiles)
+                rows.ask();
             next--;
+            const Row last = loss.row_of(last_input);
 #pragma unroll
-            for (int i = 0; i + 1 < kMaxTiles; i++)
-                in[i] = in[i + 1];
-            loss.fetch_target(in[0]);
-            const RowInput last = fetch(tiles.last());
-            if (tiles.known == kMaxTiles)
-                in[kMaxTiles - 1] = last;
-            else
-                in[kMaxTiles - 2] = last;
-            if (deferred_rows == kLanes || !tiles.more()) {
+            for (int i = 0; i + 1 < kMaxRows - 1; i++)
+                of_row[i] = i + 2 == rows.known ? last : of_row[i + 1];
+            if (rows.known == kMaxRows)
+                of_row[kMaxRows - 2] = last;
+            last_input = fetch(rows.last());
+            if (deferred_rows == kLanes || !rows.more()) {
                 if (team.rank < deferred_rows)
                     add(loss.finish(deferred.row, deferred.of_row, deferred.state, deferred.target_logit));
                 deferred_rows = 0;
@@ -412,11 +509,11 @@ template <class Loss> class RowPipeline {
   public:
     DEVICE void run(const Params &p) {
         clear_totals();
-        RowPipeline rows(p);
-        rows.all_rows();
+        RowPipeline pipeline(p);
+        pipeline.all_rows();
         __syncthreads();
         if (threadIdx.x < kLanes)
-            end_of_warp(rows.loss, rows.loss.scratch(), gathered_total());
+            end_of_warp(pipeline.loss, pipeline.loss.scratch(), gathered_total());
     }
 };
 
