@@ -128,8 +128,6 @@ int parse_number(const char *name, uint64_t *number) {
     if (!isdigit((unsigned char)digits[0]))
         return 0;
     *number = strtoull(digits, &end, 0);
-    if (*end == 'U')
-        end++;
     if (name[0] == '-')
         *number = 0 - *number;
     return *end == 0;
@@ -140,16 +138,21 @@ int is_opcode(const statement *s, const char *name) {
     return strlen(name) == length && memcmp(s->opcode, name, length) == 0;
 }
 
+/* Whether a declaration has this name; prefix<count> has the prefix with each number below count. */
+static int has_name(const local *l, const char *name, size_t length) {
+    size_t prefix = strlen(l->name);
+    if (strncmp(name, l->name, prefix) != 0 || prefix > length)
+        return 0;
+    if (l->count == 0)
+        return prefix == length;
+    return prefix < length && strspn(name + prefix, "0123456789") == length - prefix && atoi(name + prefix) < l->count;
+}
+
 static int is_local(const parsed *p, const char *name, size_t length, int scope) {
     for (; scope != 0; scope = p->scopes[scope].parent)
-        for (int i = 0; i < p->local_count; i++) {
-            const local *l = &p->locals[i];
-            size_t prefix = strlen(l->name);
-            size_t digits = prefix < length ? strspn(name + prefix, "0123456789") : 0;
-            if (l->scope == scope && strncmp(name, l->name, prefix) == 0 &&
-                prefix + (l->is_prefix ? digits : 0) == length)
+        for (int i = 0; i < p->local_count; i++)
+            if (p->locals[i].scope == scope && has_name(&p->locals[i], name, length))
                 return 1;
-        }
     return 0;
 }
 
@@ -159,7 +162,7 @@ static int compare_names(const void *a, const void *b) {
 
 int find_definition(const parsed *p, const char *name, int scope) {
     const definition key = {.name = name};
-    if (is_local(p, name, strlen(name), scope))
+    if (p->definition_count == 0 || is_local(p, name, strlen(name), scope))
         return -1;
     const definition *d = bsearch(&key, p->definitions, (size_t)p->definition_count, sizeof key, compare_names);
     if (d == NULL)
@@ -230,8 +233,9 @@ static void read_locals(reader *r, char *names) {
     names += strcspn(names, " ");
     for (char *name = strtok(names, ", "); name != NULL; name = strtok(NULL, ", ")) {
         local *l = ADD(r->p->locals, r->p->local_count);
-        *l = (local){.name = name, .scope = r->scope, .is_prefix = strchr(name, '<') != NULL};
-        name[strcspn(name, "<")] = 0;
+        size_t prefix = strcspn(name, "<");
+        *l = (local){.name = name, .scope = r->scope, .count = name[prefix] == '<' ? atoi(name + prefix + 1) : 0};
+        name[prefix] = 0;
     }
 }
 
@@ -420,7 +424,8 @@ parsed *parse(const char *ptx, const char *entry) {
     for (int b = 0; b < p->block_count; b++)
         for (int i = p->blocks[b].first_line; i < p->end; i++)
             p->lines[i].block = b;
-    qsort(p->definitions, (size_t)p->definition_count, sizeof *p->definitions, compare_names);
+    if (p->definition_count > 0)
+        qsort(p->definitions, (size_t)p->definition_count, sizeof *p->definitions, compare_names);
     return p;
 }
 

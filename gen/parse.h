@@ -38,10 +38,10 @@ typedef struct brace_scope {
     int parent, first_line, last_line;
 } brace_scope;
 
-/* A name that another scope declares, or where is_prefix is set the prefix of some. */
+/* A name that another scope declares. With a count it is a prefix: prefix<count>. */
 typedef struct local {
     const char *name;
-    int scope, is_prefix;
+    int scope, count;
 } local;
 
 typedef struct definition {

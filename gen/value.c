@@ -334,7 +334,7 @@ static value compare_bits(const instruction *i, const value *v, uint64_t number)
     const uint64_t all = ones(i->from.width);
     const uint64_t sign = (uint64_t)1 << (i->from.width - 1);
     const int is_low = i->comparison == LT || i->comparison == GE;
-    value of = masked(*v, all);
+    value of = *v;
     uint32_t bits[32];
     number &= all;
     /* A comparison with zero of a signed number is one of its sign alone. */
