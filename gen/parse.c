@@ -12,7 +12,6 @@ static void *grown(void *items, int count, size_t size) {
     items = realloc(items, (count ? 2 * (size_t)count : 1) * size);
     if (items == NULL)
         fail("out of memory");
-    memset((char *)items + (size_t)count * size, 0, size);
     return items;
 }
 /* A new item at the end, whose room doubles where the count is a power of two. */
@@ -111,7 +110,7 @@ static void find_body(parsed *p) {
     int is_kernel = 0;
     for (int i = 0; i < p->line_count; i++) {
         const text_line *l = &p->lines[i];
-        is_kernel |= l->length > 6 && (memcmp(l->at, ".entry", 6) == 0 || memcmp(l->at, ".visible .entry", 15) == 0);
+        is_kernel |= strncmp(l->at, ".entry", 6) == 0 || strncmp(l->at, ".visible .entry", 15) == 0;
         if (is_kernel && l->length == 1 && l->at[0] == '{') {
             p->first = i + 1;
             return;

@@ -21,7 +21,7 @@ typedef struct statement {
     const char *opcode, *guard; /* a predicate, or NULL */
     int is_negated;
     const char *operands[MOST_OPERANDS];
-    int count; /* of operands, also of those without room */
+    int count; /* of operands, with the ones that have no room */
     int line, scope;
 } statement;
 

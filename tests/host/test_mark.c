@@ -278,7 +278,7 @@ static void loops(void **state) {
                                         "//!1\nL1:\nbar.sync 1;\n//!0\nL2:\n/*1*/@!%p2 bra L1;\n//!2\nret;\n//!0\n");
 }
 
-/* Of more masks than a condition has room for, those of fewest bits stay. */
+/* A condition without room for all masks forgets the one with most bits. */
 static void forgotten_masks(void **state) {
     text body = {0};
     (void)state;

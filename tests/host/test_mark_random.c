@@ -188,7 +188,7 @@ static void add_later(writer *w, int label, int end, int depth) {
     text_free(&block);
 }
 
-/* A branch around a flow that runs where the predicate is `is`, at its place or after the end of the main flow. */
+/* A branch around a flow that runs where the predicate is `is`. The flow is here or after the end of the main flow. */
 static void add_branch(writer *w, text *out, int p, int is, int depth, int has_else) {
     const int other = ++w->labels, end = has_else ? ++w->labels : other;
     if (w->is_in_scope || pick(w, 3) > 0) {

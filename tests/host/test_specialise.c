@@ -11,7 +11,7 @@ enum { WORDS = GPULOSSI_FEATURE_WORDS };
 
 static const uint32_t no_words[WORDS] = {0, 0, 0, 0};
 
-/* Specialises bytes in place. */
+/* Specialises a copy, and copies the result back. */
 static int specialise(char *text, size_t bytes, const uint32_t words[WORDS]) {
     char *exact = (char *)malloc(bytes > 0 ? bytes : 1);
     int is_sound;
@@ -23,7 +23,7 @@ static int specialise(char *text, size_t bytes, const uint32_t words[WORDS]) {
     return is_sound;
 }
 
-/* The lines of `expected` are those of the result; a line of one ~ is one that was blanked. */
+/* `expected` has the lines of the result, with ~ for a line that was blanked. */
 static void expect_text(const char *text, const uint32_t words[WORDS], const char *expected) {
     size_t bytes = strlen(text) + 1;
     char *got = (char *)malloc(bytes), *whole = (char *)malloc(bytes + 1);
