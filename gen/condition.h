@@ -15,8 +15,8 @@ enum {
     MOST_OPERANDS = 5 /* of an instruction that is computed */
 };
 
-/* A conjunction of clauses. A condition is in one form only, so that equal conditions have equal bytes: masks ascend,
- * no mask has a bit of `off` or contains another mask of its word, and what follows the last one is zero. */
+/* A conjunction of clauses, in a normal form: equal conditions have equal bytes. Masks ascend. No mask has a bit of `off`
+ * or contains another mask of its word. The rest of the array is zero. */
 typedef struct condition {
     int never;                                          /* no words satisfy it */
     uint32_t off[GPULOSSI_FEATURE_WORDS];               /* bits that are clear */

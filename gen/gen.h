@@ -28,8 +28,8 @@ text run(const char *format, ...) __attribute__((format(printf, 1, 2)));
  * and newer, 70 being also for all that are older; no comments, no blanks, short names. */
 text lower(const char *ptx, const char *entry, int target);
 
-/* The same text with marks of what it needs only for some feature words, for gpulossi_specialise of gpuloss.h. A text
- * that has no feature word stays as it is. */
+/* The same text with marks of lines that it needs only for some feature words, for gpulossi_specialise of gpuloss.h. A
+ * text without feature words stays as it is. Ends the program where another one has a flow that can't be followed. */
 text mark(const char *ptx, const char *entry);
 
 #endif

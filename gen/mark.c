@@ -3,11 +3,10 @@
  *   //?N CLAUSES    condition N: all of the clauses hold; W+mask: word W has a bit of the mask, W-mask: it has none
  *   //!N            lines from here to the next such line are needed only if condition N holds; 0: always
  *   comment of N    at the beginning of a line: the line is needed only if condition N holds
- *   comment of =W   at the beginning of a line: the loader writes word W in place of its 0x00000000
+ *   comment of =W   at the beginning of a line: the loader writes word W over its 0x00000000
  *
- * Every basic block gets a condition that holds whenever the block is reached: clauses flow forward along the edges, and
- * the edges of a branch add what its predicate says of the words. The converse need not be true: a block may stay in a
- * text that never reaches it. */
+ * Every basic block gets a condition that holds whenever the block is reached. Clauses flow forward along the edges, and
+ * the edges of a branch add the clauses of its predicate. A block may stay in a text that never reaches it. */
 #include "parse.h"
 #include "shared.h"
 
@@ -80,7 +79,7 @@ static int flow_to(parsed *p, int to, const condition *edge) {
     return 1;
 }
 
-/* What holds on the edge of a statement's jump, or of its being passed over. */
+/* The condition of the edge on which a statement jumps, or of the edge to the next block. */
 static condition edge_of(marking *m, const statement *s, const condition *before, int is_jump) {
     const text_line *l = &m->p->lines[s->line];
     condition edge = *before;
@@ -113,7 +112,7 @@ static int flow_from(marking *m, int b) {
     return is_changed | flow_to(m->p, b + 1, &edge);
 }
 
-/* What a brace encloses stays or goes as a whole. */
+/* Blocks between two braces stay or go together. */
 static void unite_scope(parsed *p, const brace_scope *s) {
     condition when = never;
     int first = p->lines[s->first_line].block, last = p->lines[s->last_line].block;
@@ -125,6 +124,7 @@ static void unite_scope(parsed *p, const brace_scope *s) {
         p->blocks[b].when = when;
 }
 
+/* The fixpoint from conditions that never hold. Each step weakens one, and there are finitely many weaker ones. */
 static void find_conditions(marking *m) {
     parsed *p = m->p;
     int is_changed = 1;

@@ -12,7 +12,6 @@ static void *grown(void *items, int count, size_t size) {
     items = realloc(items, (count ? 2 * (size_t)count : 1) * size);
     if (items == NULL)
         fail("out of memory");
-    memset((char *)items + (size_t)count * size, 0, size);
     return items;
 }
 /* A new item at the end, whose room doubles where the count is a power of two. */
@@ -111,7 +110,7 @@ static void find_body(parsed *p) {
     int is_kernel = 0;
     for (int i = 0; i < p->line_count; i++) {
         const text_line *l = &p->lines[i];
-        is_kernel |= l->length > 6 && (memcmp(l->at, ".entry", 6) == 0 || memcmp(l->at, ".visible .entry", 15) == 0);
+        is_kernel |= strncmp(l->at, ".entry", 6) == 0 || strncmp(l->at, ".visible .entry", 15) == 0;
         if (is_kernel && l->length == 1 && l->at[0] == '{') {
             p->first = i + 1;
             return;
@@ -128,8 +127,6 @@ int parse_number(const char *name, uint64_t *number) {
     if (!isdigit((unsigned char)digits[0]))
         return 0;
     *number = strtoull(digits, &end, 0);
-    if (*end == 'U')
-        end++;
     if (name[0] == '-')
         *number = 0 - *number;
     return *end == 0;
@@ -140,16 +137,21 @@ int is_opcode(const statement *s, const char *name) {
     return strlen(name) == length && memcmp(s->opcode, name, length) == 0;
 }
 
+/* Whether a declaration has this name; prefix<count> has the prefix with each number below count. */
+static int has_name(const local *l, const char *name, size_t length) {
+    size_t prefix = strlen(l->name);
+    if (strncmp(name, l->name, prefix) != 0 || prefix > length)
+        return 0;
+    if (l->count == 0)
+        return prefix == length;
+    return prefix < length && strspn(name + prefix, "0123456789") == length - prefix && atoi(name + prefix) < l->count;
+}
+
 static int is_local(const parsed *p, const char *name, size_t length, int scope) {
     for (; scope != 0; scope = p->scopes[scope].parent)
-        for (int i = 0; i < p->local_count; i++) {
-            const local *l = &p->locals[i];
-            size_t prefix = strlen(l->name);
-            size_t digits = prefix < length ? strspn(name + prefix, "0123456789") : 0;
-            if (l->scope == scope && strncmp(name, l->name, prefix) == 0 &&
-                prefix + (l->is_prefix ? digits : 0) == length)
+        for (int i = 0; i < p->local_count; i++)
+            if (p->locals[i].scope == scope && has_name(&p->locals[i], name, length))
                 return 1;
-        }
     return 0;
 }
 
@@ -159,7 +161,7 @@ static int compare_names(const void *a, const void *b) {
 
 int find_definition(const parsed *p, const char *name, int scope) {
     const definition key = {.name = name};
-    if (is_local(p, name, strlen(name), scope))
+    if (p->definition_count == 0 || is_local(p, name, strlen(name), scope))
         return -1;
     const definition *d = bsearch(&key, p->definitions, (size_t)p->definition_count, sizeof key, compare_names);
     if (d == NULL)
@@ -230,8 +232,9 @@ static void read_locals(reader *r, char *names) {
     names += strcspn(names, " ");
     for (char *name = strtok(names, ", "); name != NULL; name = strtok(NULL, ", ")) {
         local *l = ADD(r->p->locals, r->p->local_count);
-        *l = (local){.name = name, .scope = r->scope, .is_prefix = strchr(name, '<') != NULL};
-        name[strcspn(name, "<")] = 0;
+        size_t prefix = strcspn(name, "<");
+        *l = (local){.name = name, .scope = r->scope, .count = name[prefix] == '<' ? atoi(name + prefix + 1) : 0};
+        name[prefix] = 0;
     }
 }
 
@@ -423,7 +426,8 @@ parsed *parse(const char *ptx, const char *entry) {
     for (int b = 0; b < p->block_count; b++)
         for (int i = p->blocks[b].first_line; i < p->end; i++)
             p->lines[i].block = b;
-    qsort(p->definitions, (size_t)p->definition_count, sizeof *p->definitions, compare_names);
+    if (p->definition_count > 0)
+        qsort(p->definitions, (size_t)p->definition_count, sizeof *p->definitions, compare_names);
     return p;
 }
 

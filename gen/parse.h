@@ -22,7 +22,7 @@ typedef struct statement {
     const char *opcode, *guard; /* a predicate, or NULL */
     int is_negated;
     const char *operands[MOST_OPERANDS];
-    int count; /* of operands, also of those without room */
+    int count; /* of operands, with the ones that have no room */
     int line, scope;
 } statement;
 
@@ -39,10 +39,10 @@ typedef struct brace_scope {
     int parent, first_line, last_line;
 } brace_scope;
 
-/* A name that another scope declares, or where is_prefix is set the prefix of some. */
+/* A name that another scope declares. With a count it is a prefix: prefix<count>. */
 typedef struct local {
     const char *name;
-    int scope, is_prefix;
+    int scope, count;
 } local;
 
 typedef struct definition {

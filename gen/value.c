@@ -205,7 +205,7 @@ static int has_sign(const value *v, type t) {
     return t.is_signed && (v->mask & bits_at(v, (uint64_t)1 << (t.width - 1))) != 0;
 }
 
-/* An operation on bits and a number that gives bits; unknown where it gives something else. */
+/* An operation on bits and a number; unknown where its result is not bits of the word. */
 static value compute_bits(const instruction *i, value v, uint64_t number) {
     const value unknown = {0};
     const int width = i->to.width;
@@ -252,7 +252,7 @@ static value compute_two_bits(const instruction *i, value a, value b) {
     return v;
 }
 
-/* What holds where the value has one of these numbers of its bits: number n of them is in it if bit n of `listed` is set. */
+/* The condition for some numbers that the bits of a value may make: number n is one if bit n of `listed` is set. */
 static condition where_listed(const value *v, const uint32_t *bits, int count, uint64_t listed) {
     condition c = always;
     if (listed == 0)
@@ -314,7 +314,7 @@ static value compare_listed(const instruction *i, const value *v, uint64_t numbe
                            where_listed(v, bits, count, ~listed & ones(1 << count)));
 }
 
-/* Of many bits: whether they are exactly those of a number. */
+/* Many bits, compared with a number for equality. */
 static value compare_many(const instruction *i, const value *v, uint64_t number, const uint32_t *bits, int count) {
     condition equal = always, other = always;
     const uint32_t set = (bits_at(v, number) ^ v->flip) & v->mask;
@@ -334,7 +334,7 @@ static value compare_bits(const instruction *i, const value *v, uint64_t number)
     const uint64_t all = ones(i->from.width);
     const uint64_t sign = (uint64_t)1 << (i->from.width - 1);
     const int is_low = i->comparison == LT || i->comparison == GE;
-    value of = masked(*v, all);
+    value of = *v;
     uint32_t bits[32];
     number &= all;
     /* A comparison with zero of a signed number is one of its sign alone. */

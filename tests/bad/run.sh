@@ -120,7 +120,7 @@ fi
 # What the host programs end with is what tests/host/run.sh says, also when one dies before it has said anything.
 host_programs() {
     mkdir -p "$out/host"
-    for program in test_host test_host_sanitized test_threads test_left_out test_block; do
+    for program in test_host test_host_sanitized test_threads test_left_out test_mark test_block; do
         printf '#!/bin/bash\necho "[  PASSED  ] 3 test(s)."\n' >"$out/host/$program"
         chmod +x "$out/host/$program"
     done
@@ -128,16 +128,16 @@ host_programs() {
 }
 host_programs test_block "" && accept "programs that pass" tests/host/run.sh "$out/host"
 host_programs test_threads 'echo "[  FAILED  ] 2 test(s), listed below:"; exit 2' &&
-    reject "a program with failures" "host: 15 passed, 2 failed" tests/host/run.sh "$out/host"
+    reject "a program with failures" "host: 18 passed, 2 failed" tests/host/run.sh "$out/host"
 host_programs test_threads 'kill -SEGV $$' &&
-    reject "a program that dies" "host: 15 passed, 1 failed" tests/host/run.sh "$out/host"
+    reject "a program that dies" "host: 18 passed, 1 failed" tests/host/run.sh "$out/host"
 
 # Faults in the library, each for one group of the host tests to find. Only the library is compiled for each, without the
 # embedded kernels, which take most of the time; they are compiled once, as are the tests, which know the header as it is.
-# Those of unpacking have a library of their own.
-library=tests/host/gpuloss_impl.c unpacking=tests/host/test_unpack.c
+# Those of unpacking and of marks have a library of their own.
+library=tests/host/gpuloss_impl.c
 host_objects=$(realpath "$out")/objects hand_written=$(realpath "$out")/hand_written.h
-export library unpacking host_objects hand_written
+export library host_objects hand_written
 mkdir -p "$host_objects"
 images='const gpulossi_image \*gpulossi_image_of('
 sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated block/d' \
@@ -152,9 +152,9 @@ make -s -f tests/host/host.mk --eval 'list: ; @printf "%s\n" $(HOST_SOURCES)' li
 mutant() {
     local flags='' sources=$library objects=("$host_objects"/*.o)
     case $2 in
-    unpack)
+    unpack | specialise)
         flags='-fsanitize=address,undefined -fno-sanitize-recover=all'
-        sources="$library $unpacking" objects=("${objects[@]/*test_unpack.o/}") ;;
+        sources="$library tests/host/test_$2.c" objects=("${objects[@]/*test_$2.o/}") ;;
     failures | '') flags=-O1 ;;
     esac
     mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && ln -s "$PWD/ptx" "$1/ptx" &&

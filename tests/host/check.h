@@ -89,6 +89,7 @@ int kl_divisor_tests(void);
 int kl_refusal_tests(void);
 int sparse_tests(void);
 int unpack_tests(void);
+int specialise_tests(void);
 int cluster_tests(void);
 int kept_tests(void);
 int thread_tests(void);

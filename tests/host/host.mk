@@ -9,13 +9,16 @@ HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/test_lifecycle.c $(HOST)/t
 	$(HOST)/test_environment.c $(HOST)/test_loading.c $(HOST)/test_scratch.c $(HOST)/test_launch.c \
 	$(HOST)/test_choice.c $(HOST)/test_divisors.c $(HOST)/test_combine.c $(HOST)/test_refusals.c \
 	$(HOST)/test_parameters.c $(HOST)/test_kl_choice.c $(HOST)/test_kl_parameters.c $(HOST)/test_kl_divisors.c \
-	$(HOST)/test_kl_refusals.c $(HOST)/test_sparse.c $(HOST)/test_unpack.c $(HOST)/test_clusters.c \
-	$(HOST)/test_kept.c $(HOST)/test_threads.c
+	$(HOST)/test_kl_refusals.c $(HOST)/test_sparse.c $(HOST)/test_unpack.c $(HOST)/test_specialise.c \
+	$(HOST)/test_clusters.c $(HOST)/test_kept.c $(HOST)/test_threads.c
 HOST_LEFT_OUT := $(HOST_COMMON) $(HOST)/test_left_out.c
 HOST_THREADS := $(HOST_COMMON) $(HOST)/test_threads.c $(HOST)/test_threads_main.c
 
+HOST_MARK := $(HOST)/test_mark.c $(HOST)/test_mark_random.c gen/mark.c gen/parse.c gen/value.c gen/condition.c gen/text.c
+HOST_SANITIZE := -g -fsanitize=address,undefined -fno-sanitize-recover=all
+
 HOST_PROGRAMS := $(BUILD)/test_host $(BUILD)/test_host_sanitized $(BUILD)/test_threads $(BUILD)/test_left_out \
-	$(BUILD)/test_block
+	$(BUILD)/test_mark $(BUILD)/test_block
 
 $(BUILD)/test_host: $(HOST_SOURCES) $(HOST_HEADERS)
 	@mkdir -p $(@D)
@@ -23,8 +26,7 @@ $(BUILD)/test_host: $(HOST_SOURCES) $(HOST_HEADERS)
 
 $(BUILD)/test_host_sanitized: $(HOST_SOURCES) $(HOST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(HOST_FLAGS) -g -fsanitize=address,undefined -fno-sanitize-recover=all $(LDFLAGS) -o $@ \
-		$(HOST_SOURCES) $(HOST_LIBS)
+	$(CC) $(HOST_FLAGS) $(HOST_SANITIZE) $(LDFLAGS) -o $@ $(HOST_SOURCES) $(HOST_LIBS)
 
 $(BUILD)/test_threads: $(HOST_THREADS) $(HOST_HEADERS)
 	@mkdir -p $(@D)
@@ -33,6 +35,10 @@ $(BUILD)/test_threads: $(HOST_THREADS) $(HOST_HEADERS)
 $(BUILD)/test_left_out: $(HOST_LEFT_OUT) $(HOST_HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
+
+$(BUILD)/test_mark: $(HOST_MARK) $(HOST)/test_mark.h gen/gen.h gen/parse.h gen/condition.h gpuloss.h
+	@mkdir -p $(@D)
+	$(CC) $(HOST_FLAGS) $(HOST_SANITIZE) $(LDFLAGS) -o $@ $(HOST_MARK) $(HOST_LIBS)
 
 $(BUILD)/test_block: $(HOST)/test_block.c gpuloss.h
 	@mkdir -p $(@D)

@@ -17,6 +17,7 @@ static const struct group {
     {"refusals", refusal_tests},
     {"parameters", parameter_tests},
     {"unpack", unpack_tests},
+    {"specialise", specialise_tests},
     {"kl_choice", kl_choice_tests},
     {"kl_parameters", kl_parameter_tests},
     {"kl_divisors", kl_divisor_tests},

@@ -78,6 +78,14 @@ static char *trimmed(char *text) {
     return text;
 }
 
+/* Without the mark that a line may begin with, which is a comment. */
+static char *without_mark(char *text) {
+    char *end = strstr(text, "*/");
+    if (strncmp(text, "/*", 2) != 0 || end == NULL)
+        return text;
+    return end + 2 + strspn(end + 2, " ");
+}
+
 /* Also the first and the last line of several in braces, which declare registers of their own, unless that is all they do. */
 static bool starts_instruction(const char *text) {
     size_t length = strlen(text);
@@ -155,7 +163,7 @@ static bool read_ptx(const char *path) {
     if (!file || kernel_count == KERNELS)
         return false;
     while (fgets(buffer, sizeof buffer, file)) {
-        char *text = trimmed(buffer);
+        char *text = without_mark(trimmed(buffer));
         const char *entry = strstr(text, ".entry ");
         if (k->count + 2 > room) {
             room = 2 * room + 256;

@@ -254,6 +254,35 @@ static void many_threads(void **state) {
     assert_int_equal(in_child(threads, "sm_90"), 0);
 }
 
+/* Marks are comments. The words are written, and a block is blank. */
+static const char marked[] =
+    HEADER "//?1 0+00000001\n//?2 0-00000001 1+00000002\n"
+           ".visible .entry add_some(\n.param .u64 data\n)\n{\n.reg .pred %p;\n.reg .b32 %r<4>;\n.reg .b64 %rd<2>;\n"
+           "ld.param.u64 %rd1, [data];\nld.global.u32 %r1, [%rd1];\n/*=0*/mov.u32 %r2, 0x00000003;\n"
+           "/*2*/ add.u32 %r1, %r1, %r2;\nsetp.ne.u32 %p, %r2, 3;\n/*1*/@%p bra L2;\n//!1\nadd.u32 %r1, %r1, 10;\n"
+           "          \n    \n//!0\nL1:\n/* a remark */ st.global.u32 [%rd1], %r1;\n//!2\nL2:\n//!0\n/*2*/ret;\n}\n";
+
+static int run_marked(void) {
+    void *marked_module, *add_some;
+    uint64_t data;
+    uint32_t word = 5;
+    void *params[] = {&data};
+    int errors = 0;
+    EXPECT(gpu.load(&marked_module, marked, 0, NULL, NULL) == 0);
+    EXPECT(gpu.function(&add_some, marked_module, "add_some") == 0);
+    EXPECT(gpu.alloc(&data, sizeof word) == 0);
+    EXPECT(gpu.upload(data, &word, sizeof word) == 0);
+    EXPECT(gpu.launch(add_some, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL) == 0);
+    EXPECT(gpu.download(&word, data, sizeof word) == 0);
+    EXPECT(word == 18);
+    return errors;
+}
+
+static void marks(void **state) {
+    (void)state;
+    assert_int_equal(in_child(run_marked, "sm_90"), 0);
+}
+
 static void coverage(void **state) {
     char path[] = "/tmp/ptxsim_coverage_XXXXXX", line[256];
     int executed = 0, missed = 0, file = mkstemp(path);
@@ -282,7 +311,8 @@ static void coverage(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_limits), cmocka_unit_test(cluster_sizes), cmocka_unit_test(dependent),
-        cmocka_unit_test(entry_points),  cmocka_unit_test(many_threads),  cmocka_unit_test(coverage),
+        cmocka_unit_test(entry_points),  cmocka_unit_test(many_threads),  cmocka_unit_test(marks),
+        cmocka_unit_test(coverage),
     };
     if (argc < 2) {
         fprintf(stderr, "usage: %s LIBRARY\n", argv[0]);
