@@ -129,7 +129,7 @@ static gpuloss_kl_div_desc kl_div_of(int n, int bytes) {
         d.classes = 100000;
         break;
     case LOGITS_OF_CLUSTERS:
-        d.classes = 100000;
+        d.classes = 400000 / bytes;
         break;
     default:
         break;

@@ -545,7 +545,7 @@ static void devices_without_packed_rows(void **state) {
         }
         preload_every_call(context, GPULOSS_BF16);
         for (m = 0; m < fake.modules; m++)
-            assert_true(has || strstr(fake.module[m].entry, "_packed_") == NULL);
+            assert_true(has || strstr(fake.module[m].entry, "entropy_packed_") == NULL);
         gpuloss_destroy(context);
     }
 }

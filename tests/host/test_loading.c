@@ -180,10 +180,12 @@ static void target_line(void **state) {
             const int target = target_of(fake.module[m].entry);
             ptx = fake.module[m].ptx;
             assert_int_equal(strncmp(ptx,
-                                     fake_is_for_clusters(fake.module[m].entry) || strstr(fake.module[m].entry, "_row_pipeline_") != NULL ? ".version 8.1\n"
-                                     : target == 90 || waits                    ? ".version 8.0\n"
-                                     : target == 80                             ? ".version 7.0\n"
-                                                                                : ".version 6.0\n",
+                                     fake_is_for_clusters(fake.module[m].entry) ||
+                                             strstr(fake.module[m].entry, "_row_pipeline_") != NULL
+                                         ? ".version 8.1\n"
+                                     : target == 90 || waits ? ".version 8.0\n"
+                                     : target == 80          ? ".version 7.0\n"
+                                                             : ".version 6.0\n",
                                      13),
                              0);
             assert_int_equal(strncmp(ptx + 13,
@@ -204,9 +206,7 @@ static void target_line(void **state) {
 }
 
 int loading_tests(void) {
-    const struct CMUnitTest tests[] = {TEST(only_what_is_needed),
-                                       TEST(a_second_call_takes_nothing_more),
-                                       TEST(kernels_that_a_gpu_can_load),
-                                       TEST(target_line)};
+    const struct CMUnitTest tests[] = {TEST(only_what_is_needed), TEST(a_second_call_takes_nothing_more),
+                                       TEST(kernels_that_a_gpu_can_load), TEST(target_line)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
