@@ -643,7 +643,7 @@ static void shared_memory_is_refused(void **state) {
     assert_int_equal(fake_live_modules(), 0);
     kl.dtype = GPULOSS_BF16;
     expect_error(gpuloss_kl_div_preload(context, &kl, NULL), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div_preload",
-                 "gpuloss_kl_div_logits_clustered_bf16");
+                 "gpuloss_kl_div_logits_block_rows_bf16");
     kl.dtype = GPULOSS_F32;
     fake.fail_code = 2;
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_OUT_OF_DEVICE_MEMORY, "gpuloss_kl_div",
