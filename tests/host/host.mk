@@ -32,7 +32,7 @@ $(BUILD)/test_threads: $(HOST_THREADS) $(HOST_HEADERS)
 
 $(BUILD)/test_left_out: $(HOST_LEFT_OUT) $(HOST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
+	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 -DGPULOSS_NO_F16 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
 
 $(BUILD)/test_block: $(HOST)/test_block.c gpuloss.h
 	@mkdir -p $(@D)
