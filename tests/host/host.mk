@@ -34,7 +34,7 @@ $(BUILD)/test_threads: $(HOST_THREADS) $(HOST_HEADERS)
 
 $(BUILD)/test_left_out: $(HOST_LEFT_OUT) $(HOST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
+	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 -DGPULOSS_NO_F16 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
 
 $(BUILD)/test_mark: $(HOST_MARK) $(HOST)/test_mark.h gen/gen.h gen/parse.h gen/condition.h gpuloss.h
 	@mkdir -p $(@D)
