@@ -3,10 +3,11 @@
  *   coverage [-v] PTX_FOLDER REASONS FILE...
  *
  * A file has a line `kernel line executed text` for each instruction of each module that was loaded; an instruction was
- * executed when any of them says so. REASONS explains what cannot be executed here: `kernels|instruction|reason`, the
- * first a shell pattern and the second an extended regular expression. Between labels and branches all instructions are
- * executed or none, so what explains one of them explains the whole block; and a block to which only explained blocks
- * lead is explained with them. -v lists what is explained, too.
+ * executed when any of them says so. Of a text with marks (gen/mark.c) the loader makes variants, which blank some of its
+ * lines: they are added up, and a conditional line need not be in a file. REASONS explains what cannot be executed here:
+ * `kernels|instruction|reason`, the first a shell pattern and the second an extended regular expression. Between labels and
+ * branches all instructions are executed or none, but for conditional ones, so what explains one of them explains the whole
+ * block; and a block to which only explained blocks lead is explained with them. -v lists what is explained, too.
  *
  * Fails when an .entry of the folder was never executed, when a file is not about the texts of the folder, when a
  * reason explains nothing any more, or when less than 98 % has been executed or explained. */
@@ -28,6 +29,8 @@ enum { NONE = -1, ASSUMED = -2 };
 struct line {
     char *text;
     bool instruction, newer, recorded, executed;
+    bool conditional; /* not in every variant */
+    bool has_word;    /* that the loader writes into it */
     int block;
 };
 
@@ -84,6 +87,16 @@ static char *without_mark(char *text) {
     if (strncmp(text, "/*", 2) != 0 || end == NULL)
         return text;
     return end + 2 + strspn(end + 2, " ");
+}
+
+static bool begins(const char *text, const char *with) {
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* Whether a variant has this text in the place of a line. */
+static bool is_variant_of(const struct line *line, const char *text) {
+    const char *word = line->has_word ? strstr(line->text, "0x00000000") : NULL;
+    return word ? strncmp(line->text, text, (size_t)(word - line->text)) == 0 : strcmp(line->text, text) == 0;
 }
 
 /* Also the first and the last line of several in braces, which declare registers of their own, unless that is all they do. */
@@ -158,19 +171,24 @@ static void make_blocks(struct kernel *k) {
 static bool read_ptx(const char *path) {
     struct kernel *k = &kernels[kernel_count];
     int room = 0;
+    bool conditional = false;
     char buffer[LINE];
     FILE *file = fopen(path, "r");
     if (!file || kernel_count == KERNELS)
         return false;
     while (fgets(buffer, sizeof buffer, file)) {
-        char *text = without_mark(trimmed(buffer));
+        char *marked = trimmed(buffer), *text = without_mark(marked);
         const char *entry = strstr(text, ".entry ");
+        if (begins(text, "//!"))
+            conditional = atoi(text + 3) != 0;
         if (k->count + 2 > room) {
             room = 2 * room + 256;
             k->lines = must(realloc(k->lines, (size_t)room * sizeof *k->lines));
         }
         struct line *line = &k->lines[++k->count];
         memset(line, 0, sizeof *line);
+        line->has_word = begins(marked, "/*=");
+        line->conditional = conditional || (text != marked && !line->has_word);
         line->newer = is_newer(text);
         line->text = must(strdup(text + (line->newer ? strlen("//") : 0)));
         line->instruction = starts_instruction(text);
@@ -243,7 +261,7 @@ static bool read_coverage(const char *path) {
         k = kernel_of(name);
         if (!k)
             continue;
-        if (line < 1 || line > k->count || strcmp(k->lines[line].text, trimmed(buffer + text)) != 0) {
+        if (line < 1 || line > k->count || !is_variant_of(&k->lines[line], without_mark(trimmed(buffer + text)))) {
             complain("another text was executed", name, line);
             break;
         }
@@ -294,7 +312,8 @@ static void explain(struct kernel *k) {
     bool changed;
     for (int b = 0; b < k->block_count; b++) {
         struct block *block = &k->blocks[b];
-        block->executed = k->lines[block->first].executed;
+        for (int i = block->first; i <= block->last; i++)
+            block->executed = block->executed || k->lines[i].executed;
         block->reason = block->executed ? NONE : direct_reason(k, block);
         if (!block->executed && block->reason == NONE)
             block->reason = ASSUMED;
@@ -327,7 +346,7 @@ static void summarise(struct kernel *k) {
         complain("never executed", k->name, 1);
     else
         for (int i = 1; i <= k->count; i++)
-            if (k->lines[i].instruction != k->lines[i].recorded)
+            if (k->lines[i].instruction != k->lines[i].recorded && !(k->lines[i].conditional && k->lines[i].instruction))
                 complain("the interpreter and this program do not see the same instructions", k->name, i);
 }
 
