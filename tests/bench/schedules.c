@@ -72,7 +72,7 @@ static int list_clusters(const char *name, const char *wide_name, int module_f32
     gpulossi_kernel *kernel;
     if (!context->clusters)
         return 0;
-    if (check(gpulossi_kernel_of(context, plan.function, module, NULL, &kernel)))
+    if (check(gpulossi_kernel_of(context, plan.function, plan.preload, module, plan.words, NULL, &kernel)))
         return 1;
     for (wide = 0; wide <= kernel->wide; wide++)
         for (size = 1; size <= GPULOSSI_CLUSTER; size++)
@@ -162,7 +162,7 @@ static int find_chosen(void) {
     gpuloss_context *context = bench_context();
     gpulossi_kernel *kernel;
     gpulossi_clusters of = {0, 0, 0};
-    if (check(gpulossi_kernel_of(context, plan.function, plan.module, NULL, &kernel)))
+    if (check(gpulossi_kernel_of(context, plan.function, plan.preload, plan.module, plan.words, NULL, &kernel)))
         return 1;
     if (plan.clustered)
         of = gpulossi_clusters_of(&plan, kernel);
@@ -208,7 +208,7 @@ static int call_running(void) {
         plan.rows->slots = running->run;
         plan.rows->flags = (plan.rows->flags & ~(unsigned)GPULOSSI_FETCHES_AHEAD) | running->ahead;
     }
-    if (check(gpulossi_prepare(context, &plan, NULL, 0, NULL, &kernel, &prepare)))
+    if (check(gpulossi_ready(context, &plan, NULL, 0, NULL, &kernel, &prepare)))
         return 1;
     return running->clustered ? launch_clusters(kernel) : check(gpulossi_launch_blocks(context, &plan, kernel, NULL));
 }

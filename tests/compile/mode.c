@@ -88,9 +88,12 @@ int mode_use(mode_context cuda_context, mode_stream stream, mode_runtime_stream 
     if (gpuloss_create(&context, &create) != GPULOSS_OK)
         return gpuloss_last_error()[0];
     return gpuloss_cross_entropy(context, &ce, stream) == GPULOSS_OK &&
+           gpuloss_cross_entropy_preload(context, &ce, stream) == GPULOSS_OK &&
            gpuloss_cross_entropy_combine(context, &ce, stream) == GPULOSS_OK &&
            gpuloss_kl_div(context, &kl, runtime_stream) == GPULOSS_OK &&
+           gpuloss_kl_div_preload(context, &kl, runtime_stream) == GPULOSS_OK &&
            gpuloss_kl_div_workspace(context, &kl, &bytes) == GPULOSS_OK &&
            gpuloss_kl_div_sparse(context, &sparse, runtime_stream) == GPULOSS_OK &&
+           gpuloss_kl_div_sparse_preload(context, &sparse, runtime_stream) == GPULOSS_OK &&
            gpuloss_kl_div_sparse_workspace(context, &sparse, &bytes) == GPULOSS_OK;
 }

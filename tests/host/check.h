@@ -76,6 +76,7 @@ int lifecycle_tests(void);
 int failure_tests(void);
 int environment_tests(void);
 int loading_tests(void);
+int preload_tests(void);
 int scratch_tests(void);
 int launch_tests(void);
 int choice_tests(void);

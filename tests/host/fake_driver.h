@@ -46,6 +46,7 @@ typedef struct fake_module {
 
 typedef struct fake_launched {
     char entry[64];
+    const fake_module *module;
     unsigned grid, block, shared_bytes;
     unsigned cluster; /* blocks; 0: launched without clusters */
     int dependent;    /* it may come to the GPU before the one before it has ended */

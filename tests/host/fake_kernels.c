@@ -33,9 +33,19 @@ static int driver_of(const char *ptx) {
                                                      : 12010;
 }
 
+static int is_pipeline(const char *entry) {
+    return strstr(entry, "_row_pipeline_") != NULL;
+}
+
+/* The word that the library wrote into a text about its types and layout. */
+static uint32_t format_of(const char *ptx) {
+    const char *mark = strstr(ptx, "/*=1*/"), *word = mark != NULL ? strstr(mark, "0x") : NULL;
+    return word != NULL ? (uint32_t)strtoul(word, NULL, 16) : 0;
+}
+
 int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values) {
     int code = fake_begin("cuModuleLoadDataEx", NEEDS_CONTEXT);
-    static const char *const rows[] = {"_ring_", "_packed_", NULL};
+    static const char *const rows[] = {"_ring_", "_packed_", "_row_pipeline_", NULL};
     const char *ptx = (const char *)image, *entry = strstr(ptx, ".entry ");
     const char *line = strstr(ptx, ".target sm_");
     const int target = line != NULL ? atoi(line + 11) : 0;
@@ -72,7 +82,8 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     made->waits = has_instruction(ptx, "griddepcontrol.wait;");
     made->shared_bytes_allowed = 48 * 1024;
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
-    made->for_clusters = fake_is_for_clusters(made->entry);
+    made->for_clusters = fake_is_for_clusters(made->entry) ||
+                         (is_pipeline(made->entry) && (format_of(ptx) & GPULOSSI_FORMAT_CLUSTER) != 0);
     made->keeps_rows = made->for_clusters || has_part(made->entry, rows);
     made->is_new = made->keeps_rows || strstr(made->entry, "_block_rows_") != NULL;
     *module = made;
@@ -106,7 +117,9 @@ static int has_narrow_rings(const char *entry) {
 }
 /* The shared memory of a block of so many threads, which are more than usual, and have more, where it is wide. */
 static int may_be_wide(const fake_module *module) {
-    return strstr(module->entry, "_cross_entropy_clustered_") != NULL;
+    return strstr(module->entry, "_cross_entropy_clustered_") != NULL ||
+           (is_pipeline(module->entry) && module->for_clusters &&
+            (format_of(module->ptx) & GPULOSSI_FORMAT_SMEM_WEIGHTS) == 0);
 }
 static unsigned shared_bytes_of_block(const fake_module *module, unsigned threads) {
     if (!module->keeps_rows)
@@ -334,6 +347,7 @@ static int launch(const char *symbol, void *function, const fake_config *config,
         return fake_end(code);
     memset(made, 0, sizeof *made);
     snprintf(made->entry, sizeof made->entry, "%s", module->entry);
+    made->module = module;
     made->grid = grid[0];
     made->block = block[0];
     made->shared_bytes = config->shared_bytes;

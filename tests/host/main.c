@@ -9,6 +9,7 @@ static const struct group {
     {"failures", failure_tests},
     {"environment", environment_tests},
     {"loading", loading_tests},
+    {"preload", preload_tests},
     {"scratch", scratch_tests},
     {"launch", launch_tests},
     {"choice", choice_tests},

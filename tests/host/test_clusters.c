@@ -1,5 +1,5 @@
 /* Launches in clusters of blocks: how large they are, what a GPU must have for them, and what is done without. */
-#include "check.h"
+#include "calls.h"
 
 #include <stdio.h>
 
@@ -425,8 +425,7 @@ static void expect_no_clusters(int line) {
     WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_logits_f32");
     kl.divergence = GPULOSS_REVERSE_KL;
     WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_options_f32");
-    expect_ok_(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_BF16, NULL), line);
-    expect_ok_(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_F16, NULL), line);
+    preload_every_call(context, GPULOSS_BF16);
     for (m = 0; m < fake.modules; m++)
         if (fake.module[m].is_new)
             fail_msg("line %d: %s is loaded", line, fake.module[m].entry);
@@ -522,7 +521,8 @@ static void devices_without_a_ring(void **state) {
         expect_ok(gpuloss_cross_entropy(context, &d, NULL));
         assert_string_equal(last_launch()->entry,
                             has ? "gpuloss_cross_entropy_ring_f32" : "gpuloss_cross_entropy_streamed_f32");
-        expect_ok(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_BF16, NULL));
+        d.dtype = GPULOSS_BF16;
+        expect_ok(gpuloss_cross_entropy_preload(context, &d, NULL));
         assert_int_equal(loaded_rings(), has ? 2 : 0);
         gpuloss_destroy(context);
     }
@@ -543,9 +543,9 @@ static void devices_without_packed_rows(void **state) {
             expect_ok(gpuloss_cross_entropy(context, &d, NULL));
             assert_string_equal(last_launch()->entry, entries[has][!few]);
         }
-        expect_ok(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_BF16, NULL));
+        preload_every_call(context, GPULOSS_BF16);
         for (m = 0; m < fake.modules; m++)
-            assert_true(has || strstr(fake.module[m].entry, "_packed_") == NULL);
+            assert_true(has || strstr(fake.module[m].entry, "entropy_packed_") == NULL);
         gpuloss_destroy(context);
     }
 }
@@ -558,13 +558,11 @@ static int ends_with(const char *text, const char *end) {
  * blocks of each run at once, with all of that memory and with less. */
 static void shared_memory_of_every_kernel(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_BF16};
-    int m, i, rings = 0, others = 0, pairs = 0;
+    int m, i, rings = 0, others = 0, pairs = 0, pipelines = 0;
     (void)state;
     context = new_context();
-    for (i = 0; i < 6; i++) {
-        expect_ok(gpuloss_preload(context, i % 2 ? GPULOSS_CROSS_ENTROPY : GPULOSS_KL_DIV, dtypes[i / 2], NULL));
-        expect_ok(gpuloss_preload(context, i % 2 ? GPULOSS_CROSS_ENTROPY : GPULOSS_KL_DIV, dtypes[i / 2], NULL));
-    }
+    for (i = 0; i < 6; i++)
+        preload_every_call(context, dtypes[i / 2]);
     for (m = 0; m < fake.modules; m++) {
         const fake_module *module = &fake.module[m];
         const int is_packed_pair = strstr(module->entry, "_logits_packed_") != NULL;
@@ -576,10 +574,12 @@ static void shared_memory_of_every_kernel(void **state) {
         const int is_kept = strstr(module->entry, "_kept_") != NULL;
         const int is_wide = strstr(module->entry, "entropy_clustered_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_kept;
+        const int is_pipeline = strstr(module->entry, "_row_pipeline_") != NULL;
+        const int may_be_wide = is_wide || (is_pipeline && module->shared_bytes_set == 106496);
         const int is_short = strstr(module->entry, "_distances_clustered_bf16") != NULL;
-        const int bytes = is_ring                      ? 98304
+        const int bytes = may_be_wide                  ? 106496
+                          : is_ring || is_pipeline     ? 98304
                           : is_kept                    ? 196608
-                          : is_wide                    ? 106496
                           : is_short                   ? 49152
                           : is_packed                  ? 49152
                           : is_other || is_packed_pair ? 65536
@@ -590,11 +590,13 @@ static void shared_memory_of_every_kernel(void **state) {
                      module->occupancies);
         assert_true(!ends_with(module->entry, "_f64") || module->shared_bytes_set == 0);
         rings += is_ring + is_packed;
+        pipelines += is_pipeline;
         others += is_other;
         pairs += is_packed_pair + is_block_pair;
     }
-    assert_int_equal(rings, 6);
-    assert_int_equal(others, 8);
+    assert_int_equal(rings, 4);
+    assert_int_equal(others, 4);
+    assert_true(pipelines >= 10);
     assert_int_equal(pairs, 8);
     gpuloss_destroy(context);
 }
@@ -639,8 +641,10 @@ static void shared_memory_is_refused(void **state) {
                  "gpuloss_kl_div_logits_clustered_f32");
     assert_non_null(strstr(gpuloss_last_error(), "got error 719"));
     assert_int_equal(fake_live_modules(), 0);
-    expect_error(gpuloss_preload(context, GPULOSS_KL_DIV, GPULOSS_BF16, NULL), GPULOSS_ERROR_DRIVER, "gpuloss_preload",
-                 "gpuloss_kl_div_logits_packed_bf16");
+    kl.dtype = GPULOSS_BF16;
+    expect_error(gpuloss_kl_div_preload(context, &kl, NULL), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div_preload",
+                 "gpuloss_kl_div_logits_block_rows_bf16");
+    kl.dtype = GPULOSS_F32;
     fake.fail_code = 2;
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_OUT_OF_DEVICE_MEMORY, "gpuloss_kl_div",
                  "gpuloss_kl_div_logits_clustered_f32");

@@ -17,8 +17,36 @@ static gpuloss_status create(run *r) {
     assert_int_equal(status == GPULOSS_OK, r->context != NULL);
     return status;
 }
-static gpuloss_status preload(run *r) {
-    return gpuloss_preload(r->context, GPULOSS_CROSS_ENTROPY, GPULOSS_F32, stream_number(1));
+static gpuloss_cross_entropy_desc few_rows(void) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    d.rows = 2;
+    d.classes = 100000;
+    d.z_loss = AT(6);
+    return d;
+}
+static gpuloss_status cross_entropy_preload(run *r) {
+    gpuloss_cross_entropy_desc d = few_rows();
+    gpuloss_status status = gpuloss_cross_entropy_preload(r->context, &d, stream_number(1));
+    assert_int_equal(fake.launches, r->launches);
+    return status;
+}
+/* On a stream that is new, as are the kernels. */
+static gpuloss_status kl_div_preload(run *r) {
+    gpuloss_kl_div_desc d = some_kl_div();
+    gpuloss_status status;
+    d.dtype = GPULOSS_F16;
+    GIVE_LABELS(&d);
+    status = gpuloss_kl_div_preload(r->context, &d, stream_number(6));
+    assert_int_equal(fake.launches, r->launches);
+    return status;
+}
+static gpuloss_status kl_div_sparse_preload(run *r) {
+    gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();
+    gpuloss_status status;
+    d.dtype = GPULOSS_F16;
+    status = gpuloss_kl_div_sparse_preload(r->context, &d, stream_number(7));
+    assert_int_equal(fake.launches, r->launches);
+    return status;
 }
 /* Not preloaded, on a stream that is new: everything happens in the call. */
 static gpuloss_status cross_entropy(run *r) {
@@ -76,10 +104,7 @@ static gpuloss_status cross_entropy_of_long_rows(run *r) {
     return gpuloss_cross_entropy(r->context, &d, stream_number(5));
 }
 static gpuloss_status cross_entropy_of_few_rows(run *r) {
-    gpuloss_cross_entropy_desc d = some_cross_entropy();
-    d.rows = 2;
-    d.classes = 100000;
-    d.z_loss = AT(6);
+    gpuloss_cross_entropy_desc d = few_rows();
     return gpuloss_cross_entropy(r->context, &d, stream_number(1));
 }
 static gpuloss_status kl_div_of_long_rows(run *r) {
@@ -130,7 +155,7 @@ static const struct step {
     gpuloss_status (*call)(run *);
 } steps[] = {
     {"gpuloss_create", create},
-    {"gpuloss_preload", preload},
+    {"gpuloss_cross_entropy_preload", cross_entropy_preload},
     {"gpuloss_cross_entropy", cross_entropy},
     {"gpuloss_cross_entropy", cross_entropy_with_options},
     {"gpuloss_cross_entropy_combine", cross_entropy_combine},
@@ -139,6 +164,8 @@ static const struct step {
     {"gpuloss_kl_div", kl_div_in_a_workspace},
     {"gpuloss_kl_div", kl_div_with_labels},
     {"gpuloss_kl_div_sparse", kl_div_sparse},
+    {"gpuloss_kl_div_preload", kl_div_preload},
+    {"gpuloss_kl_div_sparse_preload", kl_div_sparse_preload},
     {"gpuloss_cross_entropy", cross_entropy_of_long_rows},
     {"gpuloss_cross_entropy", cross_entropy_of_few_rows},
     {"gpuloss_kl_div", kl_div_of_long_rows},

@@ -31,14 +31,11 @@ static void what_is_left_out_says_so(void **state) {
     ce.classes = 100000;
     ce.softcap = 0.0;
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
-                    "gpuloss_cross_entropy_clustered_f32", __LINE__);
-    ce.z_loss = AT(6);
-    expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
-                    "gpuloss_cross_entropy_options_kept_f32", __LINE__);
-    ce.z_loss = NULL;
-    ce.classes = 16000;
-    expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
-                    "gpuloss_cross_entropy_ring_f32", __LINE__);
+                    "gpuloss_cross_entropy_row_pipeline_f32", __LINE__);
+    expect_left_out(gpuloss_cross_entropy_preload(context, &ce, NULL), "gpuloss_cross_entropy_preload",
+                    "gpuloss_cross_entropy_row_pipeline_f32", __LINE__);
+    expect_left_out(gpuloss_cross_entropy_preload(context, &combine, NULL), "gpuloss_cross_entropy_preload",
+                    "gpuloss_cross_entropy_combine_shards", __LINE__);
     expect_left_out(gpuloss_cross_entropy_combine(context, &combine, NULL), "gpuloss_cross_entropy_combine",
                     "gpuloss_cross_entropy_combine_shards", __LINE__);
     kl.dtype = sparse.dtype = GPULOSS_F64;
@@ -47,7 +44,9 @@ static void what_is_left_out_says_so(void **state) {
     expect_left_out(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div", "gpuloss_kl_div_options_f64", __LINE__);
     expect_left_out(gpuloss_kl_div_sparse(context, &sparse, NULL), "gpuloss_kl_div_sparse", "gpuloss_kl_div_sparse_f64",
                     __LINE__);
-    expect_left_out(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_F32, NULL), "gpuloss_preload",
+    expect_left_out(gpuloss_kl_div_preload(context, &kl, NULL), "gpuloss_kl_div_preload", "gpuloss_kl_div_options_f64",
+                    __LINE__);
+    expect_left_out(gpuloss_kl_div_sparse_preload(context, &sparse, NULL), "gpuloss_kl_div_sparse_preload",
                     "left out of this program by a GPULOSS_NO_ switch", __LINE__);
     /* What a workspace needs can be said all the same. */
     expect_ok(gpuloss_cross_entropy_workspace(context, &ce, &bytes));
@@ -68,6 +67,9 @@ static void divergences_still_count_rows(void **state) {
         GIVE_LABELS(&kl);
         GIVE_LABELS(&sparse);
         fake.launches = 0;
+        expect_ok(gpuloss_kl_div_preload(context, &kl, NULL));
+        expect_ok(gpuloss_kl_div_sparse_preload(context, &sparse, NULL));
+        assert_int_equal(fake.launches, 0);
         expect_ok(gpuloss_kl_div(context, &kl, NULL));
         expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
         assert_int_equal(fake.launches, 4);
@@ -80,7 +82,6 @@ static void divergences_still_count_rows(void **state) {
         kl.classes = 100000;
         expect_ok(gpuloss_kl_div(context, &kl, NULL));
         assert_true(last_launch()->cluster > 0);
-        expect_ok(gpuloss_preload(context, GPULOSS_KL_DIV, dtypes[t], NULL));
         gpuloss_destroy(context);
     }
 }

@@ -16,7 +16,11 @@ static void call_everything(gpuloss_context *context, struct CUstream_st *stream
     expect_ok(call);                                                                                                   \
     assert_ptr_equal(fake_current(), before);                                                                          \
     assert_int_equal(fake_depth(), depth)
-    UNCHANGED(gpuloss_preload(context, GPULOSS_CROSS_ENTROPY, GPULOSS_F64, stream));
+    ce.dtype = kl.dtype = sparse.dtype = GPULOSS_F64;
+    UNCHANGED(gpuloss_cross_entropy_preload(context, &ce, stream));
+    UNCHANGED(gpuloss_kl_div_preload(context, &kl, stream));
+    UNCHANGED(gpuloss_kl_div_sparse_preload(context, &sparse, stream));
+    ce.dtype = kl.dtype = sparse.dtype = GPULOSS_F32;
     UNCHANGED(gpuloss_cross_entropy(context, &ce, stream));
     UNCHANGED(gpuloss_cross_entropy_workspace(context, &ce, &bytes));
     UNCHANGED(gpuloss_cross_entropy_combine(context, &combine, stream));
@@ -156,14 +160,13 @@ static void null_handles_are_named(void **state) {
 #define REFUSED(function, arguments, word)                                                                             \
     expect_error(function arguments, GPULOSS_ERROR_INVALID_ARGUMENT, #function, word)
     REFUSED(gpuloss_create, (NULL, &desc), "context");
-    REFUSED(gpuloss_preload, (NULL, GPULOSS_KL_DIV, GPULOSS_F32, NULL), "context");
-    REFUSED(gpuloss_preload, (context, GPULOSS_LOSS_UNSET, GPULOSS_F32, NULL), "loss: ");
-    REFUSED(gpuloss_preload, (context, GPULOSS_KL_DIV, GPULOSS_DTYPE_UNSET, NULL), "dtype: ");
     REFUSED(gpuloss_release_stream, (NULL, NULL), "context");
     REFUSED(gpuloss_get_info, (NULL, &info), "context");
     REFUSED(gpuloss_get_info, (context, NULL), "info");
     REFUSED(gpuloss_cross_entropy, (NULL, &ce, NULL), "context");
     REFUSED(gpuloss_cross_entropy, (context, NULL, NULL), "desc");
+    REFUSED(gpuloss_cross_entropy_preload, (NULL, &ce, NULL), "context");
+    REFUSED(gpuloss_cross_entropy_preload, (context, NULL, NULL), "desc");
     REFUSED(gpuloss_cross_entropy_workspace, (NULL, &ce, &bytes), "context");
     REFUSED(gpuloss_cross_entropy_workspace, (context, NULL, &bytes), "desc");
     REFUSED(gpuloss_cross_entropy_workspace, (context, &ce, NULL), "bytes");
@@ -171,11 +174,15 @@ static void null_handles_are_named(void **state) {
     REFUSED(gpuloss_cross_entropy_combine, (context, NULL, NULL), "desc");
     REFUSED(gpuloss_kl_div, (NULL, &kl, NULL), "context");
     REFUSED(gpuloss_kl_div, (context, NULL, NULL), "desc");
+    REFUSED(gpuloss_kl_div_preload, (NULL, &kl, NULL), "context");
+    REFUSED(gpuloss_kl_div_preload, (context, NULL, NULL), "desc");
     REFUSED(gpuloss_kl_div_workspace, (NULL, &kl, &bytes), "context");
     REFUSED(gpuloss_kl_div_workspace, (context, NULL, &bytes), "desc");
     REFUSED(gpuloss_kl_div_workspace, (context, &kl, NULL), "bytes");
     REFUSED(gpuloss_kl_div_sparse, (NULL, &sparse, NULL), "context");
     REFUSED(gpuloss_kl_div_sparse, (context, NULL, NULL), "desc");
+    REFUSED(gpuloss_kl_div_sparse_preload, (NULL, &sparse, NULL), "context");
+    REFUSED(gpuloss_kl_div_sparse_preload, (context, NULL, NULL), "desc");
     REFUSED(gpuloss_kl_div_sparse_workspace, (NULL, &sparse, &bytes), "context");
     REFUSED(gpuloss_kl_div_sparse_workspace, (context, NULL, &bytes), "desc");
     REFUSED(gpuloss_kl_div_sparse_workspace, (context, &sparse, NULL), "bytes");

@@ -25,7 +25,9 @@ static void *work(void *argument) {
     w->wrong += gpuloss_last_error()[0] != 0;
     for (i = 0; i < CALLS; i++) {
         w->wrong += gpuloss_cross_entropy(w->context, &ce, stream_number(w->number)) != GPULOSS_OK;
+        w->wrong += gpuloss_kl_div_preload(w->context, &kl, stream_number(w->number)) != GPULOSS_OK;
         w->wrong += gpuloss_kl_div(w->context, &kl, stream_number(w->number)) != GPULOSS_OK;
+        w->wrong += gpuloss_cross_entropy_preload(w->context, &of_long_rows, stream_number(w->number)) != GPULOSS_OK;
         w->wrong += gpuloss_cross_entropy(w->context, &of_long_rows, stream_number(w->number)) != GPULOSS_OK;
         kl.rows = -1000 - w->number;
         w->wrong += gpuloss_kl_div(w->context, &kl, NULL) != GPULOSS_ERROR_INVALID_ARGUMENT;

@@ -1,6 +1,5 @@
 /* The kernels of cross-entropy, by the names that the module table gives them. */
 #include "../schedule/row_cta.cuh"
-#include "../device/cluster.cuh"
 #include "../schedule/nchw_generic.cuh"
 #include "../schedule/row_cluster_ws.cuh"
 #include "../schedule/ce_full_rows.cuh"
@@ -10,7 +9,6 @@
 #include "../schedule/nchw_smem.cuh"
 #include "../schedule/nchw_reg.cuh"
 #include "../loss/cross_entropy.cuh"
-#include "../schedule/row_ring.cuh"
 #include "../schedule/row_pipeline.cuh"
 #include "../schedule/packed_cta.cuh"
 #include "../schedule/row_multi.cuh"
@@ -43,8 +41,8 @@ template <class E> struct block_rows {
 template <class E> struct row_pipeline {
     enum { threads = GPULOSSI_WIDE_BLOCK, blocks = 2 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
-        asm volatile(IF_FORMAT(GPULOSSI_FORMAT_CLUSTER) BOUNDS(416, 2) "\n\t" UNLESS_FORMAT(
-            GPULOSSI_FORMAT_CLUSTER) BOUNDS(256, 2));
+        asm volatile(IF_FORMAT(GPULOSSI_FORMAT_WIDE) BOUNDS(384, 2) "\n\t" UNLESS_FORMAT(GPULOSSI_FORMAT_WIDE)
+                         BOUNDS(256, 2));
         RowPipeline<CrossEntropy<E>>::run(p);
     }
 };
@@ -56,19 +54,6 @@ template <class E> struct packed {
 
 template <class E> struct packed_held : Blocks<E, 2, 2, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { PackedHeld<E>::run_on(p); }
-};
-
-template <class E> struct ring : Blocks<E, 2, 2, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) {
-        Ring<E, TeamOfBlock, GPULOSSI_RING_VECTORS, GPULOSSI_RING_STEPS>::run(p);
-    }
-};
-
-template <class E> struct clustered {
-    enum { threads = GPULOSSI_WIDE_BLOCK, blocks = 2 };
-    DEVICE void run(const gpulossi_cross_entropy &p) {
-        Ring<E, TeamOfCluster, GPULOSSI_VECTORS_STREAMED, GPULOSSI_SLOTS / GPULOSSI_VECTORS_STREAMED>::run(p);
-    }
 };
 
 template <class E> struct options : Blocks<E, 3, 2, 2> {

@@ -30,9 +30,7 @@ template <class E> struct CrossEntropy {
 
     /* Sums over the rows of a launch that a variant has. */
     struct Wanted {
-        DEVICE bool sum(int i) {
-            return i == GPULOSSI_SUM_LOSS ? has(GPULOSSI_CE_LOSS) : has(GPULOSSI_CE_Z_OUTPUTS);
-        }
+        DEVICE bool sum(int i) { return i == GPULOSSI_SUM_LOSS ? has(GPULOSSI_CE_LOSS) : has(GPULOSSI_CE_Z_OUTPUTS); }
         DEVICE bool count(int i) {
             return i == GPULOSSI_COUNT_ROWS ? has(GPULOSSI_CE_COUNTS) : has(GPULOSSI_CE_ARGMAX);
         }
@@ -200,8 +198,8 @@ template <class E> struct CrossEntropy {
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 const N square = x[i] * inverse_softcap, z = square * square;
-                const N series =
-                    fma(fma(fma(N(1.79992188e-02f), z, N(-5.33910543e-02f)), z, N(1.33305132e-01f)), z, N(-3.33333105e-01f));
+                const N series = fma(fma(fma(N(1.79992188e-02f), z, N(-5.33910543e-02f)), z, N(1.33305132e-01f)), z,
+                                     N(-3.33333105e-01f));
                 x[i] = fma(x[i] * z, series, x[i]);
                 slope[i] = fma(-x[i] * x[i], inverse2, N(1));
             }
@@ -261,8 +259,12 @@ template <class E> struct CrossEntropy {
         if (highest != lowest())
             s.raise(larger(s.softmax.max, transformed(has_negative_scale() ? -highest : highest)));
     }
-    __device__ __forceinline__ N lowest() const { return -Limits<N>::infinity(); }
-    __device__ __forceinline__ bool has_negative_scale() const { return has(GPULOSSI_CE_LOGIT_SCALE) && scale < 0; }
+    __device__ __forceinline__ N lowest() const {
+        return -Limits<N>::infinity();
+    }
+    __device__ __forceinline__ bool has_negative_scale() const {
+        return has(GPULOSSI_CE_LOGIT_SCALE) && scale < 0;
+    }
     /* The largest logit, or less the smallest one where the scale is negative. */
     __device__ __forceinline__ N highest_of(const Vector<E> &x) const {
         const Vector<E> one[1] = {x};
@@ -276,14 +278,21 @@ template <class E> struct CrossEntropy {
         const bool rises = highest > s.softmax.max;
         s.raise(larger(s.softmax.max, highest));
         s.softmax.template add<E, K>(x);
-        if (finds_best() && (rises || s.softmax.sum != s.softmax.sum))
+        if (!finds_best())
+            return;
+        const bool all = s.softmax.sum != s.softmax.sum; /* of a row with a NaN */
+        if (!all && !rises)
+            return;
+        int first = 0;
+#pragma unroll
+        for (int k = K - 1; k >= 0; k--)
+            first = highest_of(x[k]) == highest ? k : first;
 #pragma unroll 1
-            for (int k = 0; k < K; k++) { /* seldom, so its code is there once */
-                N z[W];
-                x[0].unpack(z);
-                find_best(s, z, side, k);
-                rotate(x);
-            }
+        for (int k = all ? side.begin : first; k < (all ? side.end : first + 1); k++) {
+            N z[W];
+            side.load(k).unpack(z);
+            find_best(s, z, side, k);
+        }
     }
     /* Adds a vector with every option. A schedule's Side says which row it is of, and where in it: first(k) is the first
      * class of vector k, is_inside(i) whether its element i is in the row; read(array, k, y) and write(array, k, y) access
@@ -320,7 +329,9 @@ template <class E> struct CrossEntropy {
         s.soft += in_halves<Sum>(shape);
     }
     /* soft_c over the unit that all classes have in common: w_c, times 1 or (1-e) t_c + e/C. */
-    __device__ __forceinline__ N unit() const { return has(GPULOSSI_CE_PROBABILITIES) ? N(1) : smooth; }
+    __device__ __forceinline__ N unit() const {
+        return has(GPULOSSI_CE_PROBABILITIES) ? N(1) : smooth;
+    }
     template <class Side> __device__ __forceinline__ void shape_of(const Side &side, int k, N (&shape)[W]) const {
 #pragma unroll
         for (int i = 0; i < W; i++)
@@ -345,7 +356,8 @@ template <class E> struct CrossEntropy {
         return sum != sum; /* or infinities of both signs */
     }
     /* The class of the maximum so far, whose value is kept beside it: the lowest of several; any NaN is above all. */
-    template <class Side> __device__ __forceinline__ void find_best(State &s, const N (&z)[W], const Side &side, int k) const {
+    template <class Side>
+    __device__ __forceinline__ void find_best(State &s, const N (&z)[W], const Side &side, int k) const {
         const N highest = in_halves<Maximum>(z);
         int at = W, of_nan = W;
         if (!(highest > s.best_value) && !has_nan(z))

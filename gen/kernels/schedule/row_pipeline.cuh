@@ -53,19 +53,19 @@ template <class Loss> class RowPipeline {
     Loss loss;
     Team team;
     TileScheduler<kMaxRows> rows;
-    int steps;                 /* of a row, a stage each */
-    int retained, visits;      /* of the steps of a row, those that stay in the ring; and all that are copied */
-    Cursor copied, released;   /* the stage that is copied to next, and the one that is released next; */
-    int in_ring;               /* the steps between them */
-    uint32_t smem_ring;        /* the address of this warp's stages */
-    int next, visit;           /* to be copied next: of the rows that are known, and of its steps */
-    Row of_row[kMaxRows - 1];  /* of the rows that are known but for the last one, ... */
-    RowInput last_input;       /* ... what of that is under way */
+    int steps;                /* of a row, a stage each */
+    int retained, visits;     /* of the steps of a row, those that stay in the ring; and all that are copied */
+    Cursor copied, released;  /* the stage that is copied to next, and the one that is released next; */
+    int in_ring;              /* the steps between them */
+    uint32_t smem_ring;       /* the address of this warp's stages */
+    int next, visit;          /* to be copied next: of the rows that are known, and of its steps */
+    Row of_row[kMaxRows - 1]; /* of the rows that are known but for the last one, ... */
+    RowInput last_input;      /* ... what of that is under way */
 
     /* The vectors of a thread in a stage, and the stages of a warp. Where stages also have target probabilities, they have fewer
      * vectors: half, or a quarter where those are twice as large. */
     DEVICE int second_bytes() {
-        return !has_format(GPULOSSI_FORMAT_STAGED_TARGETS)                          ? 0
+        return !has_format(GPULOSSI_FORMAT_STAGED_TARGETS)                       ? 0
                : has_format(GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT) ? W * 4
                                                                                  : (int)GPULOSSI_VECTOR_BYTES;
     }
@@ -94,6 +94,11 @@ template <class Loss> class RowPipeline {
         __device__ __forceinline__ int vector(int k) const { return v + k * kLanes; }
         __device__ __forceinline__ int64_t first(int k) const { return cut.first(vector(k)); }
         __device__ __forceinline__ bool is_inside(int) const { return true; }
+        __device__ __forceinline__ Vector<E> load(int k) const {
+            Vector<E> x;
+            Shared::load<4>(stage + (uint32_t)(k * kLanes * GPULOSSI_VECTOR_BYTES), x.word);
+            return x;
+        }
         template <class Array> __device__ __forceinline__ void read(const Array &array, int k, N (&y)[W]) const {
             const int64_t c = first(k);
             if (!has_format(GPULOSSI_FORMAT_RAGGED) || array.is_aligned(c)) {
@@ -109,11 +114,13 @@ template <class Loss> class RowPipeline {
             if (!has_format(GPULOSSI_FORMAT_STAGED_TARGETS))
                 return read(array, k, y);
             const uint32_t lane = threadIdx.x % kLanes;
-            const uint32_t second = stage - lane * GPULOSSI_VECTOR_BYTES + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES);
+            const uint32_t second =
+                stage - lane * GPULOSSI_VECTOR_BYTES + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES);
             Array::read_shared(second + ((uint32_t)(k * kLanes) + lane) * (uint32_t)second_bytes(), y);
         }
         /* Of an array of the classes, of which a thread has the same ones in every row of whole vectors. */
-        template <class Array> __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
+        template <class Array>
+        __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
             if (!has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
                 return read(array, k, y);
 #pragma unroll
@@ -149,7 +156,8 @@ template <class Loss> class RowPipeline {
         template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
             read(array, k, y);
         }
-        template <class Array> __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
+        template <class Array>
+        __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
             read(array, k, y);
         }
         template <class Array> __device__ __forceinline__ void write(const Array &array, int, const N (&y)[W]) const {
@@ -159,10 +167,11 @@ template <class Loss> class RowPipeline {
 
     __device__ __forceinline__ explicit RowPipeline(const Params &p)
         : p(p), loss(p), team(p.rows.group), steps(steps_of(p, team)),
-          rows(p.rows.scratch, p.rows.rows, p.rows.slots, team.number, team.count, steps < stages() ? 4 : 3),
+          rows(p.rows.scratch, p.rows.rows, p.rows.slots, team.number, team.count,
+               !has_format(GPULOSSI_FORMAT_CLUSTER) && steps < stages() ? 4 : 3),
           copied{0, 0}, released{0, 0}, in_ring(0),
-          smem_ring(Shared::address(stash_of_block()) + warp_in_block() * (uint32_t)(stages() * stage_bytes())), next(0),
-          visit(0) {
+          smem_ring(Shared::address(stash_of_block()) + warp_in_block() * (uint32_t)(stages() * stage_bytes())),
+          next(0), visit(0) {
         retained = Loss::reduces() && Loss::writes() ? min(steps, stages()) : 0;
         visits = retained > 0 ? 2 * steps - retained : steps;
         if (threadIdx.x % kLanes == 0)
@@ -172,24 +181,29 @@ template <class Loss> class RowPipeline {
         __syncwarp();
     }
     DEVICE int steps_of(const Params &p, const Team &team) {
-        int64_t most = p.rows.classes / W + 1;
-        if (!rows_on_lines(p))
+        int64_t most = p.rows.classes / W;
+        if (begins_on_lines(p))
             most = (p.rows.classes + W - 1 + kLine / (int)sizeof(Bits) - 1) / W;
-        else if (!has_format(GPULOSSI_FORMAT_RAGGED))
-            most = p.rows.classes / W;
+        else if (has_format(GPULOSSI_FORMAT_RAGGED))
+            most++;
         const int step = kLanes * vectors() * team.warps;
         return Loss::reduces() || Loss::writes() ? ((int)most + step - 1) / step : 0;
     }
-    /* Whether all rows begin on a line. Where they do not, vectors are counted from a line on, so that copies begin on lines
-     * at both ends. */
-    DEVICE bool rows_on_lines(const Params &p) {
-        return (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % kLine == 0;
+    /* Whether vectors are counted from a line before the row, so that copies begin on lines at both ends. Class weights in
+     * shared memory need the same vectors in every row. */
+    DEVICE bool begins_on_lines(const Params &p) {
+        return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) &&
+               (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % kLine != 0;
     }
 
     /* ---- the ring of a warp ---- */
 
-    DEVICE uint32_t warp_in_block() { return threadIdx.x / kLanes; }
-    DEVICE int lane() { return (int)(threadIdx.x % kLanes); }
+    DEVICE uint32_t warp_in_block() {
+        return threadIdx.x / kLanes;
+    }
+    DEVICE int lane() {
+        return (int)(threadIdx.x % kLanes);
+    }
     DEVICE Arrival &arrival(int stage) {
         __shared__ Arrival arrivals[Team::kMaxWarps][kMaxStages];
         return arrivals[threadIdx.x / kLanes][stage];
@@ -200,7 +214,8 @@ template <class Loss> class RowPipeline {
     /* Four numbers of a vector of the classes, after the stages of all warps; a thread has its own. */
     DEVICE float4 &smem_class(int step, int k, int four) {
         const uint32_t number = (uint32_t)((step * vectors() + k) * (W / 4) + four);
-        float4 *numbers = (float4 *)((char *)stash_of_block() + blockDim.x / kLanes * (uint32_t)(stages() * stage_bytes()));
+        float4 *numbers =
+            (float4 *)((char *)stash_of_block() + blockDim.x / kLanes * (uint32_t)(stages() * stage_bytes()));
         return numbers[number * blockDim.x + threadIdx.x];
     }
     /* Once a launch. */
@@ -216,15 +231,16 @@ template <class Loss> class RowPipeline {
                     array.read_vector(cut.first(v), y);
 #pragma unroll
                 for (int i = 0; i < W; i += 4)
-                    smem_class(step, k, i / 4) = make_float4((float)y[i], (float)y[i + 1], (float)y[i + 2], (float)y[i + 3]);
+                    smem_class(step, k, i / 4) =
+                        make_float4((float)y[i], (float)y[i + 1], (float)y[i + 2], (float)y[i + 3]);
             }
     }
     /* The first vector of this warp in a step of a row. */
-    __device__ __forceinline__ int vector(int step) const { return (step * team.warps + team.warp) * vectors() * kLanes; }
+    __device__ __forceinline__ int vector(int step) const {
+        return (step * team.warps + team.warp) * vectors() * kLanes;
+    }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
-        return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) || rows_on_lines(p)
-                   ? Cut<E>(0, p.rows.classes)
-                   : Cut<E>(loss.logits(row), p.rows.classes, kLine);
+        return begins_on_lines(p) ? Cut<E>(loss.logits(row), p.rows.classes, kLine) : Cut<E>(0, p.rows.classes);
     }
 
     /* Copies as many steps as there are stages for, of the rows that are known but for the last one, whose row input may be
@@ -271,12 +287,6 @@ template <class Loss> class RowPipeline {
         in_ring--;
         copy_ahead();
     }
-    /* Vector k of this thread in a stage. */
-    DEVICE Vector<E> taken(const Side &side, int k) {
-        Vector<E> x;
-        Shared::load<4>(side.stage + (uint32_t)(k * kLanes * GPULOSSI_VECTOR_BYTES), x.word);
-        return x;
-    }
 
     /* ---- the ends of a row that are no whole vector: a class for each of the team's first threads ---- */
 
@@ -311,13 +321,13 @@ template <class Loss> class RowPipeline {
         if (side.begin == 0 && side.end == n) {
 #pragma unroll
             for (int k = 0; k < n; k++)
-                x[k] = taken(side, k);
+                x[k] = side.load(k);
         } else {
 #pragma unroll
             for (int k = 0; k < n; k++) {
                 x[k] = filled<E>(loss.padding());
                 if (k >= side.begin && k < side.end)
-                    x[k] = taken(side, k);
+                    x[k] = side.load(k);
             }
         }
         loss.accumulate_sums(state, x, side);
@@ -327,11 +337,11 @@ template <class Loss> class RowPipeline {
         N highest = loss.lowest();
 #pragma unroll 4
         for (int k = side.begin; k < side.end; k++)
-            highest = larger(highest, loss.highest_of(taken(side, k)));
+            highest = larger(highest, loss.highest_of(side.load(k)));
         loss.raise(state, highest);
 #pragma unroll 1
         for (int k = side.begin; k < side.end; k++)
-            loss.accumulate(state, taken(side, k), side, k);
+            loss.accumulate(state, side.load(k), side, k);
     }
     __device__ __forceinline__ Side side_of(const Cut<E> &cut, int64_t row, int step, const Cursor &at) const {
         const int v = vector(step) + lane(), left = cut.lead + (int)cut.whole_vectors - v;
@@ -388,12 +398,12 @@ template <class Loss> class RowPipeline {
             } else if (Loss::is_basic() && g.is_fast && fits) {
 #pragma unroll 4
                 for (int k = side.begin; k < side.end; k++)
-                    loss.write_fast(g, r, taken(side, k), row, side.first(k),
+                    loss.write_fast(g, r, side.load(k), row, side.first(k),
                                     side.vector(k) == target ? target_place : -1);
             } else {
 #pragma unroll 1
                 for (int k = side.begin; k < side.end; k++)
-                    loss.write(g, r, taken(side, k), side, k, side.vector(k) == target ? target_place : -1);
+                    loss.write(g, r, side.load(k), side, k, side.vector(k) == target ? target_place : -1);
             }
             release();
         }
@@ -403,10 +413,12 @@ template <class Loss> class RowPipeline {
         RowInput none = {};
         return row < rows.rows ? loss.fetch(row) : none;
     }
-    DEVICE uint32_t seen(float x) { return __float_as_uint(x); }
+    DEVICE uint32_t seen(float x) {
+        return __float_as_uint(x);
+    }
 
     __device__ __forceinline__ void all_rows() {
-        Deferred deferred;
+        Deferred reg_deferred;
         int deferred_rows = 0;
         uint32_t number = 0;
         Bits edge_after = logit_at_edge(rows.row[0]);
@@ -444,10 +456,11 @@ template <class Loss> class RowPipeline {
             }
             team.reduce(state, next_tile, seen(target_logit), number);
             if (team.rank == deferred_rows) {
-                deferred.row = row;
-                deferred.of_row = r;
-                deferred.state = state;
-                deferred.target_logit = target_logit;
+                const Deferred of_this = {row, r, state, target_logit};
+                if (has_format(GPULOSSI_FORMAT_CLUSTER))
+                    smem_deferred() = of_this;
+                else
+                    reg_deferred = of_this;
             }
             deferred_rows++;
             if (Loss::writes())
@@ -465,14 +478,21 @@ template <class Loss> class RowPipeline {
                 of_row[kMaxRows - 2] = last;
             last_input = fetch(rows.last());
             if (deferred_rows == kLanes || !rows.more()) {
-                if (team.rank < deferred_rows)
-                    add(loss.finish(deferred.row, deferred.of_row, deferred.state, deferred.target_logit));
+                if (team.rank < deferred_rows) {
+                    const Deferred of = has_format(GPULOSSI_FORMAT_CLUSTER) ? smem_deferred() : reg_deferred;
+                    add(loss.finish(of.row, of.of_row, of.state, of.target_logit));
+                }
                 deferred_rows = 0;
             }
         }
         team.end();
     }
 
+    /* The threads of a cluster have no registers for it. */
+    DEVICE Deferred &smem_deferred() {
+        __shared__ Deferred of_lanes[kLanes];
+        return of_lanes[threadIdx.x];
+    }
     /* Totals are seldom touched, so they take no registers. Those of a cluster take less room, as only its first warp finishes
      * rows. */
     DEVICE Totals &smem_total_of_block() {

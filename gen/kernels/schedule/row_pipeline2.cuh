@@ -1,12 +1,13 @@
 /* The schedule for losses of two arrays that need the state of a whole row before anything else of it. A row stays in the
- * shared memory of a cluster of blocks: it is read once and written once. As for cross-entropy (see row_ring.cuh), each warp
- * has a ring of slots that it asks for its parts of the rows by itself; the ring has room for more than a row, so that
- * the next one is on its way while this one is reduced and folded. Where only losses are wanted, rows may also just go
- * through the ring. */
+ * shared memory of a cluster of blocks: it is read once and written once. Each warp has a ring of slots that it asks for its
+ * parts of the rows by itself; the ring has room for more than a row, so that the next one is on its way while this one is
+ * reduced and folded. Where only losses are wanted, rows may also just go through the ring. */
 #ifndef GPULOSSI_ROW_PIPELINE2_CUH
 #define GPULOSSI_ROW_PIPELINE2_CUH
 
-#include "row_ring.cuh"
+#include "../device/cluster.cuh"
+#include "../device/tile_scheduler.cuh"
+#include "row_generic.cuh"
 
 /* Sums of doubles over a cluster of blocks of so many warps, which only the leader's warp hears of. */
 template <int warps> class LateSum {
