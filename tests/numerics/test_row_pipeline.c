@@ -38,8 +38,8 @@ static ce_case case_of(gpuloss_dtype dtype, const layout *l, unsigned options, l
     ce_case c = option_case(dtype, shape, options, kind, number, in);
     c.logits_stride = c.grad_stride = c.targets_stride = c.grad_targets_stride = l->stride;
     c.logits_offset = l->offset;
-    c.grad_offset = l->offset + l->apart;
-    c.target_offset = l->offset + 2 * l->apart;
+    c.target_offset = l->offset + l->apart;
+    c.grad_offset = l->offset + 2 * l->apart;
     c.grad_target_offset = l->offset + 3 * l->apart;
     return c;
 }
@@ -142,6 +142,7 @@ static void test_call(gpuloss_dtype dtype, const layout *l, unsigned n, unsigned
     option_inputs in;
     ce_case c = case_of(dtype, l, calls[n].options, LOGITS_NORMAL, number, &in);
     set_call(&c, &calls[n]);
+    in.row_weights[1] = 0;
     if (!c.target_probabilities)
         set_targets(&c, &in, number);
     ce_test(&c, what);
@@ -188,20 +189,27 @@ static void types_of_the_pipeline(void **state) {
         for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
             for (g = 0; g < DTYPE_COUNT; g++)
                 for (t = 0; t < DTYPE_COUNT; t++) {
-                    unsigned options = OPTION_PROBABILITIES | (t % 2 ? OPTION_WEIGHTS | OPTION_SMOOTHING : 0u);
                     option_inputs in;
-                    ce_case c = case_of(dtypes[d], &layouts[k], options, LOGITS_NORMAL, g + t, &in);
+                    ce_case c = case_of(dtypes[d], &layouts[k], OPTION_PROBABILITIES, LOGITS_NORMAL, g + t, &in);
                     int64_t i;
                     c.grad_dtype = all_dtypes[g];
                     c.target_dtype = all_dtypes[t];
                     for (i = 0; i < c.rows * c.classes; i++)
                         in.t[i] = dtype_round(c.target_dtype, in.t[i]);
                     ce_test(&c, "types of the pipeline");
-                    if (t == 0) {
-                        c.target_probabilities = NULL;
-                        c.target_dtype = GPULOSS_DTYPE_UNSET;
+                    c.class_weights = in.class_weights;
+                    c.label_smoothing = t % 2 ? 0.1 : 0;
+                    ce_test(&c, "types of the pipeline");
+                    c.target_probabilities = NULL;
+                    c.target_dtype = GPULOSS_DTYPE_UNSET;
+                    c.class_weights = NULL;
+                    c.label_smoothing = 0;
+                    if (t == 0)
                         ce_test(&c, "types of the pipeline");
-                    }
+                    c.softcap = 5;
+                    c.label_smoothing = 0.1;
+                    if (t == 1)
+                        ce_test(&c, "types of the pipeline");
                     option_inputs_free(&in);
                 }
     test_done();
@@ -280,7 +288,8 @@ static void many_rows_of_the_pipeline(void **state) {
 
 /* Rows of other logits than the usual: far apart, masked, not finite, a maximum that rises all the time or that is a tie. */
 static void logits_of_the_pipeline(void **state) {
-    static const layout layouts[] = {{7, 40, 3, STRIDE_PACKED, 0, 0}, {7, 300, 0, STRIDE_PACKED, 0, 0}};
+    static const layout layouts[] = {
+        {7, 40, 3, STRIDE_PACKED, 0, 0}, {7, 300, 0, STRIDE_PACKED, 0, 0}, {7, 530, 0, STRIDE_PACKED, 0, 0}};
     static const unsigned sets[] = {0, OPTION_SOFTCAP | OPTION_SMOOTHING, OPTION_SCALE,
                                     OPTION_PROBABILITIES | OPTION_WEIGHTS, OPTION_WEIGHTS | OPTION_SMOOTHING};
     unsigned d, k, s, kind;
@@ -290,15 +299,17 @@ static void logits_of_the_pipeline(void **state) {
         for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
             for (s = 0; s < sizeof sets / sizeof sets[0]; s++)
                 for (kind = 0; kind < LOGITS_KINDS; kind++) {
-                    const double values[] = {(double)NAN, inf, -inf, 9984};
+                    const double masked = sets[s] & OPTION_SOFTCAP ? 0 : -inf;
+                    const double values[] = {(double)NAN, inf, masked, dtypes[d] == GPULOSS_F16 ? 9984 : 0x1p100};
                     option_inputs in;
                     ce_case c = case_of(dtypes[d], &layouts[k], sets[s], (logits_kind)kind, kind, &in);
                     int64_t i;
                     for (i = 0; kind % 2 == 0 && i < 4; i++)
                         in.x[(i + 1) * c.classes + (7 * (int64_t)kind + 31 * i) % c.classes] = values[i];
-                    for (i = 0; i < c.classes; i++)
-                        in.x[5 * c.classes + i] = kind == LOGITS_WIDE ? -inf : in.x[5 * c.classes + i];
-                    c.reduction = kind % 2 == 0 ? GPULOSS_NONE : GPULOSS_SUM;
+                    for (i = 0; kind == LOGITS_WIDE && i < c.classes; i++)
+                        in.x[5 * c.classes + i] = masked;
+                    c.outputs &= ~(unsigned)(CE_OUT_Z_LOSS | CE_OUT_Z_LOSS_ROWS);
+                    c.reduction = kind % 4 == 2 ? GPULOSS_NONE : GPULOSS_SUM;
                     ce_test(&c, "logits of the pipeline");
                     option_inputs_free(&in);
                 }
