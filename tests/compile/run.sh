@@ -151,12 +151,15 @@ accept "GPULOSS_NO_KL_DIV" absent NO_KL_DIV '^gpulossi_kl_div_'
 for dtype in f32 f64 f16 bf16; do
     accept "GPULOSS_NO_${dtype^^}" absent NO_${dtype^^} "^gpulossi_.*_$dtype\$"
 done
-# What both losses use stays with either one.
+accept "GPULOSS_NO_F16 and GPULOSS_NO_BF16" absent "NO_F16 -DGPULOSS_NO_BF16" '^gpulossi_.*_any16$'
+# What both losses use stays with either one, and what both types of 16 bits use.
 kept() {
-    gcc -O0 -c -o less.o -DGPULOSS_$1 $src/implementation.c && data less.o | grep -q '^gpulossi_common_'
+    gcc -O0 -c -o less.o -DGPULOSS_$1 $src/implementation.c && data less.o | grep -q "$2"
 }
-accept "what serves every loss stays, GPULOSS_NO_CROSS_ENTROPY" kept NO_CROSS_ENTROPY
-accept "what serves every loss stays, GPULOSS_NO_KL_DIV" kept NO_KL_DIV
+accept "what serves every loss stays, GPULOSS_NO_CROSS_ENTROPY" kept NO_CROSS_ENTROPY '^gpulossi_common_'
+accept "what serves every loss stays, GPULOSS_NO_KL_DIV" kept NO_KL_DIV '^gpulossi_common_'
+accept "what serves f16 and bf16 stays, GPULOSS_NO_F16" kept NO_F16 '^gpulossi_.*_any16$'
+accept "what serves f16 and bf16 stays, GPULOSS_NO_BF16" kept NO_BF16 '^gpulossi_.*_any16$'
 echo "left out means gone: $((passed + failed - before)) checks"
 
 before=$((passed + failed))
