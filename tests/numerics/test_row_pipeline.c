@@ -178,10 +178,11 @@ static void clusters_of_the_pipeline(void **state) {
     test_done();
 }
 
-/* Every type of gradients and of target probabilities, that of the logits too, where all fit vectors and where none does. */
+/* Every type of gradients and of target probabilities, that of the logits too, where all fit vectors and where none does;
+ * more vectors than are taken at once, and a row without weight. */
 static void types_of_the_pipeline(void **state) {
     static const layout layouts[] = {
-        {5, 40, 0, STRIDE_PACKED, 0, 0}, {5, 40, 3, STRIDE_ONE_MORE, 1, 0}, {5, 40, 3, STRIDE_PACKED, 0, 1}};
+        {2, 160, 0, STRIDE_PACKED, 0, 0}, {2, 160, 3, STRIDE_ONE_MORE, 1, 0}, {2, 40, 3, STRIDE_PACKED, 0, 1}};
     unsigned d, k, g, t;
     (void)state;
     REQUIRE_GPU();
@@ -198,11 +199,13 @@ static void types_of_the_pipeline(void **state) {
                         in.t[i] = dtype_round(c.target_dtype, in.t[i]);
                     ce_test(&c, "types of the pipeline");
                     c.class_weights = in.class_weights;
+                    c.row_weights = in.row_weights;
+                    in.row_weights[1] = 0;
                     c.label_smoothing = t % 2 ? 0.1 : 0;
                     ce_test(&c, "types of the pipeline");
                     c.target_probabilities = NULL;
                     c.target_dtype = GPULOSS_DTYPE_UNSET;
-                    c.class_weights = NULL;
+                    c.class_weights = c.row_weights = NULL;
                     c.label_smoothing = 0;
                     if (t == 0)
                         ce_test(&c, "types of the pipeline");
