@@ -1,5 +1,5 @@
-/* Cross-entropy by the kernels of every option, of which the library makes a variant for each call: calls with each option
- * alone and with several, by layouts of rows that take other ways through the ring of a warp. */
+/* Cross-entropy by the kernels of every option: each option alone and several at once, by layouts of rows that take other
+ * ways through the ring of a warp. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -178,8 +178,7 @@ static void clusters_of_the_pipeline(void **state) {
     test_done();
 }
 
-/* Every type of gradients and of target probabilities, that of the logits too, where all fit vectors and where none does;
- * more vectors than are taken at once, and a row without weight. */
+/* Every type of gradients and of target probabilities, in rows of whole vectors and others; a row has no weight. */
 static void types_of_the_pipeline(void **state) {
     static const layout layouts[] = {
         {2, 160, 0, STRIDE_PACKED, 0, 0}, {2, 160, 3, STRIDE_ONE_MORE, 1, 0}, {2, 40, 3, STRIDE_PACKED, 0, 1}};
@@ -218,8 +217,7 @@ static void types_of_the_pipeline(void **state) {
     test_done();
 }
 
-/* More steps than there are stages: the ring wraps within a row, and where there is a gradient, steps are copied again. Target
- * probabilities take room from the stages. */
+/* More steps than there are stages: the ring wraps within a row, and where there is a gradient, steps are copied again. */
 static void steps_of_the_pipeline(void **state) {
     static const struct {
         layout layout;
@@ -262,8 +260,8 @@ static void many_calls_of_the_pipeline(void **state) {
     test_done();
 }
 
-/* So many rows that a lane of a team keeps more than one until they are finished, and that rows are dealt out by fours and by
- * the queue, on a device with a single multiprocessor. Rows of 1000 classes begin between lines. */
+/* Several rows of a lane until they are finished, and rows by fours, on a device with a single multiprocessor; 1000 classes
+ * begin between lines. */
 static void many_rows_of_the_pipeline(void **state) {
     static const struct {
         layout layout;
