@@ -156,7 +156,7 @@ unsigned shared_bytes_of(const fake_launched *l) {
         return 2 * l->parameters.rows.ring_bytes * (l->block / 32);
     if (strstr(l->entry, "_packed_") != NULL)
         return l->parameters.rows.ring_bytes * (l->block / 32);
-    return strstr(l->entry, "_ring_") != NULL ? 98304 : 0;
+    return strstr(l->entry, "_row_pipeline_") != NULL ? 98304 : 0;
 }
 
 unsigned blocks_at_once(const fake_launched *l) {

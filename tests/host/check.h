@@ -92,6 +92,7 @@ int sparse_tests(void);
 int unpack_tests(void);
 int specialise_tests(void);
 int cluster_tests(void);
+int pipeline_tests(void);
 int kept_tests(void);
 int thread_tests(void);
 

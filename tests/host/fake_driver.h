@@ -14,7 +14,7 @@ enum {
     FAKE_RECORDS = 1024,
     FAKE_PREPARED = 64,
     FAKE_CLUSTER_SIZES = 17, /* 0 to 16 blocks */
-    FAKE_WIDE_BLOCK = 416
+    FAKE_WIDE_BLOCK = 384
 };
 
 struct CUctx_st {
@@ -33,6 +33,8 @@ typedef struct fake_module {
     struct CUctx_st *context;
     char *ptx; /* as it was given */
     char entry[64];
+    uint32_t words[2];     /* that the library wrote into its text */
+    unsigned most_threads; /* of a block */
     int live, release_failed;
     int waits;        /* its text waits for the kernel before it, by an instruction and not in a comment */
     int is_new;       /* it is for GPUs that have clusters, ... */

@@ -33,21 +33,21 @@ static int driver_of(const char *ptx) {
                                                      : 12010;
 }
 
-static int is_pipeline(const char *entry) {
-    return strstr(entry, "_row_pipeline_") != NULL;
-}
-
-/* The word that the library wrote into a text about its types and layout. */
-static uint32_t format_of(const char *ptx) {
-    const char *mark = strstr(ptx, "/*=1*/"), *word = mark != NULL ? strstr(mark, "0x") : NULL;
+/* The word of that number that the library wrote into a text; 0 where no line is left that takes it. */
+static uint32_t word_of(const char *ptx, int number) {
+    char mark[8];
+    const char *at, *word;
+    snprintf(mark, sizeof mark, "/*=%d*/", number);
+    at = strstr(ptx, mark);
+    word = at != NULL ? strstr(at, "0x") : NULL;
     return word != NULL ? (uint32_t)strtoul(word, NULL, 16) : 0;
 }
 
 int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values) {
     int code = fake_begin("cuModuleLoadDataEx", NEEDS_CONTEXT);
-    static const char *const rows[] = {"_ring_", "_packed_", "_row_pipeline_", NULL};
+    static const char *const rows[] = {"_packed_", "_row_pipeline_", NULL};
     const char *ptx = (const char *)image, *entry = strstr(ptx, ".entry ");
-    const char *line = strstr(ptx, ".target sm_");
+    const char *line = strstr(ptx, ".target sm_"), *bound = strstr(ptx, ".maxntid ");
     const int target = line != NULL ? atoi(line + 11) : 0;
     fake_module *made = &fake.module[fake.modules];
     unsigned i;
@@ -82,8 +82,11 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     made->waits = has_instruction(ptx, "griddepcontrol.wait;");
     made->shared_bytes_allowed = 48 * 1024;
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
-    made->for_clusters = fake_is_for_clusters(made->entry) ||
-                         (is_pipeline(made->entry) && (format_of(ptx) & GPULOSSI_FORMAT_CLUSTER) != 0);
+    made->most_threads = (unsigned)atoi(bound != NULL ? bound + 8 : "0");
+    for (i = 0; i < 2; i++)
+        made->words[i] = word_of(ptx, (int)i);
+    made->for_clusters =
+        fake_is_for_clusters(made->entry) || (made->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_CLUSTER) != 0;
     made->keeps_rows = made->for_clusters || has_part(made->entry, rows);
     made->is_new = made->keeps_rows || strstr(made->entry, "_block_rows_") != NULL;
     *module = made;
@@ -117,14 +120,12 @@ static int has_narrow_rings(const char *entry) {
 }
 /* The shared memory of a block of so many threads, which are more than usual, and have more, where it is wide. */
 static int may_be_wide(const fake_module *module) {
-    return strstr(module->entry, "_cross_entropy_clustered_") != NULL ||
-           (is_pipeline(module->entry) && module->for_clusters &&
-            (format_of(module->ptx) & GPULOSSI_FORMAT_SMEM_WEIGHTS) == 0);
+    return (module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_WIDE) != 0;
 }
 static unsigned shared_bytes_of_block(const fake_module *module, unsigned threads) {
     if (!module->keeps_rows)
         return 0;
-    return !may_be_wide(module) ? module->shared_bytes_allowed : threads == FAKE_WIDE_BLOCK ? 106496 : 65536;
+    return !may_be_wide(module) ? module->shared_bytes_allowed : threads == FAKE_WIDE_BLOCK ? 98304 : 65536;
 }
 /* What a launch has of it that wants less, if it may. */
 static unsigned less_shared_bytes(const fake_module *module, unsigned whole) {
@@ -339,6 +340,8 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     }
     if (config->shared_bytes != whole && (config->shared_bytes != less_shared_bytes(module, whole) || !has_less))
         fake_violate("%s of %s with %u bytes", symbol, module->entry, config->shared_bytes);
+    if (block[0] > module->most_threads)
+        fake_violate("%s of %s with %u threads of %u", symbol, module->entry, block[0], module->most_threads);
     if (module->for_clusters && !is_block_of(module, block[0]))
         fake_violate("%s of %s with %u threads", symbol, module->entry, block[0]);
     if (module->for_clusters && (cluster == 0 || (cluster > 1 && active_clusters(config, cluster) == 0)))

@@ -10,8 +10,9 @@ HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/calls.c $(HOST)/test_lifec
 	$(HOST)/test_choice.c $(HOST)/test_divisors.c $(HOST)/test_combine.c $(HOST)/test_refusals.c \
 	$(HOST)/test_parameters.c $(HOST)/test_kl_choice.c $(HOST)/test_kl_parameters.c $(HOST)/test_kl_divisors.c \
 	$(HOST)/test_kl_refusals.c $(HOST)/test_sparse.c $(HOST)/test_unpack.c $(HOST)/test_specialise.c \
-	$(HOST)/test_clusters.c $(HOST)/test_kept.c $(HOST)/test_threads.c
+	$(HOST)/test_clusters.c $(HOST)/test_pipeline.c $(HOST)/test_kept.c $(HOST)/test_threads.c
 HOST_LEFT_OUT := $(HOST_COMMON) $(HOST)/test_left_out.c
+HOST_TYPES := $(HOST_COMMON) $(HOST)/test_left_out_types.c
 HOST_THREADS := $(HOST_COMMON) $(HOST)/test_threads.c $(HOST)/test_threads_main.c
 
 HOST_MARK := $(HOST)/test_mark.c $(HOST)/test_mark_random.c $(HOST)/test_lower.c gen/lower.c gen/mark.c gen/parse.c \
@@ -19,6 +20,7 @@ HOST_MARK := $(HOST)/test_mark.c $(HOST)/test_mark_random.c $(HOST)/test_lower.c
 HOST_SANITIZE := -g -fsanitize=address,undefined -fno-sanitize-recover=all
 
 HOST_PROGRAMS := $(BUILD)/test_host $(BUILD)/test_host_sanitized $(BUILD)/test_threads $(BUILD)/test_left_out \
+	$(BUILD)/test_no_f16 $(BUILD)/test_no_bf16 $(BUILD)/test_no_16_bits \
 	$(BUILD)/test_mark $(BUILD)/test_block
 
 $(BUILD)/test_host: $(HOST_SOURCES) $(HOST_HEADERS)
@@ -35,7 +37,14 @@ $(BUILD)/test_threads: $(HOST_THREADS) $(HOST_HEADERS)
 
 $(BUILD)/test_left_out: $(HOST_LEFT_OUT) $(HOST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
+	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 -DGPULOSS_NO_F16 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
+
+$(BUILD)/test_no_f16: HOST_SWITCHES := -DGPULOSS_NO_F16
+$(BUILD)/test_no_bf16: HOST_SWITCHES := -DGPULOSS_NO_BF16
+$(BUILD)/test_no_16_bits: HOST_SWITCHES := -DGPULOSS_NO_F16 -DGPULOSS_NO_BF16
+$(BUILD)/test_no_f16 $(BUILD)/test_no_bf16 $(BUILD)/test_no_16_bits: $(HOST_TYPES) $(HOST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(HOST_FLAGS) $(HOST_SWITCHES) $(LDFLAGS) -o $@ $(HOST_TYPES) $(HOST_LIBS)
 
 $(BUILD)/test_mark: $(HOST_MARK) $(HOST)/test_mark.h gen/gen.h gen/parse.h gen/shared.h gen/condition.h gpuloss.h
 	@mkdir -p $(@D)

@@ -25,6 +25,7 @@ static const struct group {
     {"kl_refusals", kl_refusal_tests},
     {"sparse", sparse_tests},
     {"clusters", cluster_tests},
+    {"pipeline", pipeline_tests},
     {"kept", kept_tests},
     {"threads", thread_tests},
 };

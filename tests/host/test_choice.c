@@ -5,15 +5,23 @@
 
 static gpuloss_context *context;
 
-/* Runs the call and says how; it is the kernel of that name and dtype. */
+static int is_half(gpuloss_dtype dtype) {
+    return dtype == GPULOSS_F16 || dtype == GPULOSS_BF16;
+}
+
+/* Runs the call and says how; it is the kernel of that name and dtype. "clusters" and "pipeline" are one kernel, in clusters
+ * and without. */
 static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line) {
+    const int in_clusters = strcmp(name, "clusters") == 0, is_pipeline = in_clusters || strcmp(name, "pipeline") == 0;
     char entry[64];
     fake.launches = 0;
     expect_ok_(gpuloss_cross_entropy(context, d, NULL), line);
-    snprintf(entry, sizeof entry, "gpuloss_cross_entropy_%s_%s", name, every_dtype[d->dtype - GPULOSS_F32].name);
-    if (strcmp(last_launch()->entry, entry) != 0)
-        fail_msg("line %d: %s is launched instead of %s", line, last_launch()->entry, entry);
-    if (strcmp(name, "clustered") != 0) /* see test_clusters.c */
+    snprintf(entry, sizeof entry, "gpuloss_cross_entropy_%s_%s", is_pipeline ? "row_pipeline" : name,
+             is_pipeline && is_half(d->dtype) ? "any16" : every_dtype[d->dtype - GPULOSS_F32].name);
+    if (strcmp(last_launch()->entry, entry) != 0 || (is_pipeline && (last_launch()->cluster > 0) != in_clusters))
+        fail_msg("line %d: %s is launched in clusters of %u instead of %s", line, last_launch()->entry,
+                 last_launch()->cluster, name);
+    if (!in_clusters) /* see test_clusters.c */
         assert_int_equal(last_launch()->block, strcmp(name, "block_rows") == 0 ? last_launch()->parameters.rows.group
                                                                                : fake_threads_of(entry));
     return last_launch();
@@ -25,46 +33,52 @@ static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, c
         expect_kernel(&d, name, __LINE__);                                                                             \
     } while (0)
 
-/* Each option by itself leaves the kernels that know none; what is given its neutral value does not. `plain_of_lse`:
- * the kernel where no state of a row is to be found. `shared`: where logits are taken as they are. */
-static void every_option_alone(const gpuloss_cross_entropy_desc *call, const char *plain, const char *plain_of_lse,
-                               const char *shared) {
+/* The kernels of a call: without options; from a given lse, where no state of a row is to be found; with options, and those
+ * that take logits in other ways, probabilities and smoothing among them. */
+typedef struct kernels {
+    const char *plain, *plain_of_lse, *options, *options_of_lse, *probabilities, *smoothing;
+} kernels;
+
+/* Each option by itself leaves the kernels that know none; what is given its neutral value does not. */
+static void every_option_alone(const gpuloss_cross_entropy_desc *call, const kernels *of) {
     gpuloss_cross_entropy_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
-    TAKES((void)0, plain);
-    TAKES(d.class_weights = AT(6), shared);
-    TAKES(d.row_weights = AT(6), shared);
-    TAKES(d.label_smoothing = 1e-9, shared);
-    TAKES(d.lse_square_scale = 1e-9, shared);
-    TAKES(d.logit_scale = 1.5, "options");
-    TAKES(d.logit_scale = -1.0, "options");
-    TAKES(d.softcap = 1e30, "options");
-    TAKES(d.z_loss = AT(6), shared);
-    TAKES(d.z_loss_rows = AT(6), shared);
-    TAKES(d.argmax = (int64_t *)AT(6), shared);
-    TAKES(d.correct = (int64_t *)AT(6), shared);
-    TAKES(d.grad_dtype = other, "options");
-    TAKES(give_probabilities(&d), "probabilities");
-    TAKES((give_probabilities(&d), d.label_smoothing = 0.5), "probabilities");
-    TAKES((give_probabilities(&d), d.grad_logits = NULL, d.grad_target_probabilities = AT(6)), "probabilities");
+    TAKES((void)0, of->plain);
+    TAKES(d.class_weights = AT(6), of->options);
+    TAKES(d.row_weights = AT(6), of->options);
+    TAKES(d.label_smoothing = 1e-9, of->smoothing);
+    TAKES(d.lse_square_scale = 1e-9, of->options);
+    TAKES(d.logit_scale = 1.5, of->options);
+    TAKES(d.logit_scale = -1.0, of->options);
+    TAKES(d.softcap = 1e30, of->options);
+    TAKES(d.z_loss = AT(6), of->options);
+    TAKES(d.z_loss_rows = AT(6), of->options);
+    TAKES(d.argmax = (int64_t *)AT(6), of->options);
+    TAKES(d.correct = (int64_t *)AT(6), of->options);
+    TAKES(d.grad_dtype = other, of->options);
+    TAKES((d.label_smoothing = 1e-9, d.softcap = 2.0), of->options);
+    TAKES(give_probabilities(&d), of->probabilities);
+    TAKES((give_probabilities(&d), d.label_smoothing = 0.5), of->probabilities);
+    TAKES((give_probabilities(&d), d.grad_logits = NULL, d.grad_target_probabilities = AT(6)), of->probabilities);
     TAKES(d.inner = 8, "columns");
     TAKES((d.inner = 8, d.label_smoothing = 0.5), "columns");
     TAKES((d.inner = 8, d.grad_dtype = other), "columns");
     TAKES((d.inner = 8, give_probabilities(&d)), "columns");
-    TAKES(d.logit_scale = 1.0, plain);
-    TAKES(d.inner = 1, plain);
-    TAKES(d.grad_dtype = d.dtype, plain);
-    TAKES((d.grad_dtype = other, d.grad_logits = NULL), plain);
-    TAKES(d.target_dtype = other, plain);
-    TAKES(d.target_type = GPULOSS_U8, plain);
-    TAKES((d.flags = 0, d.ignore_index = 0), plain);
-    TAKES(d.divisor = 3.0, plain);
-    TAKES(d.divisor_in = AT(6), plain);
-    TAKES(d.reduction = GPULOSS_SUM, plain);
-    TAKES((d.loss_rows = AT(6), d.lse = AT(7), d.bad_targets = (int64_t *)AT(8)), plain);
-    TAKES(d.lse_in = AT(6), plain_of_lse);
-    TAKES((d.lse_in = AT(6), d.softcap = 2.0), "options");
-    TAKES(d.grad_loss = d.grad_loss_rows = AT(6), plain);
+    TAKES(d.logit_scale = 1.0, of->plain);
+    TAKES(d.inner = 1, of->plain);
+    TAKES(d.grad_dtype = d.dtype, of->plain);
+    TAKES((d.grad_dtype = other, d.grad_logits = NULL), of->plain);
+    TAKES(d.target_dtype = other, of->plain);
+    TAKES(d.target_type = GPULOSS_U8, of->plain);
+    TAKES((d.flags = 0, d.ignore_index = 0), of->plain);
+    TAKES(d.divisor = 3.0, of->plain);
+    TAKES(d.divisor_in = AT(6), of->plain);
+    TAKES(d.reduction = GPULOSS_SUM, of->plain);
+    TAKES((d.loss_rows = AT(6), d.lse = AT(7), d.bad_targets = (int64_t *)AT(8)), of->plain);
+    TAKES(d.lse_in = AT(6), of->plain_of_lse);
+    TAKES((d.lse_in = AT(6), d.softcap = 2.0), of->options_of_lse);
+    TAKES((d.lse_in = AT(6), d.label_smoothing = 1e-9), of->options_of_lse);
+    TAKES(d.grad_loss = d.grad_loss_rows = AT(6), of->plain);
 }
 
 /* What is checked of a call of each dtype, on a context that goes with it. */
@@ -79,19 +93,18 @@ static void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross
     gpuloss_destroy(context);
 }
 
-static int is_half(gpuloss_dtype dtype) {
-    return dtype == GPULOSS_F16 || dtype == GPULOSS_BF16;
-}
-/* Double has no kernels for clusters, and none with a ring. */
+/* Double has no kernels for newer GPUs. */
 static int has_clusters(gpuloss_dtype dtype) {
     return dtype != GPULOSS_F64;
 }
 
 static void check_options(gpuloss_cross_entropy_desc d) {
-    every_option_alone(&d, "held", "held", "options");
+    static const kernels held = {"held", "held", "options", "options", "probabilities", "options"};
+    static const kernels streamed = {"streamed", "streamed", "options", "options", "probabilities", "options"};
+    every_option_alone(&d, &held);
     d.classes = 1 << 20;
     d.rows = 8;
-    every_option_alone(&d, "streamed", "streamed", "options");
+    every_option_alone(&d, &streamed);
 }
 
 static void options_leave_the_plain_kernels(void **state) {
@@ -99,19 +112,31 @@ static void options_leave_the_plain_kernels(void **state) {
     on_every_dtype(new_context_without_clusters(), check_options);
 }
 
-/* Probabilities and columns have no kernels for clusters either. */
+/* Newer GPUs have a kernel for all options, with which rows stay in clusters unless their lse is given. */
 static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
-    const int has = has_clusters(d.dtype);
+    static const kernels long_ones = {"clusters", "pipeline", "clusters", "pipeline", "clusters", "options_kept"};
+    static const kernels uneven = {"pipeline", "pipeline", "pipeline", "pipeline", "pipeline", "pipeline"};
+    static const kernels even = {"block_rows", "block_rows", "pipeline", "pipeline", "pipeline", "pipeline"};
+    static const kernels held = {"held", "held", "options", "options", "probabilities", "options"};
+    static const kernels streamed = {"streamed", "streamed", "options", "options", "probabilities", "options"};
+    const int has = has_clusters(d.dtype), bytes = every_dtype[d.dtype - GPULOSS_F32].bytes;
     d.classes = 1 << 16;
     d.rows = 8;
-    every_option_alone(&d, has ? "clustered" : "streamed", has ? "ring" : "streamed", has ? "options_kept" : "options");
+    every_option_alone(&d, has ? &long_ones : &streamed);
     d.rows = 1000;
-    d.classes = 1500 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
-    d.logits = (const char *)d.logits + every_dtype[d.dtype - GPULOSS_F32].bytes;
-    every_option_alone(&d, has ? "ring" : "held", has ? "ring" : "held", "options");
-    d.logits = (const char *)d.logits - every_dtype[d.dtype - GPULOSS_F32].bytes;
-    d.classes = 1000 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
-    every_option_alone(&d, has ? "block_rows" : "held", has ? "block_rows" : "held", "options");
+    d.classes = 1500 * 16 / bytes;
+    d.logits = (const char *)d.logits + bytes;
+    every_option_alone(&d, has ? &uneven : &held);
+    d.logits = (const char *)d.logits - bytes;
+    d.classes = 1000 * 16 / bytes;
+    every_option_alone(&d, has ? &even : &held);
+    d.classes = 31 * 16 / bytes;
+    d.logits_stride = d.grad_logits_stride = d.classes + 16 / bytes;
+    d.inner = 1;
+    d.softcap = 2.0;
+    expect_kernel(&d, "options", __LINE__);
+    give_probabilities(&d);
+    expect_kernel(&d, "probabilities", __LINE__);
 }
 
 static void options_leave_the_plain_kernels_of_clusters(void **state) {
@@ -120,9 +145,9 @@ static void options_leave_the_plain_kernels_of_clusters(void **state) {
 }
 
 /* Rows of so many vectors, with and without options. Those without may be of whole vectors, or begin anywhere and touch one
- * more then; with options these go to the kernel that takes all. */
-static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const char *whole, const char *plain,
-                           const char *options, int line) {
+ * more then. `smoothed`: with smoothing, if they begin on vectors. `weighted`: then with class weights, too. */
+static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const char *whole, const kernels *of,
+                           const char *weighted, int line) {
     const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
     gpuloss_cross_entropy_desc anywhere = d;
     d.classes = vectors * width;
@@ -130,36 +155,53 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
     expect_kernel(&d, whole, line);
     anywhere.logits_stride = vectors * width + 1;
     anywhere.classes = (vectors - 1) * width - width + 2;
-    expect_kernel(&anywhere, plain, line);
+    expect_kernel(&anywhere, of->plain, line);
     d.z_loss = anywhere.z_loss = AT(6);
-    expect_kernel(&d, options, line);
-    expect_kernel(&anywhere, "options", line);
+    expect_kernel(&d, of->options, line);
+    expect_kernel(&anywhere, of->options, line);
     /* The last vector has a single element. */
     d.logits_stride = vectors * width;
     d.grad_logits_stride = vectors * width;
     d.classes = (vectors - 1) * width + 1;
-    expect_kernel(&d, options, line);
+    expect_kernel(&d, of->options, line);
+    d.label_smoothing = anywhere.label_smoothing = 0.5;
+    expect_kernel(&d, of->smoothing, line);
+    d.class_weights = anywhere.class_weights = AT(7);
+    expect_kernel(&d, weighted, line);
+    expect_kernel(&anywhere, of->options, line);
 }
-#define ROWS_OF(vectors, plain, options) expect_rows_of(vectors, d, plain, plain, options, __LINE__)
+#define ROWS_OF(vectors, plain, options, smoothing, weighted)                                                          \
+    do {                                                                                                               \
+        const kernels of = {plain, NULL, options, NULL, NULL, smoothing};                                              \
+        expect_rows_of(vectors, d, plain, &of, weighted, __LINE__);                                                    \
+    } while (0)
 /* Whole vectors are for a block to itself, if it can have that. */
 #define WHOLE_ROWS_OF(vectors, plain, options)                                                                         \
-    expect_rows_of(vectors, d, has ? "block_rows" : plain, plain, options, __LINE__)
+    do {                                                                                                               \
+        const kernels of = {plain, NULL, options, NULL, NULL, options};                                                \
+        expect_rows_of(vectors, d, has ? "block_rows" : plain, &of, options, __LINE__);                                \
+    } while (0)
 
-/* With a gradient: rows that a warp can't hold go to the ring, and longer ones to clusters, but for those that fill most of
- * the ring's second step; with options, rows that a block can't hold. */
+/* With a gradient: rows that a warp can't hold go to the pipeline, and longer ones to clusters, but for those that fill most
+ * of a block's second round of stages; with smoothing, the longest rows are kept beside their weights. */
 static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
+    const char *held = has ? "pipeline" : "held", *streamed = has ? "pipeline" : "streamed";
+    const char *clusters = has ? "clusters" : "streamed", *kept = has ? "options_kept" : "options";
+    const char *options = has ? "pipeline" : "options", *of_clusters = has ? "clusters" : "options";
     for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
-        ROWS_OF(96, "held", "options");
-        WHOLE_ROWS_OF(97, "held", "options");
-        WHOLE_ROWS_OF(256, "held", "options");
-        WHOLE_ROWS_OF(257, has ? "ring" : "held", "options");
-        WHOLE_ROWS_OF(2048, has ? "ring" : "held", "options");
-        ROWS_OF(2049, has ? "clustered" : "streamed", has ? "options_kept" : "options");
-        ROWS_OF(3072, has ? "clustered" : "streamed", has ? "options_kept" : "options");
-        ROWS_OF(3073, has ? "ring" : "streamed", has ? "options_kept" : "options");
-        ROWS_OF(4096, has ? "ring" : "streamed", has ? "options_kept" : "options");
-        ROWS_OF(4097, has ? "clustered" : "streamed", has ? "options_kept" : "options");
+        ROWS_OF(31, "held", "options", "options", "options");
+        ROWS_OF(32, "held", options, options, options);
+        ROWS_OF(96, "held", options, options, options);
+        WHOLE_ROWS_OF(97, "held", options);
+        WHOLE_ROWS_OF(256, "held", options);
+        WHOLE_ROWS_OF(257, held, options);
+        WHOLE_ROWS_OF(2048, held, options);
+        ROWS_OF(2049, clusters, of_clusters, of_clusters, kept);
+        ROWS_OF(3072, clusters, of_clusters, of_clusters, kept);
+        ROWS_OF(3073, streamed, options, options, kept);
+        ROWS_OF(4096, streamed, options, options, kept);
+        ROWS_OF(4097, clusters, of_clusters, kept, kept);
     }
 }
 
@@ -169,15 +211,18 @@ static void long_rows_that_are_written(void **state) {
 }
 
 /* The loss of many long rows is for blocks that take several of them at a time; where they are few or short, or logits
- * or weights are not read as they are, it is not. */
+ * or weights are not read as they are, it is not. Newer GPUs have the pipeline for it. */
 static void rows_taken_together(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;
-    context = new_context();
     base.grad_logits = NULL;
     base.rows = 8 * fake.multiprocessors;
     base.classes = 4096;
     base.argmax = (int64_t *)AT(6);
+    context = new_context();
+    TAKES((void)0, "pipeline");
+    gpuloss_destroy(context);
+    context = new_context_without_clusters();
     TAKES((void)0, "options_together");
     expect_row_group(last_launch(), d.rows, GPULOSSI_BLOCK, __LINE__);
     TAKES((d.dtype = GPULOSS_BF16, d.classes = 8192), "options_together");
@@ -194,48 +239,94 @@ static void rows_taken_together(void **state) {
     TAKES(d.class_weights = (const char *)AT(7) + 4, "options_together");
     TAKES((d.dtype = GPULOSS_F16, d.classes = INT32_MAX / 8 * 8), "options_together");
     TAKES((d.dtype = GPULOSS_F16, d.classes = (int64_t)INT32_MAX + 1), "options");
-    /* The same of rows that are written by clusters, and of what is written. */
-    base.grad_logits = AT(4);
+    gpuloss_destroy(context);
+}
+
+/* Long rows are kept beside their weights, with smoothing, where logits, weights and gradients are read and written as they
+ * are. */
+static void rows_beside_their_weights(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    context = new_context();
     base.classes = 20000;
+    base.label_smoothing = 0.5;
     TAKES((void)0, "options_kept");
-    TAKES(d.logits = (const char *)d.logits + 4, "options");
-    TAKES(d.grad_logits = (char *)d.grad_logits + 4, "options");
-    TAKES(d.grad_logits_stride = d.classes + 1, "options");
+    TAKES(d.class_weights = AT(7), "options_kept");
+    TAKES(d.class_weights = (const char *)AT(7) + 4, "clusters");
+    TAKES(d.label_smoothing = 0.0, "clusters");
+    TAKES((d.label_smoothing = 0.0, d.class_weights = AT(7)), "clusters");
+    TAKES(d.lse_in = AT(7), "pipeline");
+    TAKES(d.softcap = 1.0, "clusters");
+    TAKES(give_probabilities(&d), "clusters");
+    TAKES(d.grad_dtype = GPULOSS_BF16, "clusters");
+    TAKES(d.logits = (const char *)d.logits + 4, "clusters");
+    TAKES(d.grad_logits = (char *)d.grad_logits + 4, "clusters");
+    TAKES(d.grad_logits_stride = d.classes + 1, "clusters");
     TAKES(d.grad_logits_stride = d.classes + 4, "options_kept");
+    TAKES((d.rows = 0, d.loss_rows = AT(8)), "pipeline");
     gpuloss_destroy(context);
 }
 
 /* Rows that are fewer than the multiprocessors, and worth two blocks, are for clusters with and without a gradient. */
 static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
+    const char *held = has ? "pipeline" : "held", *streamed = has ? "pipeline" : "streamed";
+    const char *clusters = has ? "clusters" : "held", *kept = has ? "options_kept" : "options";
+    const char *options = has ? "pipeline" : "options", *of_clusters = has ? "clusters" : "options";
     d.rows = fake.multiprocessors - 1;
-    WHOLE_ROWS_OF(256, "held", "options");
-    WHOLE_ROWS_OF(257, has ? "ring" : "held", "options");
-    WHOLE_ROWS_OF(2047, has ? "ring" : "held", "options");
-    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_kept" : "options");
+    WHOLE_ROWS_OF(256, "held", options);
+    WHOLE_ROWS_OF(257, held, options);
+    WHOLE_ROWS_OF(2047, held, options);
+    ROWS_OF(2048, clusters, of_clusters, of_clusters, kept);
     d.grad_logits = NULL;
-    ROWS_OF(192, "held", "options");
-    WHOLE_ROWS_OF(193, "held", "options");
-    WHOLE_ROWS_OF(1023, "held", "options");
-    WHOLE_ROWS_OF(1024, has ? "ring" : "held", "options");
-    WHOLE_ROWS_OF(2047, has ? "ring" : "held", "options");
-    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_kept" : "options");
+    ROWS_OF(192, "held", options, options, options);
+    WHOLE_ROWS_OF(193, "held", options);
+    WHOLE_ROWS_OF(1023, "held", options);
+    WHOLE_ROWS_OF(1024, held, options);
+    WHOLE_ROWS_OF(2047, held, options);
+    ROWS_OF(2048, clusters, of_clusters, of_clusters, kept);
     d.rows = 1;
-    ROWS_OF(2048, has ? "clustered" : "held", has ? "options_kept" : "options");
+    ROWS_OF(2048, clusters, of_clusters, of_clusters, kept);
     d.rows = fake.multiprocessors;
-    WHOLE_ROWS_OF(1023, "held", "options");
-    WHOLE_ROWS_OF(1024, has ? "ring" : "held", "options");
-    WHOLE_ROWS_OF(2048, has ? "ring" : "held", "options");
-    WHOLE_ROWS_OF(2049, has ? "ring" : "streamed", "options");
-    WHOLE_ROWS_OF(4095, has ? "ring" : "streamed", "options");
-    WHOLE_ROWS_OF(4096, has ? "ring" : "streamed", has ? "options_kept" : "options");
-    ROWS_OF(4097, has ? "ring" : "streamed", has ? "options_kept" : "options");
-    ROWS_OF((1 << 16) + 1, has ? "ring" : "streamed", "options");
+    ROWS_OF(31, "held", "options", "options", "options");
+    if (d.dtype == GPULOSS_F32)
+        ROWS_OF(47, "held", "options", "options", "options");
+    else
+        ROWS_OF(32, "held", options, options, options);
+    ROWS_OF(48, "held", options, options, options);
+    WHOLE_ROWS_OF(1023, "held", options);
+    WHOLE_ROWS_OF(1024, held, options);
+    WHOLE_ROWS_OF(2048, held, options);
+    WHOLE_ROWS_OF(2049, streamed, options);
 }
 
 static void long_rows_that_are_few(void **state) {
     (void)state;
     on_every_dtype(new_context(), check_rows_that_are_few);
+}
+
+/* Without a gradient many long rows go to no clusters, but for those that are kept beside their weights. */
+static void check_rows_that_are_read(gpuloss_cross_entropy_desc d) {
+    const int has = has_clusters(d.dtype);
+    const char *streamed = has ? "pipeline" : "streamed", *options = has ? "pipeline" : "options";
+    const char *kept = has ? "options_kept" : "options";
+    d.rows = fake.multiprocessors;
+    d.grad_logits = NULL;
+    WHOLE_ROWS_OF(4095, streamed, options);
+    ROWS_OF(4097, streamed, options, options, kept);
+    /* No cluster is large enough for these. */
+    ROWS_OF((1 << 16) + 1, streamed, options, options, "options");
+    d.class_weights = AT(7);
+    d.label_smoothing = 0.5;
+    d.classes = 4096 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    expect_kernel(&d, kept, __LINE__);
+    d.classes = 4095 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    expect_kernel(&d, options, __LINE__);
+}
+
+static void long_rows_that_are_read(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_rows_that_are_read);
 }
 
 /* What is made of no rows needs no cluster. */
@@ -245,34 +336,42 @@ static void long_rows_that_are_none(void **state) {
     context = new_context();
     d.rows = 0;
     d.classes = 1 << 20;
-    expect_kernel(&d, "ring", __LINE__);
+    expect_kernel(&d, "pipeline", __LINE__);
     assert_int_equal(last_launch()->grid, 1);
     d.softcap = 2.0;
-    expect_kernel(&d, "options", __LINE__);
+    expect_kernel(&d, "pipeline", __LINE__);
     assert_int_equal(last_launch()->grid, 1);
     gpuloss_destroy(context);
 }
 
 /* A shard has other classes than its targets, also when it is the only one. */
+static void check_shards(gpuloss_cross_entropy_desc d, const char *name, const char *of_few, const char *of_lse) {
+    gpuloss_cross_entropy_desc base = some_shard();
+    base.dtype = d.dtype;
+    TAKES((void)0, name);
+    TAKES((d.total_classes = d.classes, d.class_offset = 0), name);
+    TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), name);
+    TAKES((d.shard_rows = NULL, d.bad_targets = (int64_t *)AT(6)), name);
+    base.rows = 8;
+    base.classes = 1 << 18;
+    base.total_classes = 1 << 20;
+    TAKES((void)0, of_few);
+    TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), of_lse);
+}
+static void check_shards_of_clusters(gpuloss_cross_entropy_desc d) {
+    if (has_clusters(d.dtype))
+        check_shards(d, "pipeline", "clusters", "pipeline");
+    else
+        check_shards(d, "options", "options", "options");
+}
+static void check_shards_without(gpuloss_cross_entropy_desc d) {
+    check_shards(d, "options", "options", "options");
+}
+
 static void shards_leave_the_plain_kernels(void **state) {
-    gpuloss_cross_entropy_desc base, d;
-    size_t t;
     (void)state;
-    context = new_context();
-    for (t = 0; t < DTYPES; t++) {
-        base = some_shard();
-        base.dtype = every_dtype[t].dtype;
-        TAKES((void)0, "options");
-        TAKES((d.total_classes = d.classes, d.class_offset = 0), "options");
-        TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), "options");
-        TAKES((d.shard_rows = NULL, d.bad_targets = (int64_t *)AT(6)), "options");
-        base.rows = 8;
-        base.classes = 1 << 18;
-        base.total_classes = 1 << 20;
-        TAKES((void)0, base.dtype == GPULOSS_F64 ? "options" : "options_kept");
-        TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), "options");
-    }
-    gpuloss_destroy(context);
+    on_every_dtype(new_context(), check_shards_of_clusters);
+    on_every_dtype(new_context_without_clusters(), check_shards_without);
 }
 
 static void expect_group(const gpuloss_cross_entropy_desc *d, const char *name, unsigned group, int line) {
@@ -312,9 +411,9 @@ static void groups_of_held_rows(void **state) {
     on_every_dtype(new_context_without_clusters(), check_groups_of_held_rows);
 }
 
-/* Rows of the ring: about 8 vectors a thread, of half the bytes 16 with a gradient and 32 without, as long as the rows
+/* Rows of the pipeline: about 8 vectors a thread, of half the bytes 16 with a gradient and 32 without, as long as the rows
  * fill the GPU; and fewer threads for a row where their last step of 8 vectors would be nearly empty. */
-static void groups_of_the_ring(void **state) {
+static void groups_of_the_pipeline(void **state) {
     static const struct {
         int bytes, writes;
         int64_t rows, vectors;
@@ -386,7 +485,7 @@ static void groups_of_the_ring(void **state) {
         d.classes = (cases[c].vectors - 2) * 16 / cases[c].bytes + 2;
         d.logits_stride = cases[c].vectors * 16 / cases[c].bytes + 1;
         d.grad_logits = cases[c].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
-        expect_group(&d, "ring", cases[c].group, __LINE__);
+        expect_group(&d, "pipeline", cases[c].group, __LINE__);
     }
     gpuloss_destroy(context);
 }
@@ -451,7 +550,7 @@ static void blocks_of_rows(void **state) {
  * by 30 bits. */
 static void check_rows_of_no_block(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
-    const char *whole = has ? "block_rows" : "held", *other = has ? "ring" : "held";
+    const char *whole = has ? "block_rows" : "held", *other = has ? "pipeline" : "held";
     gpuloss_cross_entropy_desc d;
     base.rows = 1000;
     base.classes = 300 * 16 / bytes;
@@ -459,7 +558,7 @@ static void check_rows_of_no_block(gpuloss_cross_entropy_desc base) {
     TAKES((void)0, whole);
     TAKES(d.lse_in = AT(6), whole);
     TAKES((d.lse_in = AT(6), d.classes = 2048 * 16 / bytes), whole);
-    TAKES((d.lse_in = AT(6), d.classes = 2049 * 16 / bytes), has ? "ring" : "streamed");
+    TAKES((d.lse_in = AT(6), d.classes = 2049 * 16 / bytes), has ? "pipeline" : "streamed");
     TAKES(d.logits_stride = d.classes + 16 / bytes, whole);
     TAKES(d.logits_stride = d.classes + 1, other);
     TAKES(d.logits = (const char *)d.logits + bytes, other);
@@ -535,11 +634,11 @@ static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     TAKES((d.classes = 3600 / bytes, d.lse_in = AT(6)), has ? "block_rows" : "held");
     TAKES(d.classes = 3608 / bytes, packed);
     TAKES(d.classes = 4096 / bytes, has ? "block_rows" : "held");
-    TAKES(d.classes = 4100 / bytes, has ? "ring" : "held");
+    TAKES(d.classes = 4100 / bytes, has ? "pipeline" : "held");
     TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), "held");
     TAKES((d.classes = 4112 / bytes, d.grad_logits = NULL), has ? "block_rows" : "held");
     TAKES((d.classes = 4096 / bytes - 1, d.grad_logits = NULL), "held");
-    TAKES((d.classes = 1 << 30, d.grad_logits = NULL), has ? "ring" : "streamed");
+    TAKES((d.classes = 1 << 30, d.grad_logits = NULL), has ? "pipeline" : "streamed");
     /* 8 rows of an odd number of shorts are whole vectors, and 4 rows of as many floats; half of them are not. */
     TAKES(d.classes = 257, packed);
     TAKES(d.classes = 767, packed);
@@ -695,7 +794,7 @@ static void groups_of_rows_with_options(void **state) {
     size_t t;
     int soft;
     (void)state;
-    context = new_context();
+    context = new_context_without_clusters();
     for (t = 0; t < DTYPES; t++)
         for (soft = 0; soft < 2; soft++) {
             gpuloss_cross_entropy_desc even = some_cross_entropy(), d;
@@ -825,11 +924,13 @@ int choice_tests(void) {
         TEST(options_leave_the_plain_kernels_of_clusters),
         TEST(long_rows_that_are_written),
         TEST(rows_taken_together),
+        TEST(rows_beside_their_weights),
         TEST(long_rows_that_are_few),
+        TEST(long_rows_that_are_read),
         TEST(long_rows_that_are_none),
         TEST(shards_leave_the_plain_kernels),
         TEST(groups_of_held_rows),
-        TEST(groups_of_the_ring),
+        TEST(groups_of_the_pipeline),
         TEST(blocks_of_rows),
         TEST(rows_of_no_block),
         TEST(short_rows_in_stretches),

@@ -20,8 +20,8 @@ static gpuloss_kl_div_desc pairs_of(int64_t rows, int64_t vectors) {
     return d;
 }
 
-/* size: blocks of a cluster, of so many threads. slots: of each array. The room for them is the same in every launch of such
- * blocks. */
+/* size: blocks of a cluster, of so many threads. slots: of each array, or, in the pipeline, 1. The room is the same in every
+ * launch of such blocks. */
 static void expect_clusters(const char *entry, unsigned clusters, unsigned size, unsigned slots, unsigned threads,
                             int line) {
     const fake_launched *l = last_launch();
@@ -34,7 +34,7 @@ static void expect_clusters(const char *entry, unsigned clusters, unsigned size,
                      strstr(entry, "_distances_clustered_bf16") != NULL ? 49152
                      : strstr(entry, "_logits_block_rows_") != NULL || strstr(entry, "_logits_streamed_") != NULL
                          ? 32768
-                     : threads == FAKE_WIDE_BLOCK ? 106496
+                     : threads == FAKE_WIDE_BLOCK ? 98304
                                                   : 65536);
     assert_int_equal(l->block, threads);
     assert_int_equal(l->parameters.rows.group, 256);
@@ -42,10 +42,12 @@ static void expect_clusters(const char *entry, unsigned clusters, unsigned size,
 }
 
 /* The call, and what is launched for it. */
-static void expect_cross_entropy(const gpuloss_cross_entropy_desc *d, const char *entry, unsigned clusters,
-                                 unsigned size, unsigned slots, unsigned threads, int line) {
+static void expect_cross_entropy(const gpuloss_cross_entropy_desc *d, unsigned clusters, unsigned size,
+                                 unsigned threads, int line) {
     expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
-    expect_clusters(entry, clusters, size, slots, threads, line);
+    expect_clusters(d->dtype == GPULOSS_F32 ? "gpuloss_cross_entropy_row_pipeline_f32"
+                                            : "gpuloss_cross_entropy_row_pipeline_any16",
+                    clusters, size, 1, threads, line);
 }
 static void expect_kl_div(const gpuloss_kl_div_desc *d, const char *entry, unsigned clusters, unsigned size,
                           unsigned slots, int line) {
@@ -53,14 +55,12 @@ static void expect_kl_div(const gpuloss_kl_div_desc *d, const char *entry, unsig
     expect_clusters(entry, clusters, size, slots, fake_threads_of(entry), line);
 }
 
-static void expect_plain(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned slots,
-                         unsigned threads, int line) {
+static void expect_plain(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned threads, int line) {
     gpuloss_cross_entropy_desc d = rows_of(rows, vectors);
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", clusters, size, slots, threads, line);
+    expect_cross_entropy(&d, clusters, size, threads, line);
 }
-#define PLAIN(rows, vectors, clusters, size, slots) expect_plain(rows, vectors, clusters, size, slots, 256, __LINE__)
-#define WIDE(rows, vectors, clusters, size, slots)                                                                     \
-    expect_plain(rows, vectors, clusters, size, slots, FAKE_WIDE_BLOCK, __LINE__)
+#define PLAIN(rows, vectors, clusters, size) expect_plain(rows, vectors, clusters, size, 256, __LINE__)
+#define WIDE(rows, vectors, clusters, size) expect_plain(rows, vectors, clusters, size, FAKE_WIDE_BLOCK, __LINE__)
 
 static void expect_pairs(const char *entry, int64_t rows, int64_t vectors, unsigned clusters, unsigned size,
                          unsigned slots, int line) {
@@ -77,40 +77,44 @@ static void expect_pairs(const char *entry, int64_t rows, int64_t vectors, unsig
 static void clusters_keep_a_row(void **state) {
     (void)state;
     context = new_context();
-    WIDE(1000, 4097, 264, 1, 12);
-    WIDE(1000, 6656, 264, 1, 16);
-    PLAIN(1000, 6657, 198, 2, 16);
-    PLAIN(1000, 8192, 198, 2, 16);
-    PLAIN(1000, 8193, 132, 3, 12);
-    WIDE(1000, 12289, 132, 2, 16);
-    WIDE(1000, 13312, 132, 2, 16);
-    PLAIN(1000, 16384, 96, 4, 16);
-    PLAIN(1000, 16385, 66, 6, 12);
-    PLAIN(1000, 32768, 46, 8, 16);
-    PLAIN(1000, 32769, 42, 9, 16);
-    PLAIN(1000, 65536, 20, 16, 16);
-    WIDE(1000, 65537, 24, 10, 16);
-    WIDE(1000, 250000, 20, 12, 16);
-    WIDE(1, 1 << 27, 1, 16, 16);
+    WIDE(1000, 4097, 264, 1);
+    WIDE(1000, 6144, 264, 1);
+    PLAIN(1000, 6145, 198, 2);
+    PLAIN(1000, 8192, 198, 2);
+    PLAIN(1000, 8193, 132, 3);
+    PLAIN(1000, 12288, 132, 3);
+    PLAIN(1000, 12289, 96, 4);
+    PLAIN(1000, 16384, 96, 4);
+    PLAIN(1000, 16385, 66, 6);
+    PLAIN(1000, 18432, 66, 6);
+    PLAIN(1000, 18433, 76, 5);
+    PLAIN(1000, 32768, 46, 8);
+    PLAIN(1000, 32769, 42, 9);
+    PLAIN(1000, 65536, 20, 16);
+    WIDE(1000, 65537, 22, 11);
+    WIDE(1000, 98304, 12, 16);
+    WIDE(1000, 98305, 18, 13);
+    PLAIN(1000, 250000, 32, 12);
+    WIDE(1, 1 << 27, 1, 16);
     gpuloss_destroy(context);
 }
 
 /* Of 16 bits a step that is not kept takes one more; of losses alone none. */
 static void rows_are_kept_where_that_pays(void **state) {
-    gpuloss_cross_entropy_desc d = rows_of(1000, 6657);
+    gpuloss_cross_entropy_desc d = rows_of(1000, 5000);
     gpuloss_kl_div_desc pairs;
     (void)state;
     context = new_context();
+    expect_cross_entropy(&d, 264, 1, FAKE_WIDE_BLOCK, __LINE__);
     d.dtype = GPULOSS_BF16;
-    d.classes *= 2;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_bf16", 396, 1, 16, 256, __LINE__);
+    d.classes = 8 * 5000;
+    expect_cross_entropy(&d, 396, 1, 256, __LINE__);
     d.classes = 8 * 8193;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_bf16", 264, 1, 16, FAKE_WIDE_BLOCK, __LINE__);
-    d.dtype = GPULOSS_F32;
-    d.classes = 4 * 32768;
-    d.rows = 100;
+    expect_cross_entropy(&d, 132, 3, 256, __LINE__);
+    d = rows_of(100, 32768);
+    expect_cross_entropy(&d, 34, 11, 256, __LINE__);
     d.grad_logits = NULL;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 100, 3, 16, 256, __LINE__);
+    expect_cross_entropy(&d, 100, 3, 256, __LINE__);
     pairs = pairs_of(21, 32000);
     expect_kl_div(&pairs, "gpuloss_kl_div_logits_clustered_f32", 20, 16, 8, __LINE__);
     pairs.grad_input = NULL;
@@ -209,11 +213,11 @@ static void clusters_of_distances(void **state) {
 static void no_more_clusters_than_rows(void **state) {
     (void)state;
     context = new_context();
-    PLAIN(197, 8192, 197, 2, 16);
-    PLAIN(199, 8192, 132, 3, 12);
-    PLAIN(19, 65536, 19, 16, 16);
-    WIDE(21, 65536, 21, 10, 16);
-    WIDE(262, 6656, 262, 1, 16);
+    PLAIN(197, 8192, 197, 2);
+    PLAIN(199, 8192, 132, 3);
+    PLAIN(19, 65536, 19, 16);
+    WIDE(21, 65536, 21, 11);
+    WIDE(262, 6144, 262, 1);
     PAIRS(130, 4096, 130, 2, 8);
     BLOCK_PAIRS(199, 2049, 132, 3, 8);
     gpuloss_destroy(context);
@@ -223,16 +227,16 @@ static void no_more_clusters_than_rows(void **state) {
 static void few_rows_take_larger_clusters(void **state) {
     (void)state;
     context = new_context();
-    PLAIN(1, 2048, 1, 1, 8);
-    PLAIN(1, 4096, 1, 4, 4);
-    PLAIN(1, 4097, 1, 5, 4);
-    PLAIN(1, 16384, 1, 16, 4);
-    WIDE(1, 16385, 1, 10, 4);
-    PLAIN(1, 32768, 1, 16, 8);
-    PLAIN(96, 4096, 96, 4, 4);
-    PLAIN(97, 4096, 97, 2, 8);
-    PLAIN(20, 16384, 20, 16, 4);
-    WIDE(21, 16384, 21, 10, 4);
+    PLAIN(1, 2048, 1, 1);
+    PLAIN(1, 4096, 1, 4);
+    PLAIN(1, 4097, 1, 5);
+    PLAIN(1, 16384, 1, 16);
+    WIDE(1, 16385, 1, 11);
+    PLAIN(1, 32768, 1, 16);
+    PLAIN(96, 4096, 96, 4);
+    PLAIN(97, 4096, 97, 2);
+    PLAIN(20, 16384, 20, 16);
+    WIDE(21, 16384, 21, 11);
     PAIRS(1, 1024, 1, 1, 4);
     PAIRS(1, 1025, 1, 1, 8);
     PAIRS(1, 4096, 1, 4, 4);
@@ -246,10 +250,10 @@ static void rows_that_begin_anywhere(void **state) {
     (void)state;
     context = new_context();
     d.logits_stride = d.classes + 1;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 132, 3, 12, 256, __LINE__);
+    expect_cross_entropy(&d, 132, 3, 256, __LINE__);
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, 0);
     d.classes -= 3;
-    expect_cross_entropy(&d, "gpuloss_cross_entropy_clustered_f32", 198, 2, 16, 256, __LINE__);
+    expect_cross_entropy(&d, 198, 2, 256, __LINE__);
     d.logits_stride = d.classes + 3;
     expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, GPULOSSI_EVEN);
@@ -270,8 +274,7 @@ static void clusters_of_every_dtype(void **state) {
         d.dtype = kl.dtype = every_dtype[t].dtype;
         d.classes = 20000 * 16 / every_dtype[t].bytes;
         kl.classes = 10000 * 16 / every_dtype[t].bytes;
-        snprintf(entry, sizeof entry, "gpuloss_cross_entropy_clustered_%s", every_dtype[t].name);
-        expect_cross_entropy(&d, entry, 76, 5, 16, 256, __LINE__);
+        expect_cross_entropy(&d, 76, 5, 256, __LINE__);
         snprintf(entry, sizeof entry, "gpuloss_kl_div_logits_clustered_%s", every_dtype[t].name);
         expect_kl_div(&kl, entry, 76, 5, 8, __LINE__);
     }
@@ -312,13 +315,13 @@ static void the_same_parameters(void **state) {
  * and many rows those of one block where there are no others. */
 static void expect_largest(unsigned size, int line) {
     context = new_context();
-    expect_plain(1, 1 << 24, 1, size, 16, 256, line);
+    expect_plain(1, 1 << 24, 1, size, 256, line);
     expect_pairs("gpuloss_kl_div_logits_clustered_f32", 1, 1 << 24, 1, size, 8, line);
     gpuloss_destroy(context);
 }
 static void expect_lone_blocks(unsigned blocks, int line) {
     context = new_context();
-    expect_plain(1000, 200000, blocks, 1, 16, 256, line);
+    expect_plain(1000, 200000, blocks, 1, 256, line);
     expect_pairs("gpuloss_kl_div_logits_clustered_f32", 1000, 200000, blocks, 1, 8, line);
     gpuloss_destroy(context);
 }
@@ -343,17 +346,41 @@ static void sizes_that_a_gpu_does_not_take(void **state) {
 /* Where no wide block fits, or none of some size, rows go to others. */
 static void gpus_without_wide_blocks(void **state) {
     (void)state;
-    fake.shared_optin = 128 * 1024 - 1;
+    fake.shared_optin = 120 * 1024 - 1;
     context = new_context();
-    PLAIN(1000, 4097, 198, 2, 12);
+    PLAIN(1000, 4097, 198, 2);
     gpuloss_destroy(context);
     fake.shared_optin++;
     context = new_context();
-    WIDE(1000, 4097, 264, 1, 12);
+    WIDE(1000, 4097, 264, 1);
     gpuloss_destroy(context);
     fake.wide_clusters[1] = 0;
     context = new_context();
-    PLAIN(1000, 4097, 198, 2, 12);
+    PLAIN(1000, 4097, 198, 2);
+    gpuloss_destroy(context);
+}
+
+/* What takes many registers is not for wide blocks: others take it as if the GPU had none. */
+static void rows_without_wide_blocks(void **state) {
+    gpuloss_cross_entropy_desc base = rows_of(1000, 4097), d;
+    (void)state;
+    context = new_context();
+#define TAKES(change, clusters, size, threads)                                                                         \
+    d = base;                                                                                                          \
+    change;                                                                                                            \
+    expect_cross_entropy(&d, clusters, size, threads, __LINE__)
+    TAKES((void)0, 264, 1, FAKE_WIDE_BLOCK);
+    TAKES(d.row_weights = AT(6), 264, 1, FAKE_WIDE_BLOCK);
+    TAKES(give_probabilities(&d), 264, 1, FAKE_WIDE_BLOCK);
+    TAKES(d.softcap = 2.0, 198, 2, 256);
+    TAKES(d.argmax = (int64_t *)AT(6), 198, 2, 256);
+    TAKES(d.correct = (int64_t *)AT(6), 198, 2, 256);
+    base = some_shard();
+    base.rows = 1;
+    base.classes = 4 * 16385;
+    base.total_classes = 4 * base.classes;
+    TAKES((void)0, 1, 9, 256);
+    TAKES((d.shard_rows = NULL, d.bad_targets = (int64_t *)AT(6)), 1, 11, FAKE_WIDE_BLOCK);
     gpuloss_destroy(context);
 }
 
@@ -374,7 +401,7 @@ static void sixteen_blocks_are_refused(void **state) {
     expect_largest(8, __LINE__);
     fake.fail_attribute = 0;
     context = new_context();
-    PLAIN(1000, 65536, 20, 16, 16);
+    PLAIN(1000, 65536, 20, 16);
     for (m = 0; m < fake.modules; m++)
         if (fake.module[m].live)
             assert_int_equal(fake.module[m].non_portable_allowed, fake.module[m].keeps_rows);
@@ -434,7 +461,7 @@ static void expect_no_clusters(int line) {
 
 static void expect_some_clusters(void) {
     context = new_context();
-    PLAIN(1000, 8192, 198, 2, 16);
+    PLAIN(1000, 8192, 198, 2);
     PAIRS(1000, 4096, 198, 2, 8);
     gpuloss_destroy(context);
 }
@@ -491,39 +518,45 @@ static void devices_without_clusters(void **state) {
     expect_some_clusters();
 }
 
-static int loaded_rings(void) {
-    int m, rings = 0;
+static int loaded_pipelines(void) {
+    int m, pipelines = 0;
     for (m = 0; m < fake.modules; m++)
-        rings += fake.module[m].live && strstr(fake.module[m].entry, "_ring_") != NULL;
-    return rings;
+        pipelines += fake.module[m].live && strstr(fake.module[m].entry, "_row_pipeline_") != NULL;
+    return pipelines;
 }
 
-/* A ring takes more than clusters do. Without it, rows are held as far as a block can; longer ones go to clusters. */
-static void devices_without_a_ring(void **state) {
+/* In blocks the pipeline takes more than in clusters. Without it, rows are held as far as a block can; longer ones go to
+ * clusters. */
+static void devices_without_a_pipeline_of_blocks(void **state) {
     static const int enough[] = {88 * 1024, 120 * 1024 - 1, 120 * 1024};
     int i;
     (void)state;
     for (i = 0; i < 3; i++) {
-        const int has = i == 2;
+        const char *pipeline = i == 2 ? "gpuloss_cross_entropy_row_pipeline_f32" : NULL;
         gpuloss_cross_entropy_desc d = rows_of(1000, 2047);
         d.logits_stride = d.classes + 1;
         fake.shared_optin = enough[i];
         context = new_context();
-        expect_ok(gpuloss_cross_entropy(context, &d, NULL));
-        assert_string_equal(last_launch()->entry,
-                            has ? "gpuloss_cross_entropy_ring_f32" : "gpuloss_cross_entropy_held_f32");
+#define BLOCKS_OR(name)                                                                                                \
+    expect_ok(gpuloss_cross_entropy(context, &d, NULL));                                                               \
+    assert_string_equal(last_launch()->entry, pipeline != NULL ? pipeline : name);                                     \
+    assert_int_equal(last_launch()->cluster, 0)
+        BLOCKS_OR("gpuloss_cross_entropy_held_f32");
+        d.softcap = 2.0;
+        BLOCKS_OR("gpuloss_cross_entropy_options_f32");
+        d.softcap = 0.0;
         d.classes = 4 * 3100;
         d.logits_stride = d.classes + 1;
         expect_ok(gpuloss_cross_entropy(context, &d, NULL));
-        assert_string_equal(last_launch()->entry,
-                            has ? "gpuloss_cross_entropy_ring_f32" : "gpuloss_cross_entropy_clustered_f32");
+        assert_string_equal(last_launch()->entry, "gpuloss_cross_entropy_row_pipeline_f32");
+        assert_int_equal(last_launch()->cluster > 0, pipeline == NULL);
         d.grad_logits = NULL;
-        expect_ok(gpuloss_cross_entropy(context, &d, NULL));
-        assert_string_equal(last_launch()->entry,
-                            has ? "gpuloss_cross_entropy_ring_f32" : "gpuloss_cross_entropy_streamed_f32");
+        BLOCKS_OR("gpuloss_cross_entropy_streamed_f32");
+        give_probabilities(&d);
+        BLOCKS_OR("gpuloss_cross_entropy_probabilities_f32");
         d.dtype = GPULOSS_BF16;
         expect_ok(gpuloss_cross_entropy_preload(context, &d, NULL));
-        assert_int_equal(loaded_rings(), has ? 2 : 0);
+        assert_int_equal(loaded_pipelines(), pipeline != NULL ? 5 : 1);
         gpuloss_destroy(context);
     }
 }
@@ -558,7 +591,7 @@ static int ends_with(const char *text, const char *end) {
  * blocks of each run at once, with all of that memory and with less. */
 static void shared_memory_of_every_kernel(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_BF16};
-    int m, i, rings = 0, others = 0, pairs = 0, pipelines = 0;
+    int m, i, packed = 0, others = 0, pairs = 0, pipelines = 0;
     (void)state;
     context = new_context();
     for (i = 0; i < 6; i++)
@@ -569,16 +602,12 @@ static void shared_memory_of_every_kernel(void **state) {
         const int is_block_pair =
             strstr(module->entry, "_logits_block_rows_") != NULL || strstr(module->entry, "_logits_streamed_") != NULL;
         const int is_held = strstr(module->entry, "entropy_packed_held_") != NULL;
-        const int is_ring = strstr(module->entry, "_ring_") != NULL || is_held;
         const int is_packed = strstr(module->entry, "entropy_packed_") != NULL && !is_held;
         const int is_kept = strstr(module->entry, "_kept_") != NULL;
-        const int is_wide = strstr(module->entry, "entropy_clustered_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_kept;
         const int is_pipeline = strstr(module->entry, "_row_pipeline_") != NULL;
-        const int may_be_wide = is_wide || (is_pipeline && module->shared_bytes_set == 106496);
         const int is_short = strstr(module->entry, "_distances_clustered_bf16") != NULL;
-        const int bytes = may_be_wide                  ? 106496
-                          : is_ring || is_pipeline     ? 98304
+        const int bytes = is_held || is_pipeline       ? 98304
                           : is_kept                    ? 196608
                           : is_short                   ? 49152
                           : is_packed                  ? 49152
@@ -589,26 +618,26 @@ static void shared_memory_of_every_kernel(void **state) {
             fail_msg("%s is allowed %d bytes, and was asked about %d times", module->entry, module->shared_bytes_set,
                      module->occupancies);
         assert_true(!ends_with(module->entry, "_f64") || module->shared_bytes_set == 0);
-        rings += is_ring + is_packed;
+        packed += is_held + is_packed;
         pipelines += is_pipeline;
         others += is_other;
         pairs += is_packed_pair + is_block_pair;
     }
-    assert_int_equal(rings, 4);
+    assert_int_equal(packed, 4);
     assert_int_equal(others, 4);
     assert_true(pipelines >= 10);
     assert_int_equal(pairs, 8);
     gpuloss_destroy(context);
 }
 
-/* A ring is launched with the whole of its memory, as a kernel without clusters. */
-static void expect_a_ring(void) {
+/* In blocks the pipeline is launched with the whole of its memory, as a kernel without clusters. */
+static void expect_a_pipeline(void) {
     gpuloss_cross_entropy_desc d = rows_of(1000, 2000);
     fake.launches = 0;
     context = new_context();
     d.logits_stride = d.classes + 1;
     expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
-    assert_string_equal(last_launch()->entry, "gpuloss_cross_entropy_ring_f32");
+    assert_string_equal(last_launch()->entry, "gpuloss_cross_entropy_row_pipeline_f32");
     assert_int_equal(last_launch()->shared_bytes, 98304);
     assert_int_equal(last_launch()->cluster, 0);
     assert_int_equal(last_launch()->grid, 2 * 132);
@@ -619,11 +648,11 @@ static void expect_a_ring(void) {
     gpuloss_destroy(context);
 }
 
-static void shared_memory_of_a_ring(void **state) {
+static void shared_memory_of_a_pipeline(void **state) {
     (void)state;
-    expect_a_ring();
+    expect_a_pipeline();
     fake.driver_version = 12020;
-    expect_a_ring();
+    expect_a_pipeline();
 }
 
 /* A kernel that is not given its shared memory is no use: the call says so, and the next one tries again. */
@@ -636,7 +665,7 @@ static void shared_memory_is_refused(void **state) {
     mallocs_live = fake.mallocs_live;
     fake.fail_attribute = 8;
     expect_error(gpuloss_cross_entropy(context, &ce, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_cross_entropy",
-                 "gpuloss_cross_entropy_clustered_f32");
+                 "gpuloss_cross_entropy_row_pipeline_f32");
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div",
                  "gpuloss_kl_div_logits_clustered_f32");
     assert_non_null(strstr(gpuloss_last_error(), "got error 719"));
@@ -651,7 +680,7 @@ static void shared_memory_is_refused(void **state) {
     assert_int_equal(fake.launches, 0);
     assert_int_equal(fake.mallocs_live - mallocs_live, fake_live_modules());
     fake.fail_attribute = 0;
-    WIDE(1000, 5000, 264, 1, 16);
+    WIDE(1000, 5000, 264, 1);
     PAIRS(1000, 4096, 198, 2, 8);
     gpuloss_destroy(context);
 }
@@ -663,10 +692,10 @@ static void expect_clearing(void) {
     int fills;
     context = new_context();
     GIVE_LABELS(&kl);
-    WIDE(1000, 5000, 264, 1, 16);
+    WIDE(1000, 5000, 264, 1);
     PAIRS(1000, 4096, 198, 2, 8);
     fills = fake.fills;
-    fake.fail_entry = "gpuloss_cross_entropy_clustered_f32";
+    fake.fail_entry = "gpuloss_cross_entropy_row_pipeline_f32";
     expect_error(gpuloss_cross_entropy(context, &ce, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_cross_entropy",
                  "launching");
     assert_string_equal(fake.failed, "cuLaunchKernelEx");
@@ -680,7 +709,7 @@ static void expect_clearing(void) {
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "launching");
     assert_int_equal(fake.fills, fills + 2);
     fake.fail_entry = NULL;
-    WIDE(1000, 5000, 264, 1, 16);
+    WIDE(1000, 5000, 264, 1);
     PAIRS(1000, 4096, 198, 2, 8);
     gpuloss_destroy(context);
 }
@@ -692,7 +721,7 @@ static void a_launch_fails(void **state) {
     expect_clearing();
 }
 
-/* Shards, sparse teachers and what sums up shards have no kernels for clusters, however long their rows are. */
+/* Sparse teachers and what sums up shards have no kernels for clusters, however long their rows are. */
 static void other_calls_take_no_clusters(void **state) {
     gpuloss_cross_entropy_desc combine = some_combine();
     gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
@@ -715,14 +744,31 @@ static void other_calls_take_no_clusters(void **state) {
 
 int cluster_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(clusters_keep_a_row),           TEST(rows_are_kept_where_that_pays),  TEST(clusters_keep_a_pair_of_rows),
-        TEST(losses_are_not_kept),           TEST(clusters_of_distances),          TEST(no_more_clusters_than_rows),
-        TEST(few_rows_take_larger_clusters), TEST(rows_that_begin_anywhere),       TEST(clusters_of_every_dtype),
-        TEST(the_same_parameters),           TEST(sizes_that_a_gpu_does_not_take), TEST(gpus_without_wide_blocks),
-        TEST(a_driver_that_does_not_say),    TEST(sixteen_blocks_are_refused),     TEST(a_second_call_only_launches),
-        TEST(gpus_without_clusters),         TEST(drivers_without_clusters),       TEST(devices_without_clusters),
-        TEST(devices_without_a_ring),        TEST(devices_without_packed_rows),    TEST(shared_memory_of_every_kernel),
-        TEST(shared_memory_of_a_ring),       TEST(shared_memory_is_refused),       TEST(a_launch_fails),
+        TEST(clusters_keep_a_row),
+        TEST(rows_are_kept_where_that_pays),
+        TEST(clusters_keep_a_pair_of_rows),
+        TEST(losses_are_not_kept),
+        TEST(clusters_of_distances),
+        TEST(no_more_clusters_than_rows),
+        TEST(few_rows_take_larger_clusters),
+        TEST(rows_that_begin_anywhere),
+        TEST(clusters_of_every_dtype),
+        TEST(the_same_parameters),
+        TEST(sizes_that_a_gpu_does_not_take),
+        TEST(gpus_without_wide_blocks),
+        TEST(rows_without_wide_blocks),
+        TEST(a_driver_that_does_not_say),
+        TEST(sixteen_blocks_are_refused),
+        TEST(a_second_call_only_launches),
+        TEST(gpus_without_clusters),
+        TEST(drivers_without_clusters),
+        TEST(devices_without_clusters),
+        TEST(devices_without_a_pipeline_of_blocks),
+        TEST(devices_without_packed_rows),
+        TEST(shared_memory_of_every_kernel),
+        TEST(shared_memory_of_a_pipeline),
+        TEST(shared_memory_is_refused),
+        TEST(a_launch_fails),
         TEST(other_calls_take_no_clusters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

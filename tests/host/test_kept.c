@@ -4,13 +4,14 @@
 
 static gpuloss_context *context;
 
-/* With a gradient: rows of so many vectors. */
+/* With a gradient, smoothing and class weights: rows of so many vectors. */
 static gpuloss_cross_entropy_desc rows_of(gpuloss_dtype dtype, int64_t rows, int64_t vectors) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     d.dtype = dtype;
     d.rows = rows;
     d.classes = vectors * (dtype == GPULOSS_F32 ? 4 : 8);
     d.label_smoothing = 0.5;
+    d.class_weights = AT(6);
     return d;
 }
 static gpuloss_cross_entropy_desc losses_of(gpuloss_dtype dtype, int64_t rows, int64_t vectors) {
@@ -92,17 +93,31 @@ static void few_rows_are_spread(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Where nothing is written, long rows alone. */
-static void losses_of_long_rows(void **state) {
+/* Rows that are shorter are for the pipeline: where nothing is written, or there are no weights, long rows alone are kept. */
+static void long_rows_alone(void **state) {
     gpuloss_cross_entropy_desc d;
     (void)state;
     context = new_context();
+    KEPT(GPULOSS_BF16, 2000, 2049, 66, 2, 9);
+    d = rows_of(GPULOSS_BF16, 2000, 2048);
+    expect_entry(&d, "gpuloss_cross_entropy_row_pipeline_any16", __LINE__);
+    KEPT(GPULOSS_F32, 2000, 2049, 132, 1, 9);
+    d = rows_of(GPULOSS_F32, 2000, 2048);
+    expect_entry(&d, "gpuloss_cross_entropy_row_pipeline_f32", __LINE__);
     expect_kept(losses_of(GPULOSS_BF16, 2000, 4096), 66, 2, 16, __LINE__);
     d = losses_of(GPULOSS_BF16, 2000, 4095);
-    expect_entry(&d, "gpuloss_cross_entropy_options_together_bf16", __LINE__);
+    expect_entry(&d, "gpuloss_cross_entropy_row_pipeline_any16", __LINE__);
     expect_kept(losses_of(GPULOSS_F32, 2000, 4096), 66, 2, 8, __LINE__);
     d = losses_of(GPULOSS_F32, 2000, 4095);
-    expect_entry(&d, "gpuloss_cross_entropy_options_together_f32", __LINE__);
+    expect_entry(&d, "gpuloss_cross_entropy_row_pipeline_f32", __LINE__);
+    d = rows_of(GPULOSS_F32, 2000, 4097);
+    d.class_weights = NULL;
+    expect_kept(d, 66, 2, 9, __LINE__);
+    d.classes = 4 * 4096;
+    expect_entry(&d, "gpuloss_cross_entropy_row_pipeline_f32", __LINE__);
+    d = losses_of(GPULOSS_F32, 2000, 10000);
+    d.class_weights = NULL;
+    expect_entry(&d, "gpuloss_cross_entropy_row_pipeline_f32", __LINE__);
     gpuloss_destroy(context);
 }
 
@@ -124,10 +139,11 @@ static void gpus_that_keep_less(void **state) {
 }
 
 static void gpus_that_keep_nothing(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of(GPULOSS_F32, 1000, 4096);
     (void)state;
     fake.shared_optin = 216 * 1024 - 1;
     context = new_context();
-    expect_not_kept(rows_of(GPULOSS_F32, 1000, 4096), __LINE__);
+    expect_entry(&d, "gpuloss_cross_entropy_row_pipeline_f32", __LINE__);
     gpuloss_destroy(context);
     fake.shared_optin = 216 * 1024;
     context = new_context();
@@ -148,7 +164,7 @@ static void gpus_that_keep_nothing(void **state) {
 
 int kept_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(clusters_that_are_done_first), TEST(few_rows_are_spread),    TEST(losses_of_long_rows),
+        TEST(clusters_that_are_done_first), TEST(few_rows_are_spread),    TEST(long_rows_alone),
         TEST(gpus_that_keep_less),          TEST(gpus_that_keep_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,12 +44,13 @@ static void only_what_is_needed(void **state) {
     ce.classes = 1 << 20;
     ce.dtype = GPULOSS_BF16;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
-    assert_int_equal(is_loaded("gpuloss_cross_entropy_clustered_bf16"), 1);
+    assert_int_equal(is_loaded("gpuloss_cross_entropy_row_pipeline_any16"), 1);
     assert_int_equal(fake.loads, 7);
     ce.lse_in = AT(6);
     ce.softcap = 30.0;
+    ce.dtype = GPULOSS_F64;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
-    assert_int_equal(is_loaded("gpuloss_cross_entropy_options_bf16"), 1);
+    assert_int_equal(is_loaded("gpuloss_cross_entropy_options_f64"), 1);
     ce = some_combine();
     expect_ok(gpuloss_cross_entropy_combine(context, &ce, NULL));
     assert_int_equal(is_loaded("gpuloss_cross_entropy_combine_shards"), 1);

@@ -31,8 +31,8 @@ static gpuloss_cross_entropy_desc rows_of_floats(void) {
     return d;
 }
 
-/* ... and what the kernel is given for it. `group`: threads that share a row. */
-static gpulossi_cross_entropy parameters_of_rows(unsigned group) {
+/* ... and what the kernel is given for it. `group`: threads that share a row. `slots`: rows that they take in a row. */
+static gpulossi_cross_entropy parameters_of_rows(unsigned group, unsigned slots) {
     gpulossi_cross_entropy p;
     memset(&p, 0, sizeof p);
     p.rows.rows = 77;
@@ -40,6 +40,7 @@ static gpulossi_cross_entropy parameters_of_rows(unsigned group) {
     p.rows.grad_stride = p.logits_stride = p.probabilities_stride = p.grad_probabilities_stride = 1001;
     p.rows.grad_scale = p.rows.divisor = p.logit_scale = 1.0;
     p.rows.group = group;
+    p.rows.slots = slots;
     p.logits = ADDRESS(1);
     p.targets = ADDRESS(2);
     p.inner = 1;
@@ -50,7 +51,7 @@ static gpulossi_cross_entropy parameters_of_rows(unsigned group) {
 
 static void cross_entropy_fields(void **state) {
     gpuloss_cross_entropy_desc d = rows_of_floats();
-    gpulossi_cross_entropy p = parameters_of_rows(32);
+    gpulossi_cross_entropy p = parameters_of_rows(32, 0);
     (void)state;
     context = new_context();
     d.loss = AT(3), p.rows.loss = ADDRESS(3);
@@ -76,7 +77,7 @@ static void cross_entropy_fields(void **state) {
 
 static void cross_entropy_option_fields(void **state) {
     gpuloss_cross_entropy_desc d = rows_of_floats();
-    gpulossi_cross_entropy p = parameters_of_rows(64);
+    gpulossi_cross_entropy p = parameters_of_rows(32, 1);
     (void)state;
     context = new_context();
     d.class_weights = AT(3), p.class_weights = ADDRESS(3);
@@ -106,7 +107,7 @@ static void cross_entropy_option_fields(void **state) {
 
 static void probability_fields(void **state) {
     gpuloss_cross_entropy_desc d = rows_of_floats();
-    gpulossi_cross_entropy p = parameters_of_rows(64);
+    gpulossi_cross_entropy p = parameters_of_rows(32, 1);
     (void)state;
     context = new_context();
     give_probabilities(&d);
@@ -129,7 +130,7 @@ static void probability_fields(void **state) {
 /* Classes that are not innermost: a stride is from one image to the next. */
 static void column_fields(void **state) {
     gpuloss_cross_entropy_desc d = rows_of_floats();
-    gpulossi_cross_entropy p = parameters_of_rows(256);
+    gpulossi_cross_entropy p = parameters_of_rows(256, 0);
     (void)state;
     context = new_context();
     d.inner = p.inner = 11;
@@ -150,7 +151,7 @@ static void column_fields(void **state) {
 
 static void shard_fields(void **state) {
     gpuloss_cross_entropy_desc d = rows_of_floats();
-    gpulossi_cross_entropy p = parameters_of_rows(64);
+    gpulossi_cross_entropy p = parameters_of_rows(32, 1);
     (void)state;
     context = new_context();
     d.total_classes = p.total_classes = 5000;
