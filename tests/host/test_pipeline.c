@@ -162,6 +162,7 @@ static void rows_that_are_ragged(void **state) {
     FORMAT(d.class_offset = 2004, 0);
     FORMAT(d.class_offset = 2001, RAGGED);
     FORMAT((d.class_offset = 2001, d.class_weights = (const char *)AT(6) + 12), 0);
+    FORMAT((d.class_offset = 2001, d.class_weights = NULL), 0);
     gpuloss_destroy(context);
 }
 
