@@ -27,12 +27,12 @@ help:
 # Set-up of a fresh Debian machine: a package is installed when the thing it brings is missing.
 have = @$(1) >/dev/null 2>&1 || { echo 'installing $(2)'; apt-get update -qq && apt-get install -y -qq $(2) >/dev/null; }
 
-.PHONY: need-cmocka need-lz4
+.PHONY: need-cmocka need-lzma
 need-cmocka:
 	$(call have,command -v g++,g++)
 	$(call have,echo '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <cmocka.h>' | $(CC) -E -x c -,libcmocka-dev)
-need-lz4:
-	$(call have,echo '#include <lz4.h>' | $(CC) -E -x c -,liblz4-dev)
+need-lzma:
+	$(call have,echo '#include <lzma.h>' | $(CC) -E -x c -,liblzma-dev)
 
 EXAMPLES := 01_smallest 02_digits 03_distill
 examples: $(EXAMPLES:%=$(BUILD)/%)
@@ -103,17 +103,20 @@ plot:
 test-bench: $(BENCH_PROGRAMS) $(INTERPRETER_LIB)
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/bench/smoke.sh
 
-GEN := gen/gen.c gen/text.c gen/lower.c gen/mark.c gen/parse.c gen/shared.c gen/value.c gen/condition.c gen/gen.h gen/parse.h \
-	gen/condition.h gpuloss.h
+GEN := gen/gen.c gen/text.c gen/lower.c gen/mark.c gen/parse.c gen/shared.c gen/value.c gen/condition.c gen/shorten.c \
+	gen/pack.c gen/gen.h gen/parse.h gen/condition.h gpuloss.h
 $(BUILD)/gen/gen: $(GEN)
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L $(CFLAGS) -Wall -Wextra $(filter %.c,$(GEN)) -o $@ -llz4
+	$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L $(CFLAGS) -Wall -Wextra $(filter %.c,$(GEN)) -o $@ -llzma
 
-ptx: need-lz4 $(BUILD)/gen/gen
-	$(BUILD)/gen/gen $(BUILD)/gen
+# What is generated goes to its place in this folder.
+PTX_OUTPUT ?= .
+ptx: need-lzma $(BUILD)/gen/gen
+	$(BUILD)/gen/gen $(BUILD)/gen $(PTX_OUTPUT)
 	nvcc -ptx -arch=compute_75 -std=c++17 -Werror all-warnings tests/bench/ceilings.cu -o $(BUILD)/gen/ceilings.ptx
+	@mkdir -p $(PTX_OUTPUT)/tests/bench
 	sed -e 's/^\.version.*/.version 6.0/' -e 's/^\.target.*/.target sm_70/' -e '/^\/\//d;/^$$/d' $(BUILD)/gen/ceilings.ptx \
-		>tests/bench/ceilings.ptx
+		>$(PTX_OUTPUT)/tests/bench/ceilings.ptx
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')

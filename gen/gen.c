@@ -1,6 +1,6 @@
 /* gen: compiles the kernels to PTX, lowers it, and writes ptx/, ptx/MANIFEST and the generated block of gpuloss.h.
  *
- *     gen SCRATCH_FOLDER     from the top folder of the project
+ *     gen SCRATCH_FOLDER OUTPUT_FOLDER     from the top folder of the project, which may be the output folder
  *
  * Needs the CUDA toolkit (nvcc, ptxas, bin2c) on the PATH. The output depends on the sources and on the versions that
  * MANIFEST names, and on nothing else. */
@@ -8,19 +8,31 @@
 #include "../gpuloss.h"
 #include "gen.h"
 
-#include <lz4.h>
-#include <lz4hc.h>
+#include <lzma.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define MODULE(loss, kernel, dtype, target) GPULOSSI_MODULE_##loss##_##kernel##_##dtype,
+enum { GPULOSSI_MODULES(MODULE) MODULES };
+#undef MODULE
+
+enum {
+    NO_MODULE = -1,
+    MOST_TEXTS = 4 /* in a row, each of which continues the one before; and one more, which none continues */
+};
+
 typedef struct module {
     const char *loss, *kernel, *dtype;
     int target;
+    char name[128];
+    text ptx, shortened, packed;
+    int after;    /* the module whose text this one continues */
+    size_t texts; /* that are unpacked for this one */
 } module;
 
-static const module modules[] = {
-#define MODULE(loss, kernel, dtype, target) {#loss, #kernel, #dtype, target},
+static module modules[MODULES] = {
+#define MODULE(loss_, kernel_, dtype_, gpu) {.loss = #loss_, .kernel = #kernel_, .dtype = #dtype_, .target = gpu},
     GPULOSSI_MODULES(MODULE)
 #undef MODULE
 };
@@ -44,76 +56,141 @@ static void upper(char *to, const char *from) {
     *to = 0;
 }
 
-/* Adds a module's words, under the switches that leave it out. */
-static void add_words(text *block, const module *m, const char *name, const char *scratch, const text *ptx,
-                      size_t packed_bytes) {
-    char loss[64], dtype[64];
-    upper(loss, m->loss);
-    upper(dtype, m->dtype);
-    text words = run("bin2c --type longlong --const --static --padd 0 --name gpulossi_%s %s/packed", name, scratch);
-    const char *body = strstr(words.bytes, "static"), *end = body ? strstr(body, "};") : NULL;
+/* Texts of any type continue these texts, which are there whatever types are left out. */
+static int is_base(const module *m) {
+    return strcmp(m->dtype, "f16") == 0 || strcmp(m->dtype, "any16") == 0;
+}
+
+static void compile_all(const char *scratch, const char *folder) {
+    text commands[MODULES] = {0}, logs[MODULES];
+    for (int i = 0; i < MODULES; i++) {
+        module *m = &modules[i];
+        snprintf(m->name, sizeof m->name, "%s_%s_%s", m->loss, m->kernel, m->dtype);
+        text_add(&commands[i],
+                 "nvcc -ptx -arch=compute_75 -std=c++17 -Werror all-warnings -DMODULE_KERNEL=%s -DMODULE_DTYPE=%s "
+                 "-DMODULE_TARGET=%d -DMODULE_ENTRY=gpuloss_%s gen/kernels/entry/%s.cu -o %s/%s.ptx 2>&1",
+                 m->kernel, m->dtype, m->target, m->name, m->loss, scratch, m->name);
+    }
+    run_all(commands, logs, MODULES);
+    for (int i = 0; i < MODULES; i++) {
+        module *m = &modules[i];
+        char path[1024], entry[160];
+        snprintf(entry, sizeof entry, "gpuloss_%s", m->name);
+        snprintf(path, sizeof path, "%s/%s.ptx", scratch, m->name);
+        text raw = read_file(path), lowered = lower(raw.bytes, entry, m->target);
+        m->ptx = mark(lowered.bytes, entry);
+        snprintf(path, sizeof path, "%s/ptx/%s.ptx", folder, m->name);
+        write_file(path, m->ptx.bytes, m->ptx.length);
+        m->shortened = shorten(&m->ptx);
+        text_free(&raw);
+        text_free(&lowered);
+        text_free(&commands[i]);
+        text_free(&logs[i]);
+    }
+}
+
+/* The text, packed as one that continues that of `after`. */
+static text packed_after(const module *m, int after) {
+    const text *texts[MOST_TEXTS + 1];
+    size_t count = after == NO_MODULE ? 1 : modules[after].texts + 1;
+    texts[count - 1] = &m->shortened;
+    for (size_t i = count - 1; i > 0; i--, after = modules[after].after)
+        texts[i - 1] = &modules[after].shortened;
+    return pack(texts, count);
+}
+
+/* Whether a text may continue that one. If its kernel has a base, that is the one. */
+static int may_follow(const module *m, const module *base, int has_base) {
+    int same_kernel = strcmp(m->kernel, base->kernel) == 0;
+    return is_base(base) && base->packed.bytes != NULL && base != m && strcmp(m->loss, base->loss) == 0 &&
+           (is_base(m) ? base->texts < MOST_TEXTS : same_kernel || !has_base);
+}
+
+/* Packs a text. It continues the one after which it is smallest. */
+static void pack_module(module *m) {
+    int has_base = 0;
+    m->after = NO_MODULE;
+    m->texts = 1;
+    for (int i = 0; i < MODULES; i++)
+        has_base |=
+            is_base(&modules[i]) && strcmp(m->loss, modules[i].loss) == 0 && strcmp(m->kernel, modules[i].kernel) == 0;
+    for (int i = 0; i < MODULES; i++) {
+        if (!may_follow(m, &modules[i], has_base))
+            continue;
+        text packed = packed_after(m, i);
+        if (m->packed.bytes == NULL || packed.length < m->packed.length) {
+            text_free(&m->packed);
+            m->packed = packed;
+            m->after = i;
+            m->texts = modules[i].texts + 1;
+        } else {
+            text_free(&packed);
+        }
+    }
+    if (m->packed.bytes == NULL)
+        m->packed = packed_after(m, NO_MODULE);
+    printf("%s: %zu bytes packed\n", m->name, m->packed.length);
+}
+
+static void add_manifest(text *manifest, const char *scratch, const char *folder) {
+    text commands[MODULES] = {0}, logs[MODULES];
+    for (int i = 0; i < MODULES; i++)
+        text_add(&commands[i], "sha256sum %s/ptx/%s.ptx && ptxas -arch=sm_90 -v %s/ptx/%s.ptx -o %s/%s.cubin 2>&1",
+                 folder, modules[i].name, folder, modules[i].name, scratch, modules[i].name);
+    run_all(commands, logs, MODULES);
+    for (int i = 0; i < MODULES; i++) {
+        const module *m = &modules[i];
+        const char *log = logs[i].bytes;
+        text_add(manifest, "%.64s %-34s %9ld %6ld %6ld %8zu %8zu\n", log, m->name, figure(log, " registers"),
+                 figure(log, " bytes spill stores") + figure(log, " bytes spill loads"), figure(log, " bytes smem"),
+                 m->ptx.length, m->packed.length);
+        text_free(&commands[i]);
+        text_free(&logs[i]);
+    }
+}
+
+/* Adds what bin2c makes of a file, without the ULL that hexadecimal constants can do without. */
+static void add_words(text *block, const char *name, const char *path) {
+    text words = run("bin2c --type longlong --const --static --padd 0 --name gpulossi_%s %s", name, path);
+    const char *at = strstr(words.bytes, "static"), *end = at ? strstr(at, "};") : NULL;
     if (end == NULL)
         fail("bin2c wrote something unexpected for %s", name);
-    /* What serves every loss, or every dtype, is left out with none. */
-    int any_loss = strcmp(m->loss, "common") == 0, any_dtype = dtype[0] != 'F' && dtype[0] != 'B';
-    int any16 = strcmp(m->dtype, "any16") == 0;
-    text_add(block, any_loss ? "#if 1" : "#if !defined(GPULOSS_NO_%s)", loss);
-    if (any16)
-        text_add(block, " && !(defined(GPULOSS_NO_F16) && defined(GPULOSS_NO_BF16))");
-    else if (!any_dtype)
-        text_add(block, " && !defined(GPULOSS_NO_%s)", dtype);
-    text_add(block, "\n");
-    text_add_bytes(block, body, (size_t)(end - body));
-    text_add(block, "};\n#define GPULOSSI_IMAGE_%s {\"gpuloss_%s\", gpulossi_%s, %zu, %zu},\n", name, name, name,
-             packed_bytes, ptx->length + 1);
-    text_add(block, "#else\n#define GPULOSSI_IMAGE_%s {\"gpuloss_%s\", NULL, 0, 0},\n#endif\n", name, name);
+    while (at < end)
+        if (strncmp(at, "ULL", 3) == 0)
+            at += 3;
+        else
+            text_add_bytes(block, at++, 1);
+    text_add(block, "};\n");
     text_free(&words);
 }
 
-static size_t pack(const text *ptx, const char *scratch) {
-    char path[1024];
-    int room = LZ4_compressBound((int)ptx->length + 1);
-    char *packed = malloc((size_t)room);
-    if (packed == NULL)
-        fail("out of memory");
-    int bytes = LZ4_compress_HC(ptx->bytes, packed, (int)ptx->length + 1, room, LZ4HC_CLEVEL_MAX);
-    if (bytes <= 0)
-        fail("LZ4 can't compress");
+/* Adds a module's words and its image, under the switches that leave it out. */
+static void add_image(text *block, const module *m, const char *scratch) {
+    char loss[64], dtype[64], path[1024];
+    upper(loss, m->loss);
+    upper(dtype, m->dtype);
+    /* Modules that serve every loss, or every dtype, are left out with none. */
+    int any_loss = strcmp(m->loss, "common") == 0, any_dtype = dtype[0] != 'F' && dtype[0] != 'B';
     snprintf(path, sizeof path, "%s/packed", scratch);
-    write_file(path, packed, (size_t)bytes);
-    free(packed);
-    return (size_t)bytes;
+    write_file(path, m->packed.bytes, m->packed.length);
+    text_add(block, any_loss ? "#if 1" : "#if !defined(GPULOSS_NO_%s)", loss);
+    if (!any_dtype && !is_base(m))
+        text_add(block, " && !defined(GPULOSS_NO_%s)", dtype);
+    text_add(block, "\n");
+    add_words(block, m->name, path);
+    text_add(block, "#define GPULOSSI_IMAGE_%s {\"gpuloss_%s\", gpulossi_%s, %zu, %zu, %zu, ", m->name, m->name,
+             m->name, m->packed.length, m->shortened.length, m->ptx.length + 1);
+    if (m->after == NO_MODULE)
+        text_add(block, "-1, ");
+    else
+        text_add(block, "GPULOSSI_MODULE_%s, ", modules[m->after].name);
+    text_add(block, is_base(m) ? "GPULOSSI_HAS_%s},\n" : "1},\n", dtype);
+    text_add(block, "#else\n#define GPULOSSI_IMAGE_%s {\"gpuloss_%s\", NULL, 0, 0, 0, -1, 0},\n#endif\n", m->name,
+             m->name);
 }
 
-static void make_module(const module *m, const char *scratch, text *block, text *manifest) {
-    char name[128], entry[160], path[1024];
-    snprintf(name, sizeof name, "%s_%s_%s", m->loss, m->kernel, m->dtype);
-    snprintf(entry, sizeof entry, "gpuloss_%s", name);
-    text log = run("nvcc -ptx -arch=compute_75 -std=c++17 -Werror all-warnings -DMODULE_KERNEL=%s -DMODULE_DTYPE=%s "
-                   "-DMODULE_TARGET=%d -DMODULE_ENTRY=%s gen/kernels/entry/%s.cu -o %s/raw.ptx 2>&1",
-                   m->kernel, m->dtype, m->target, entry, m->loss, scratch);
-    text_free(&log);
-    snprintf(path, sizeof path, "%s/raw.ptx", scratch);
-    text raw = read_file(path);
-    text lowered = lower(raw.bytes, entry, m->target), ptx = mark(lowered.bytes, entry);
-    text_free(&lowered);
-    text_free(&raw);
-    snprintf(path, sizeof path, "ptx/%s.ptx", name);
-    write_file(path, ptx.bytes, ptx.length);
-    size_t packed_bytes = pack(&ptx, scratch);
-    log = run("ptxas -arch=sm_90 -v %s -o %s/cubin 2>&1", path, scratch);
-    text sum = run("sha256sum %s", path);
-    text_add(manifest, "%.64s %-34s %9ld %6ld %6ld %8zu %8zu\n", sum.bytes, name, figure(log.bytes, " registers"),
-             figure(log.bytes, " bytes spill stores") + figure(log.bytes, " bytes spill loads"),
-             figure(log.bytes, " bytes smem"), ptx.length, packed_bytes);
-    add_words(block, m, name, scratch, &ptx, packed_bytes);
-    text_free(&sum);
-    text_free(&log);
-    text_free(&ptx);
-    printf("%s: %zu bytes packed\n", name, packed_bytes);
-}
-
-static void replace_block(const text *block) {
+static void replace_block(const text *block, const char *folder) {
+    char path[1024];
     text header = read_file("gpuloss.h"), out = {0};
     char *begin = strstr(header.bytes, begin_mark), *end = strstr(header.bytes, end_mark);
     if (begin == NULL || end == NULL || end < begin)
@@ -122,19 +199,22 @@ static void replace_block(const text *block) {
     text_add_bytes(&out, header.bytes, (size_t)(begin - header.bytes));
     text_add_bytes(&out, block->bytes, block->length);
     text_add_bytes(&out, end, strlen(end));
-    write_file("gpuloss.h", out.bytes, out.length);
+    snprintf(path, sizeof path, "%s/gpuloss.h", folder);
+    write_file(path, out.bytes, out.length);
     text_free(&out);
     text_free(&header);
 }
 
 int main(int argc, char **argv) {
     text block = {0}, manifest = {0};
-    if (argc != 2)
-        fail("usage: gen SCRATCH_FOLDER");
-    text release = run("nvcc --version | sed -n 's/.*release .*, V//p'");
+    char path[1024];
+    if (argc != 3)
+        fail("usage: gen SCRATCH_FOLDER OUTPUT_FOLDER");
+    const char *scratch = argv[1], *folder = argv[2];
+    text release = run("mkdir -p %s %s/ptx && nvcc --version | sed -n 's/.*release .*, V//p'", scratch, folder);
     text_add(&manifest,
              "# The PTX that gpuloss.h embeds: one module a row of its module table, one kernel a module.\n"
-             "# toolkit: nvcc %.*s, from compute_75; LZ4 %s\n"
+             "# toolkit: nvcc %.*s, from compute_75; liblzma %s\n"
              "# PTX ISA 6.0, target sm_70 (sm_50 on GPUs before Volta); needs driver 384 (CUDA 9.0) and compute "
              "capability 5.0\n"
              "# planes*: PTX ISA 7.0, target sm_80; needs driver 450 (CUDA 11.0) and compute capability 8.0\n"
@@ -143,10 +223,21 @@ int main(int argc, char **argv) {
              "# registers a thread, spill bytes and shared bytes a block: ptxas -arch=sm_90\n"
              "# sha256                                                         module                             "
              "registers spills shared    bytes   packed\n",
-             (int)strcspn(release.bytes, "\n"), release.bytes, LZ4_versionString());
-    text_add(&block, "/* clang-format off */\n");
-    for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++)
-        make_module(&modules[i], argv[1], &block, &manifest);
+             (int)strcspn(release.bytes, "\n"), release.bytes, lzma_version_string());
+    compile_all(scratch, folder);
+    for (int others = 0; others < 2; others++)
+        for (int i = 0; i < MODULES; i++)
+            if (is_base(&modules[i]) != others)
+                pack_module(&modules[i]);
+    add_manifest(&manifest, scratch, folder);
+    snprintf(path, sizeof path, "%s/ptx/MANIFEST", folder);
+    write_file(path, manifest.bytes, manifest.length);
+    text_add(&block, "/* clang-format off */\n"
+                     "#ifdef GPULOSS_NO_F16\n#define GPULOSSI_HAS_F16 0\n#else\n#define GPULOSSI_HAS_F16 1\n#endif\n"
+                     "#if defined(GPULOSS_NO_F16) && defined(GPULOSS_NO_BF16)\n#define GPULOSSI_HAS_ANY16 0\n"
+                     "#else\n#define GPULOSSI_HAS_ANY16 1\n#endif\n");
+    for (int i = 0; i < MODULES; i++)
+        add_image(&block, &modules[i], scratch);
     text_add(&block, "\nstatic const gpulossi_image *gpulossi_image_of(int module) {\n"
                      "#define GPULOSSI_ROW(loss, kernel, dtype, target) GPULOSSI_IMAGE_##loss##_##kernel##_##dtype\n"
                      "    static const gpulossi_image images[] = {GPULOSSI_MODULES(GPULOSSI_ROW)};\n"
@@ -154,8 +245,12 @@ int main(int argc, char **argv) {
                      "    return &images[module];\n"
                      "}\n"
                      "/* clang-format on */\n");
-    replace_block(&block);
-    write_file("ptx/MANIFEST", manifest.bytes, manifest.length);
+    replace_block(&block, folder);
+    for (int i = 0; i < MODULES; i++) {
+        text_free(&modules[i].ptx);
+        text_free(&modules[i].shortened);
+        text_free(&modules[i].packed);
+    }
     text_free(&release);
     text_free(&manifest);
     text_free(&block);

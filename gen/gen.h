@@ -18,11 +18,17 @@ void text_free(text *t);
 /* Ends the program with a message. */
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
+/* realloc, which must succeed. */
+void *grown(void *old, size_t bytes);
+
 text read_file(const char *path);
 void write_file(const char *path, const char *bytes, size_t length);
 
 /* The output of a shell command, which must succeed. */
 text run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The outputs of shell commands, which must succeed. As many run at a time as there are processors. */
+void run_all(const text *commands, text *outputs, size_t count);
 
 /* The PTX that nvcc wrote, as it is embedded: header lines of the image for GPUs of this compute capability (times ten)
  * and newer, 70 being also for all that are older; no comments, no blanks, short names. */
@@ -31,5 +37,11 @@ text lower(const char *ptx, const char *entry, int target);
 /* The same text with marks of lines that it needs only for some feature words, for gpulossi_specialise of gpuloss.h. A
  * text without feature words stays as it is. Ends the program where another one has a flow that can't be followed. */
 text mark(const char *ptx, const char *entry);
+
+/* A text in which a byte stands for each name of a register or label; gpulossi_lengthen of gpuloss.h is the inverse. */
+text shorten(const text *ptx);
+
+/* The last of these texts as LZMA, each continuing the one before; gpulossi_unpack of gpuloss.h is the inverse. */
+text pack(const text *const *texts, size_t count);
 
 #endif

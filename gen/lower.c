@@ -10,55 +10,98 @@
  * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0 but
  * what a kernel for a newer target spells out, and `.version` and `.target` do not change what an assembler makes of the
  * rest. */
+#define GPULOSSI_SHARED
+#include "../gpuloss.h"
 #include "gen.h"
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int is_symbol(char c) {
     return isalnum((unsigned char)c) || c == '_' || c == '$';
 }
 
-/* The short name of a symbol: labels keep their number, the parameter is p, a shared variable its place of first use.
- */
+/* The numbers that the names of a class get instead of nvcc's: from 1, in the order in which the text names them. Texts that
+ * differ little become alike, which makes them pack well. Assemblers do not look at the numbers. */
+typedef struct numbers {
+    unsigned *given; /* by nvcc's number; 0 is none yet */
+    size_t room;
+    unsigned newest;
+} numbers;
+
+static unsigned number_anew(numbers *n, size_t old) {
+    if (old >= n->room) {
+        size_t room = 2 * old + 64;
+        n->given = grown(n->given, room * sizeof *n->given);
+        memset(n->given + n->room, 0, (room - n->room) * sizeof *n->given);
+        n->room = room;
+    }
+    if (n->given[old] == 0)
+        n->given[old] = ++n->newest;
+    return n->given[old];
+}
+
+/* The short names of symbols: a shared variable has the number of its first use, the parameter is p. */
+typedef struct symbol {
+    const char *at; /* in nvcc's PTX */
+    size_t length;
+} symbol;
+
 typedef struct names {
-    char known[64][256];
-    int count;
+    const char *entry;
+    numbers of[GPULOSSI_NAME_CLASSES];
+    symbol *shared;
+    size_t count, room;
 } names;
 
-static int number_of(names *n, const char *name, size_t length) {
-    for (int i = 0; i < n->count; i++)
-        if (strlen(n->known[i]) == length && memcmp(n->known[i], name, length) == 0)
+static size_t number_of(names *n, const char *at, size_t length) {
+    for (size_t i = 0; i < n->count; i++)
+        if (n->shared[i].length == length && memcmp(n->shared[i].at, at, length) == 0)
             return i;
-    if (n->count == 64 || length >= sizeof n->known[0])
-        fail("too many or too long names in one kernel: %.*s", (int)length, name);
-    memcpy(n->known[n->count], name, length);
-    n->known[n->count][length] = 0;
+    if (n->count == n->room) {
+        n->room = 2 * n->room + 16;
+        n->shared = grown(n->shared, n->room * sizeof *n->shared);
+    }
+    n->shared[n->count].at = at;
+    n->shared[n->count].length = length;
     return n->count++;
 }
 
-static void add_name(text *out, names *n, const char *entry, const char *name, size_t length) {
-    static const char label[] = "$L__BB0_";
-    char parameter[256];
-    snprintf(parameter, sizeof parameter, "%s_param_0", entry);
-    if (length > sizeof label - 1 && memcmp(name, label, sizeof label - 1) == 0)
-        text_add(out, "L%.*s", (int)(length - (sizeof label - 1)), name + sizeof label - 1);
-    else if (length == strlen(parameter) && memcmp(name, parameter, length) == 0)
-        text_add(out, "p");
-    else if (length > 2 && memcmp(name, "_Z", 2) == 0)
-        text_add(out, "s%d", number_of(n, name, length));
-    else
-        text_add_bytes(out, name, length);
+/* Whether this is the prefix with digits after it. */
+static int is_numbered(const char *at, size_t length, const char *prefix) {
+    size_t digits = strlen(prefix);
+    return length > digits && memcmp(at, prefix, digits) == 0 && strspn(at + digits, "0123456789") == length - digits;
 }
 
-static void add_line(text *out, names *n, const char *entry, const char *line, size_t length) {
+static void add_name(text *out, names *n, const char *at, size_t length) {
+    static const char *const classes[] = GPULOSSI_NAMES, label[] = "$L__BB0_";
+    char parameter[256];
+    snprintf(parameter, sizeof parameter, "%s_param_0", n->entry);
+    for (size_t c = 0; c < GPULOSSI_NAME_CLASSES; c++) {
+        const char *nvcc = c == GPULOSSI_LABELS ? label : classes[c];
+        if (is_numbered(at, length, nvcc)) {
+            size_t old = strtoul(at + strlen(nvcc), NULL, 10);
+            text_add(out, "%s%u", classes[c], number_anew(&n->of[c], old));
+            return;
+        }
+    }
+    if (length == strlen(parameter) && memcmp(at, parameter, length) == 0)
+        text_add(out, "p");
+    else if (length > 2 && memcmp(at, "_Z", 2) == 0)
+        text_add(out, "s%zu", number_of(n, at, length));
+    else
+        text_add_bytes(out, at, length);
+}
+
+static void add_line(text *out, names *n, const char *line, size_t length) {
     for (size_t i = 0; i < length;) {
-        size_t end = i;
+        size_t end = i + (line[i] == '%'); /* begins a register */
         while (end < length && is_symbol(line[end]))
             end++;
         if (end > i) {
-            add_name(out, n, entry, line + i, end - i);
+            add_name(out, n, line + i, end - i);
             i = end;
         } else if (isspace((unsigned char)line[i])) {
             while (i < length && isspace((unsigned char)line[i]))
@@ -81,11 +124,11 @@ static int is_tagged_bound(const char *line, size_t length) {
 static int is_bound(const char *line) {
     return strncmp(line, ".maxntid", 8) == 0 || strncmp(line, ".minnctapersm", 13) == 0;
 }
-static void add_tagged_bounds(text *out, names *n, const char *entry, const char *ptx) {
+static void add_tagged_bounds(text *out, names *n, const char *ptx) {
     for (; *ptx; ptx += strcspn(ptx, "\n"), ptx += *ptx != 0) {
         ptx += strspn(ptx, " \t");
         if (is_tagged_bound(ptx, strcspn(ptx, "\n")))
-            add_line(out, n, entry, ptx, strcspn(ptx, "\n"));
+            add_line(out, n, ptx, strcspn(ptx, "\n"));
     }
 }
 
@@ -94,7 +137,7 @@ text lower(const char *ptx, const char *entry, int target) {
     int has_bounds = 0;
     char header[64];
     text out = {0};
-    names n = {.count = 0};
+    names n = {.entry = entry};
     while (*ptx) {
         size_t whole = strcspn(ptx, "\n"), length = whole;
         const char *line = ptx, *comment = strstr(line, "//");
@@ -117,17 +160,20 @@ text lower(const char *ptx, const char *entry, int target) {
         else if (is_bound(line)) {
             const size_t before = out.length;
             if (!has_bounds)
-                add_tagged_bounds(&out, &n, entry, begin);
+                add_tagged_bounds(&out, &n, begin);
             has_bounds |= out.length != before;
             if (!has_bounds)
-                add_line(&out, &n, entry, line, length);
+                add_line(&out, &n, line, length);
         } else if (length > 0 && !is_tagged_bound(line, length)) {
             if (target < 90 && strncmp(line, "griddepcontrol", 14) == 0)
                 text_add(&out, "//");
-            add_line(&out, &n, entry, line, length);
+            add_line(&out, &n, line, length);
         }
         ptx += whole + (ptx[whole] != 0);
     }
+    for (size_t c = 0; c < GPULOSSI_NAME_CLASSES; c++)
+        free(n.of[c].given);
+    free(n.shared);
     snprintf(header, sizeof header, "\n.target sm_%d\n", target);
     if (out.bytes == NULL || strstr(out.bytes, header) == NULL)
         fail("%s: nvcc's PTX does not begin with .version and .target", entry);

@@ -6,16 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *grown(void *items, int count, size_t size) {
-    if (count & (count - 1))
-        return items;
-    items = realloc(items, (count ? 2 * (size_t)count : 1) * size);
-    if (items == NULL)
-        fail("out of memory");
-    return items;
+static void *with_room(void *items, int count, size_t size) {
+    return count & (count - 1) ? items : grown(items, (count ? 2 * (size_t)count : 1) * size);
 }
 /* A new item at the end, whose room doubles where the count is a power of two. */
-#define ADD(items, count) (items = grown(items, count, sizeof *(items)), &items[count++])
+#define ADD(items, count) (items = with_room(items, count, sizeof *(items)), &items[count++])
 
 static void fail_at(const parsed *p, int line, const char *why) __attribute__((noreturn));
 static void fail_at(const parsed *p, int line, const char *why) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void fail(const char *format, ...) {
     va_list arguments;
@@ -16,12 +17,17 @@ void fail(const char *format, ...) {
     exit(1);
 }
 
+void *grown(void *old, size_t bytes) {
+    void *grown = realloc(old, bytes);
+    if (grown == NULL)
+        fail("out of memory");
+    return grown;
+}
+
 void text_add_bytes(text *t, const char *bytes, size_t length) {
     if (t->length + length + 1 > t->room) {
         t->room = 2 * (t->length + length + 1);
-        t->bytes = realloc(t->bytes, t->room);
-        if (t->bytes == NULL)
-            fail("out of memory");
+        t->bytes = grown(t->bytes, t->room);
     }
     memcpy(t->bytes + t->length, bytes, length);
     t->length += length;
@@ -69,17 +75,36 @@ void write_file(const char *path, const char *bytes, size_t length) {
         fail("%s: can't be written", path);
 }
 
+static FILE *begin(const char *command) {
+    FILE *pipe = popen(command, "r");
+    if (pipe == NULL)
+        fail("can't run: %s", command);
+    return pipe;
+}
+
+static text end(FILE *pipe, const char *command) {
+    text t = read_all(pipe);
+    if (pclose(pipe) != 0)
+        fail("failed: %s\n%s", command, t.bytes);
+    return t;
+}
+
 text run(const char *format, ...) {
     char command[2048];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(command, sizeof command, format, arguments);
     va_end(arguments);
-    FILE *pipe = popen(command, "r");
-    if (pipe == NULL)
-        fail("can't run: %s", command);
-    text t = read_all(pipe);
-    if (pclose(pipe) != 0)
-        fail("failed: %s\n%s", command, t.bytes);
-    return t;
+    return end(begin(command), command);
+}
+
+void run_all(const text *commands, text *outputs, size_t count) {
+    FILE **pipes = grown(NULL, count * sizeof *pipes);
+    size_t begun = 0, processors = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+    for (size_t ended = 0; ended < count; ended++) {
+        for (; begun < count && begun < ended + processors; begun++)
+            pipes[begun] = begin(commands[begun].bytes);
+        outputs[ended] = end(pipes[ended], commands[ended].bytes);
+    }
+    free(pipes);
 }

@@ -45,6 +45,7 @@ formatted() {
 suite 'compile' bash tests/compile/run.sh
 suite 'host' make -s -f tests/host/host.mk run_host BUILD="$BUILD" CC="$CC"
 suite 'negative cases' bash tests/bad/run.sh
+suite 'ptx is current' bash tests/ptx.sh
 suite 'references' "$BUILD/test_reference"
 suite 'comparison helpers' "$BUILD/test_harness"
 suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"

@@ -31,6 +31,21 @@ damaged "sed -i -E 's/^([0-9a-f]+ $one +[0-9]+ +)0 /\\18 /' MANIFEST" && reject 
 damaged "sed -i '/ $one /s/^..../0000/' MANIFEST" && reject "a wrong sum" "the_sums_are_right" $check_block
 damaged "sed -i '/ $one /s/[0-9]*\$/7/' MANIFEST" && reject "a wrong size" "every_module_has_its_row" $check_block
 
+# The same against what the kernels are compiled to. What is committed stands for that here.
+generated() {
+    rm -rf "$out/generated" && mkdir -p "$out/generated/tests/bench" && cp -r ptx gpuloss.h "$out/generated" &&
+        cp tests/bench/ceilings.ptx "$out/generated/tests/bench" && (cd "$out/generated" && eval "$1")
+}
+is_current() { BUILD="$out/current" tests/ptx.sh "$(realpath "$out/generated")"; }
+generated true && accept "what is generated again" is_current
+generated "sed -i '0,/mov/s//mox/' ptx/$one.ptx" && reject "a text that was changed" "FAILED: ptx/" is_current
+generated "rm ptx/$one.ptx" && reject "a text that is not generated" "FAILED: ptx/" is_current
+generated "sed -i '/ $one /s/^..../0000/' ptx/MANIFEST" && reject "another MANIFEST" "FAILED: ptx/" is_current
+generated "sed -i '0,/^0x./s//0x0/' gpuloss.h" && reject "another block" "FAILED: the block" is_current
+generated "sed -i '0,/mov/s//mox/' tests/bench/ceilings.ptx" &&
+    reject "another PTX of the benchmark" "FAILED: the PTX of the benchmark" is_current
+rm -rf "$out/generated" "$out/current"
+
 # What must not compile.
 gcc_strict() { gcc $(flags_of "$1") -fsyntax-only "$2"; }
 accept "declarations" gcc_strict c99 tests/compile/mode.c
@@ -78,7 +93,7 @@ compile_later() { mv "$out/gpuloss.h" "$out/compile_$1.h"; }
 planted "/* nothing */" && compile_later comment
 planted "static short gpulossi_planted(int x) { return x; }" && compile_later warning
 planted "int gpulossi_planted(void); int gpulossi_planted(void) { return 1; }" && compile_later global
-altered 's/^#if .*!defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F16)/#if 1/' && compile_later kept
+altered 's/^#if .*!defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_BF16)/#if 1/' && compile_later kept
 altered '/gpulossi_common_prepare_targets\[\]/,$b; s/^#if 1$/#if !defined(GPULOSS_NO_CROSS_ENTROPY)/' &&
     compile_later shared
 printf '%s\n' "$out"/compile_*.h | sed 's/\.h$//' | xargs -P "$(nproc)" -I{} bash -c 'run_compile "{}"'
@@ -86,7 +101,7 @@ compile() { cat "$out/compile_$1.log" && return "$(cat "$out/compile_$1.status")
 accept "a comment" compile comment
 reject "a warning" "FAILED: gcc -x c -std=c99" compile warning
 reject "a global function that is not public" "FAILED: c: the public functions and nothing else" compile global
-reject "kernels that can't be left out" "FAILED: GPULOSS_NO_F16" compile kept
+reject "kernels that can't be left out" "FAILED: GPULOSS_NO_BF16" compile kept
 reject "a shared kernel that is left out with one loss" "stays, GPULOSS_NO_CROSS_ENTROPY" compile shared
 rm -rf "$out"/compile_*
 
@@ -142,16 +157,20 @@ export library host_objects hand_written
 mkdir -p "$host_objects"
 images='const gpulossi_image \*gpulossi_image_of('
 sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated block/d' \
-    -e "s/^static $images/extern $images/" gpuloss.h >"$hand_written"
-sed "s/^static $images/$images/" gpuloss.h | gcc -x c -w -DGPULOSS_STATIC -c - -o "$host_objects/images.o" || exit 2
+    -e "s/^static $images/extern $images/" \
+    -e '/^static void gpulossi_replace(/i #ifdef UNPACKED_ONCE' \
+    -e '/^static void gpulossi_replace(/i int unpacked_once(const gpulossi_image *image, char *text);' \
+    -e '/^static void gpulossi_replace(/i #define gpulossi_unpack_text unpacked_once' \
+    -e '/^static void gpulossi_replace(/i #endif' gpuloss.h >"$hand_written"
+sed "s/^static $images/$images/" gpuloss.h >"$host_objects/gpuloss.h"
+gcc -w -DGPULOSS_STATIC -include "$host_objects/gpuloss.h" -c tests/bad/unpacked_once.c -o "$host_objects/images.o" || exit 2
 make -s -f tests/host/host.mk --eval 'list: ; @printf "%s\n" $(HOST_SOURCES)' list | grep -vx $library |
     xargs -P "$(nproc)" -I{} bash -c 'gcc -std=gnu11 -w -c {} -o "$host_objects/$(basename {} .c).o"' || exit 2
 
 # mutant FOLDER GROUP SED: builds the host tests on gpuloss.h changed so, and runs that group, or all. What reads or writes
-# out of bounds takes a sanitizer to find; the others are built faster without. What fails at every call in turn unpacks the
-# kernels as often. The time is for what does not end.
+# out of bounds takes a sanitizer to find; the others are built faster without. The time is for what does not end.
 mutant() {
-    local flags='' sources=$library objects=("$host_objects"/*.o)
+    local flags=-DUNPACKED_ONCE sources=$library objects=("$host_objects"/*.o)
     case $2 in
     unpack | specialise)
         flags='-fsanitize=address,undefined -fno-sanitize-recover=all'

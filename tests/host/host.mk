@@ -15,7 +15,8 @@ HOST_LEFT_OUT := $(HOST_COMMON) $(HOST)/test_left_out.c
 HOST_TYPES := $(HOST_COMMON) $(HOST)/test_left_out_types.c
 HOST_THREADS := $(HOST_COMMON) $(HOST)/test_threads.c $(HOST)/test_threads_main.c
 
-HOST_MARK := $(HOST)/test_mark.c $(HOST)/test_mark_random.c gen/mark.c gen/parse.c gen/value.c gen/condition.c gen/text.c
+HOST_MARK := $(HOST)/test_mark.c $(HOST)/test_mark_random.c $(HOST)/test_lower.c gen/lower.c gen/mark.c gen/parse.c \
+	gen/shared.c gen/value.c gen/condition.c gen/text.c
 HOST_SANITIZE := -g -fsanitize=address,undefined -fno-sanitize-recover=all
 
 HOST_PROGRAMS := $(BUILD)/test_host $(BUILD)/test_host_sanitized $(BUILD)/test_threads $(BUILD)/test_left_out \
@@ -36,7 +37,7 @@ $(BUILD)/test_threads: $(HOST_THREADS) $(HOST_HEADERS)
 
 $(BUILD)/test_left_out: $(HOST_LEFT_OUT) $(HOST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
+	$(CC) $(HOST_FLAGS) -DGPULOSS_NO_CROSS_ENTROPY -DGPULOSS_NO_F64 -DGPULOSS_NO_F16 $(LDFLAGS) -o $@ $(HOST_LEFT_OUT) $(HOST_LIBS)
 
 $(BUILD)/test_no_f16: HOST_SWITCHES := -DGPULOSS_NO_F16
 $(BUILD)/test_no_bf16: HOST_SWITCHES := -DGPULOSS_NO_BF16
@@ -45,7 +46,7 @@ $(BUILD)/test_no_f16 $(BUILD)/test_no_bf16 $(BUILD)/test_no_16_bits: $(HOST_TYPE
 	@mkdir -p $(@D)
 	$(CC) $(HOST_FLAGS) $(HOST_SWITCHES) $(LDFLAGS) -o $@ $(HOST_TYPES) $(HOST_LIBS)
 
-$(BUILD)/test_mark: $(HOST_MARK) $(HOST)/test_mark.h gen/gen.h gen/parse.h gen/condition.h gpuloss.h
+$(BUILD)/test_mark: $(HOST_MARK) $(HOST)/test_mark.h gen/gen.h gen/parse.h gen/shared.h gen/condition.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) $(HOST_FLAGS) $(HOST_SANITIZE) $(LDFLAGS) -o $@ $(HOST_MARK) $(HOST_LIBS)
 

@@ -73,24 +73,24 @@ static void every_module_has_its_text(void **state) {
     (void)state;
     for (module = 0; module < GPULOSSI_MODULE_COUNT; module++) {
         const gpulossi_image *image = gpulossi_image_of(module);
-        unsigned char *text = (unsigned char *)malloc(image->bytes), *read = (unsigned char *)malloc(image->bytes + 1);
+        char *text = (char *)malloc(gpulossi_room_bytes(image)), *read = (char *)malloc(image->bytes + 1);
         FILE *file = open_in_folder(module_name(module), ".ptx");
         char begin[64], entry[128];
         size_t count = fread(read, 1, image->bytes + 1, file);
         fclose(file);
         assert_non_null(image->words);
-        assert_true(gpulossi_unpack(text, image->bytes, (const unsigned char *)image->words, image->packed_bytes));
+        assert_true(gpulossi_unpack_text(image, text));
         if (count != image->bytes - 1 || memcmp(text, read, count) != 0)
             fail_msg("%s/%s.ptx is not what gpuloss.h holds: run `make ptx`", folder, module_name(module));
         assert_int_equal(text[count], 0);
         assert_null(memchr(text, 0, count));
         snprintf(begin, sizeof begin, ".version %s\n.target sm_%d\n", version_of(module), gpulossi_target_of(module));
-        assert_int_equal(strncmp((char *)text, begin, strlen(begin)), 0);
-        assert_int_equal(strstr((char *)text, "barrier.cluster") != NULL, is_for_clusters(module));
+        assert_int_equal(strncmp(text, begin, strlen(begin)), 0);
+        assert_int_equal(strstr(text, "barrier.cluster") != NULL, is_for_clusters(module));
         snprintf(entry, sizeof entry, ".entry %s(", image->entry);
-        assert_non_null(strstr((char *)text, entry));
+        assert_non_null(strstr(text, entry));
         /* One kernel a module. */
-        assert_null(strstr(strstr((char *)text, ".entry ") + 1, ".entry "));
+        assert_null(strstr(strstr(text, ".entry ") + 1, ".entry "));
         free(text);
         free(read);
     }

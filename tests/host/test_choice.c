@@ -289,10 +289,7 @@ static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     ROWS_OF(2048, clusters, of_clusters, of_clusters, kept);
     d.rows = fake.multiprocessors;
     ROWS_OF(31, "held", "options", "options", "options");
-    if (d.dtype == GPULOSS_F32)
-        ROWS_OF(47, "held", "options", "options", "options");
-    else
-        ROWS_OF(32, "held", options, options, options);
+    ROWS_OF(47, "held", "options", "options", "options");
     ROWS_OF(48, "held", options, options, options);
     WHOLE_ROWS_OF(1023, "held", options);
     WHOLE_ROWS_OF(1024, held, options);

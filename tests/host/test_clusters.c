@@ -375,6 +375,8 @@ static void rows_without_wide_blocks(void **state) {
     TAKES(d.softcap = 2.0, 198, 2, 256);
     TAKES(d.argmax = (int64_t *)AT(6), 198, 2, 256);
     TAKES(d.correct = (int64_t *)AT(6), 198, 2, 256);
+    TAKES(d.class_weights = AT(6), 264, 1, FAKE_WIDE_BLOCK);
+    TAKES(d.class_weights = (const char *)AT(6) + 4, 198, 2, 256);
     base = some_shard();
     base.rows = 1;
     base.classes = 4 * 16385;

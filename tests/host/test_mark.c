@@ -434,9 +434,12 @@ static void failures(void **state) {
     expect_failure("/*?0+0x1 ret;\n", "a comment that does not end on its line");
     expect_failure("/*?0+0x1*x*/ ret;\n", "a tag that does not end");
     expect_failure("neg.f32 %f1, %f1; /*?0+0x1*/ ret;\n", "a tag that is not at the beginning of its line");
-    expect_failure("/*?0+0x1*/ {\n}\n", "a conditional line with more than instructions");
-    expect_failure("/*?0+0x1*/ L1:\n", "a conditional line with more than instructions");
-    expect_failure("/*?0+0x1*/ .reg .pred q;\n", "a conditional line with more than instructions");
+    expect_failure("/*?0+0x1*/ {\n}\n", "a scope that is longer than its conditional line");
+    expect_failure("{\n/*?0+0x1*/ neg.f32 %f1, %f1; }\n", "a scope that is longer than its conditional line");
+    expect_failure("/*?0+0x1*/ { .reg .b16 h; {\n} }\n", "a scope that is longer than its conditional line");
+    expect_failure("/*?0+0x1*/ L1:\n", "a conditional line with a label");
+    expect_failure("/*?0+0x1*/ { W: neg.f32 %f1, %f1; }\n", "a conditional line with a label");
+    expect_failure("/*?0+0x1*/ { @%p1 bra L1; }\nL1:\n", "a branch that does not have its line to itself");
     expect_failure("/*?0+0x1*/ neg.f32 %f1,\n%f1;\n", "longer than its conditional line");
     expect_failure(W0 "/*1*/ ret;\n", "a comment that reads like a mark");
     expect_failure(W0 "/*=1*/ ret;\n", "a comment that reads like a mark");
@@ -486,5 +489,5 @@ int main(void) {
                                        cmocka_unit_test(most_conditions),
                                        cmocka_unit_test(random_flows),
                                        cmocka_unit_test(random_jumps)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL) + lower_tests();
 }

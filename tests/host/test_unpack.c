@@ -1,4 +1,4 @@
-/* The decoder of the embedded texts: exact on what gen/ wrote, and never out of bounds on anything else. Every buffer
+/* The decoders of the embedded texts: exact on what gen/ wrote, and never out of bounds on anything else. Every buffer
  * is a heap block of exactly the size that the decoder is told, so that a sanitizer sees the first byte outside. */
 #define GPULOSS_STATIC
 #include "check.h"
@@ -6,233 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef struct bytes {
-    unsigned char *at;
-    size_t count;
-} bytes;
-
-static bytes copy_of(const void *from, size_t count) {
-    bytes b;
-    b.at = (unsigned char *)malloc(count > 0 ? count : 1);
-    b.count = count;
-    assert_non_null(b.at);
-    memcpy(b.at, from, count);
-    return b;
-}
-
-static int unpack(const unsigned char *packed, size_t packed_bytes, size_t expected_bytes, unsigned char *result) {
-    bytes in = copy_of(packed, packed_bytes);
-    unsigned char *out = (unsigned char *)malloc(expected_bytes > 0 ? expected_bytes : 1);
-    int fits;
-    assert_non_null(out);
-    memset(out, 0xee, expected_bytes);
-    fits = gpulossi_unpack(out, expected_bytes, in.at, packed_bytes);
-    if (result != NULL)
-        memcpy(result, out, expected_bytes);
-    free(in.at);
-    free(out);
-    return fits;
-}
-
-/* What each image unpacks to is the file in ptx/, with a zero after it. */
-static void embedded_images(void **state) {
-    int module;
-    (void)state;
-    for (module = 0; module < GPULOSSI_MODULE_COUNT; module++) {
-        const gpulossi_image *image = gpulossi_image_of(module);
-        unsigned char *text = (unsigned char *)malloc(image->bytes), *file = (unsigned char *)malloc(image->bytes);
-        char path[128];
-        FILE *f;
-        snprintf(path, sizeof path, "ptx/%s.ptx", image->entry + strlen("gpuloss_"));
-        f = fopen(path, "rb");
-        if (f == NULL)
-            fail_msg("can't open %s (the tests run in the top folder)", path);
-        assert_int_equal(fread(file, 1, image->bytes, f), image->bytes - 1);
-        fclose(f);
-        file[image->bytes - 1] = 0;
-        assert_true(unpack((const unsigned char *)image->words, image->packed_bytes, image->bytes, text));
-        assert_memory_equal(text, file, image->bytes);
-        /* One byte more or less of either side is noticed. */
-        assert_false(unpack((const unsigned char *)image->words, image->packed_bytes, image->bytes - 1, NULL));
-        assert_false(unpack((const unsigned char *)image->words, image->packed_bytes, image->bytes + 1, NULL));
-        assert_false(unpack((const unsigned char *)image->words, image->packed_bytes - 1, image->bytes, NULL));
-        free(text);
-        free(file);
-    }
-}
-
-static void expect_text(const unsigned char *packed, size_t packed_bytes, const char *text) {
-    unsigned char got[1200];
-    size_t n;
-    assert_true(strlen(text) < sizeof got);
-    assert_true(unpack(packed, packed_bytes, strlen(text), got));
-    assert_memory_equal(got, text, strlen(text));
-    for (n = 0; n < packed_bytes; n++)
-        assert_false(unpack(packed, n, strlen(text), NULL));
-    if (strlen(text) > 0)
-        assert_false(unpack(packed, packed_bytes, strlen(text) - 1, NULL));
-    assert_false(unpack(packed, packed_bytes, strlen(text) + 1, NULL));
-}
-
-static void empty_block(void **state) {
-    (void)state;
-    expect_text((const unsigned char *)"\x00", 1, "");
-    assert_false(unpack((const unsigned char *)"", 0, 0, NULL));
-}
-
-static void literals(void **state) {
-    (void)state;
-    expect_text((const unsigned char *)"\x50hello", 6, "hello");
-    expect_text((const unsigned char *)"\xf0\x00"
-                                       "fifteen letters",
-                17, "fifteen letters");
-    expect_text((const unsigned char *)"\xf0\x01"
-                                       "sixteen letters!",
-                18, "sixteen letters!");
-}
-
-static void long_literals(void **state) {
-    static const unsigned extra[] = {254, 255, 256, 509, 510, 511, 800};
-    size_t i;
-    (void)state;
-    for (i = 0; i < sizeof extra / sizeof extra[0]; i++) {
-        unsigned char packed[1200];
-        char text[1200];
-        size_t n = 0, left = extra[i];
-        packed[n++] = 0xf0;
-        for (; left >= 255; left -= 255)
-            packed[n++] = 255;
-        packed[n++] = (unsigned char)left;
-        memset(packed + n, 'y', 15 + extra[i]);
-        memset(text, 'y', 15 + extra[i]);
-        text[15 + extra[i]] = 0;
-        expect_text(packed, n + 15 + extra[i], text);
-    }
-}
-
-static void matches(void **state) {
-    (void)state;
-    /* Apart, overlapping by one, overlapping by a pattern, and a long one: 19 + 255 + 6 = 280 bytes. */
-    expect_text((const unsigned char *)"\x40"
-                                       "abcd\x04\x00"
-                                       "\x10!",
-                9, "abcdabcd!");
-    expect_text((const unsigned char *)"\x13"
-                                       "x\x01\x00"
-                                       "\x10.",
-                6, "xxxxxxxx.");
-    expect_text((const unsigned char *)"\x34"
-                                       "abc\x03\x00"
-                                       "\x10.",
-                8, "abcabcabcab.");
-    {
-        char text[282];
-        memset(text, 'z', 281);
-        text[281] = 0;
-        text[280] = 'q';
-        expect_text((const unsigned char *)"\x1f"
-                                           "z\x01\x00\xff\x05"
-                                           "\x10q",
-                    8, text);
-    }
-}
-
-static void bad_matches(void **state) {
-    (void)state;
-    assert_false(unpack((const unsigned char *)"\x40"
-                                               "abcd\x00\x00"
-                                               "\x10!",
-                        9, 9, NULL)); /* offset 0 */
-    assert_false(unpack((const unsigned char *)"\x40"
-                                               "abcd\x05\x00"
-                                               "\x10!",
-                        9, 9, NULL)); /* before the text */
-    assert_false(unpack((const unsigned char *)"\x00\x01\x00"
-                                               "\x10!",
-                        5, 5, NULL)); /* with nothing before */
-    assert_false(unpack((const unsigned char *)"\x40"
-                                               "abcd\x04\x00",
-                        7, 8, NULL)); /* ends in a match */
-    assert_false(unpack((const unsigned char *)"\x4f"
-                                               "abcd\x04\x00\xff\xff\xff\xff",
-                        11, 9, NULL));
-    assert_false(unpack((const unsigned char *)"\xf0\xff\xff\xff\xff", 5, 9, NULL));
-}
-
-/* A block with every kind of sequence in it. */
-static const unsigned char block[] = "\x40"
-                                     "abcd\x04\x00"
-                                     "\x13"
-                                     "x\x01\x00"
-                                     "\xf2\x03"
-                                     "eighteen letters!!\x12\x00"
-                                     "\x2f"
-                                     "zz\x02\x00\x07"
-                                     "\x50"
-                                     "tail.";
-enum { BLOCK_BYTES = sizeof block - 1, TEXT_BYTES = 8 + 8 + 18 + 6 + 2 + 26 + 5 };
-
-static void damaged_blocks(void **state) {
-    unsigned char damaged[BLOCK_BYTES];
-    size_t at, n;
-    unsigned value;
-    (void)state;
-    assert_true(unpack(block, BLOCK_BYTES, TEXT_BYTES, NULL));
-    for (n = 0; n < TEXT_BYTES + 40; n++)
-        assert_int_equal(unpack(block, BLOCK_BYTES, n, NULL), n == TEXT_BYTES);
-    for (n = 0; n < BLOCK_BYTES; n++)
-        assert_false(unpack(block, n, TEXT_BYTES, NULL));
-    /* Every byte in every value: what is accepted has the size that was said, which unpack's buffers check. */
-    for (at = 0; at < BLOCK_BYTES; at++)
-        for (value = 0; value < 256; value++) {
-            memcpy(damaged, block, BLOCK_BYTES);
-            damaged[at] = (unsigned char)value;
-            (void)unpack(damaged, BLOCK_BYTES, TEXT_BYTES, NULL);
-        }
-}
-
-/* A decoder written another way, which only finds the size: success is right exactly when it agrees. */
-static int size_of(const unsigned char *p, size_t count, size_t *size) {
-    size_t i = 0, total = 0;
-    for (;;) {
-        size_t literal, match, distance, code;
-        if (i >= count)
-            return 0;
-        code = p[i++];
-        literal = code / 16;
-        match = code % 16 + 4;
-        if (literal == 15)
-            for (;;) {
-                if (i >= count)
-                    return 0;
-                literal += p[i];
-                if (p[i++] != 255)
-                    break;
-            }
-        if (literal > count - i)
-            return 0;
-        i += literal;
-        total += literal;
-        if (i == count) {
-            *size = total;
-            return 1;
-        }
-        if (count - i < 2)
-            return 0;
-        distance = p[i] + 256u * p[i + 1];
-        i += 2;
-        if (code % 16 == 15)
-            for (;;) {
-                if (i >= count)
-                    return 0;
-                match += p[i];
-                if (p[i++] != 255)
-                    break;
-            }
-        if (distance < 1 || distance > total)
-            return 0;
-        total += match;
-    }
+static void *copy_of(const void *from, size_t count) {
+    void *copy = malloc(count > 0 ? count : 1);
+    assert_non_null(copy);
+    memcpy(copy, from, count);
+    return copy;
 }
 
 static size_t next_random(uint64_t *seed) {
@@ -240,31 +18,641 @@ static size_t next_random(uint64_t *seed) {
     return (size_t)(*seed >> 33);
 }
 
-static void random_blocks(void **state) {
-    uint64_t seed = 20240229;
-    long round, accepted = 0;
+/* Decodes after what `before` has decoded. Of a text that fits, the bytes are `expected`, unless that is null. */
+static int decodes(const gpulossi_lzma *before, const unsigned char *packed, size_t packed_bytes, size_t bytes,
+                   const unsigned char *expected) {
+    gpulossi_lzma z = *before;
+    unsigned char *in = (unsigned char *)copy_of(packed, packed_bytes);
+    int fits;
+    z.history = (unsigned char *)malloc(before->at + bytes + 1);
+    assert_non_null(z.history);
+    memcpy(z.history + 1, before->history, before->at);
+    z.history++; /* a byte ahead of it, so that the block has one where it is empty */
+    fits = gpulossi_lzma_decode(&z, bytes, in, packed_bytes);
+    if (fits)
+        assert_int_equal(z.at, before->at + bytes);
+    if (fits && expected != NULL)
+        assert_memory_equal(z.history + before->at, expected, bytes);
+    free(z.history - 1);
+    free(in);
+    return fits;
+}
+
+static int lengthens(const unsigned char *shortened, size_t shortened_bytes, size_t bytes, const char *expected) {
+    unsigned char *in = (unsigned char *)copy_of(shortened, shortened_bytes);
+    char *text = (char *)malloc(bytes > 0 ? bytes : 1);
+    int fits;
+    assert_non_null(text);
+    fits = gpulossi_lengthen(text, bytes, in, shortened_bytes);
+    if (fits && expected != NULL)
+        assert_string_equal(text, expected);
+    free(in);
+    free(text);
+    return fits;
+}
+
+/* ---- the embedded images ---- */
+
+/* Whether the text of an image comes out of so many bytes, after what `before` has decoded. */
+static int unpacks(const gpulossi_lzma *before, const gpulossi_image *image, size_t packed_bytes,
+                   size_t shortened_bytes, size_t bytes, const char *expected) {
+    gpulossi_lzma z = *before;
+    unsigned char *in = (unsigned char *)copy_of(image->words, packed_bytes);
+    int fits;
+    z.history = (unsigned char *)malloc(before->at + shortened_bytes);
+    assert_non_null(z.history);
+    memcpy(z.history, before->history, before->at);
+    fits = gpulossi_lzma_decode(&z, shortened_bytes, in, packed_bytes) &&
+           lengthens(z.history + before->at, shortened_bytes, bytes, expected);
+    free(z.history);
+    free(in);
+    return fits;
+}
+
+/* Each image is the file in ptx/, with a zero after it; one byte more or less of anything is noticed. */
+static void embedded_images(void **state) {
+    int module;
     (void)state;
-    for (round = 0; round < 200000; round++) {
-        unsigned char damaged[BLOCK_BYTES];
-        size_t at, changes, count, expected, size = 0;
-        int valid;
-        memcpy(damaged, block, BLOCK_BYTES);
-        for (changes = next_random(&seed) % 6; changes > 0; changes--) {
-            at = next_random(&seed) % BLOCK_BYTES;
-            damaged[at] = (unsigned char)next_random(&seed);
-        }
-        count = next_random(&seed) % 4 == 0 ? next_random(&seed) % (BLOCK_BYTES + 1) : BLOCK_BYTES;
-        valid = size_of(damaged, count, &size);
-        expected = valid && next_random(&seed) % 2 == 0 ? size : next_random(&seed) % 120;
-        assert_int_equal(unpack(damaged, count, expected, NULL), valid && size == expected);
-        accepted += valid && size == expected;
+    for (module = 0; module < GPULOSSI_MODULE_COUNT; module++) {
+        const gpulossi_image *image = gpulossi_image_of(module);
+        const size_t packed = image->packed_bytes, shortened = image->shortened_bytes, bytes = image->bytes;
+        const size_t history_bytes = gpulossi_unpacked_bytes(image);
+        unsigned char *history = (unsigned char *)malloc(history_bytes);
+        char *text = (char *)malloc(gpulossi_room_bytes(image)), *file = (char *)malloc(bytes), path[128];
+        gpulossi_lzma z;
+        FILE *f;
+        snprintf(path, sizeof path, "ptx/%s.ptx", image->entry + strlen("gpuloss_"));
+        f = fopen(path, "rb");
+        if (f == NULL)
+            fail_msg("can't open %s (the tests run in the top folder)", path);
+        assert_int_equal(fread(file, 1, bytes, f), bytes - 1);
+        fclose(f);
+        file[bytes - 1] = 0;
+        gpulossi_lzma_begin(&z, history);
+        if (image->after >= 0)
+            assert_true(gpulossi_unpack(&z, gpulossi_image_of(image->after)));
+        assert_int_equal(z.at + shortened, history_bytes);
+        assert_true(unpacks(&z, image, packed, shortened, bytes, file));
+        assert_false(unpacks(&z, image, packed, shortened, bytes - 1, NULL));
+        assert_false(unpacks(&z, image, packed, shortened, bytes + 1, NULL));
+        assert_false(unpacks(&z, image, packed, shortened - 1, bytes, NULL));
+        assert_false(unpacks(&z, image, packed, shortened + 1, bytes, NULL));
+        assert_false(unpacks(&z, image, packed - 1, shortened, bytes, NULL));
+        assert_true(gpulossi_unpack_text(image, text));
+        assert_memory_equal(text, file, bytes);
+        free(text);
+        free(history);
+        free(file);
     }
-    assert_true(accepted > 1000);
+}
+
+/* ---- LZMA ---- */
+
+enum { ENCODED_BYTES = 1 << 16, ENCODED_TEXT = 1 << 18 };
+
+/* Writes a stream of symbols that the test chooses. */
+typedef struct encoder {
+    unsigned char packed[ENCODED_BYTES], text[ENCODED_TEXT];
+    size_t packed_bytes, bytes, begin; /* begin: of this stream, in the text */
+    uint64_t low;
+    uint32_t range;
+    unsigned waiting, waits; /* a byte that may still get a carry, and how many wait, all but the first 0xff */
+    unsigned state;
+    uint32_t distances[4];
+    uint16_t probabilities[GPULOSSI_LZMA_PROBABILITIES];
+} encoder;
+
+static void begin_stream(encoder *e) {
+    e->low = e->packed_bytes = e->waiting = 0;
+    e->waits = 1;
+    e->range = 0xffffffffu;
+    e->begin = e->bytes;
+}
+
+static encoder *new_encoder(void) {
+    encoder *e = (encoder *)calloc(1, sizeof *e);
+    unsigned i;
+    assert_non_null(e);
+    for (i = 0; i < GPULOSSI_LZMA_PROBABILITIES; i++)
+        e->probabilities[i] = 1024;
+    begin_stream(e);
+    return e;
+}
+
+static void shift_low(encoder *e) {
+    if (e->low < 0xff000000u || e->low >> 32 != 0) {
+        for (; e->waits > 0; e->waits--) {
+            assert_true(e->packed_bytes < ENCODED_BYTES);
+            e->packed[e->packed_bytes++] = (unsigned char)(e->waiting + (unsigned)(e->low >> 32));
+            e->waiting = 0xff;
+        }
+        e->waiting = (unsigned)(e->low >> 24) & 0xff;
+    }
+    e->waits++;
+    e->low = e->low << 8 & 0xffffffffu;
+}
+
+static void end_stream(encoder *e) {
+    int i;
+    for (i = 0; i < 5; i++)
+        shift_low(e);
+}
+
+static void put_bit(encoder *e, unsigned which, unsigned bit) {
+    const unsigned p = e->probabilities[which];
+    const uint32_t bound = (e->range >> 11) * p;
+    if (bit) {
+        e->low += bound;
+        e->range -= bound;
+        e->probabilities[which] = (uint16_t)(p - p / 32);
+    } else {
+        e->range = bound;
+        e->probabilities[which] = (uint16_t)(p + (2048 - p) / 32);
+    }
+    for (; e->range < 1u << 24; e->range <<= 8)
+        shift_low(e);
+}
+
+static void put_tree(encoder *e, unsigned first, unsigned bits, unsigned number) {
+    unsigned node = 1;
+    while (bits-- > 0) {
+        put_bit(e, first + node, number >> bits & 1);
+        node = 2 * node + (number >> bits & 1);
+    }
+}
+
+static void put_reversed(encoder *e, unsigned first, unsigned bits, unsigned number) {
+    unsigned node = 1;
+    for (; bits > 0; bits--, number >>= 1) {
+        put_bit(e, first + node, number & 1);
+        node = 2 * node + (number & 1);
+    }
+}
+
+static void put_length(encoder *e, unsigned first, unsigned length) {
+    put_bit(e, first, length >= 10);
+    if (length >= 10)
+        put_bit(e, first + 1, length >= 18);
+    put_tree(e,
+             first + (length < 10   ? 2
+                      : length < 18 ? 10
+                                    : 18),
+             length < 18 ? 3 : 8,
+             length - (length < 10   ? 2
+                       : length < 18 ? 10
+                                     : 18));
+}
+
+/* The text goes on with bytes of a distance, which may lie ahead of it or be too many: the decoder must refuse these. */
+static void copy_in_text(encoder *e, unsigned length) {
+    for (; length > 0; length--) {
+        assert_true(e->bytes < ENCODED_TEXT);
+        e->text[e->bytes] = e->distances[0] < e->bytes ? e->text[e->bytes - e->distances[0] - 1] : 0;
+        e->bytes++;
+    }
+}
+
+static void put_literal(encoder *e, unsigned char byte) {
+    const unsigned match = e->state >= 7 && e->distances[0] < e->bytes ? e->text[e->bytes - e->distances[0] - 1] : 0;
+    unsigned node = 1, bits = 8, is_same = e->state >= 7;
+    put_bit(e, GPULOSSI_LZMA_MATCH + e->state, 0);
+    while (bits-- > 0) {
+        const unsigned bit = byte >> bits & 1, match_bit = match >> bits & 1;
+        put_bit(e, GPULOSSI_LZMA_LITERAL + (is_same ? 256 * (1 + match_bit) : 0) + node, bit);
+        is_same = is_same && bit == match_bit;
+        node = 2 * node + bit;
+    }
+    e->text[e->bytes++] = byte;
+    e->state = e->state < 4 ? 0 : e->state < 10 ? e->state - 3 : e->state - 6;
+}
+
+static void put_text(encoder *e, const char *text) {
+    for (; *text != 0; text++)
+        put_literal(e, (unsigned char)*text);
+}
+
+/* So many bytes that do not repeat soon. */
+static void put_noise(encoder *e, size_t count) {
+    uint64_t seed = count;
+    for (; count > 0; count--)
+        put_literal(e, (unsigned char)next_random(&seed));
+}
+
+static void put_match(encoder *e, uint32_t distance, unsigned length) {
+    const uint32_t less = distance - 1;
+    unsigned slot, bits = 0;
+    while (bits < 32 && less >> bits != 0)
+        bits++;
+    slot = less < 4 ? less : 2 * (bits - 1) + (less >> (bits - 2) & 1);
+    bits = slot < 4 ? 0 : slot / 2 - 1;
+    put_bit(e, GPULOSSI_LZMA_MATCH + e->state, 1);
+    put_bit(e, GPULOSSI_LZMA_REPEAT + e->state, 0);
+    put_length(e, GPULOSSI_LZMA_LENGTH, length);
+    put_tree(e, GPULOSSI_LZMA_SLOT + 64 * (length < 5 ? length - 2 : 3), 6, slot);
+    if (slot >= 14) {
+        for (; bits > 4; bits--) {
+            e->range >>= 1;
+            e->low += less >> (bits - 1) & 1 ? e->range : 0;
+            for (; e->range < 1u << 24; e->range <<= 8)
+                shift_low(e);
+        }
+        put_reversed(e, GPULOSSI_LZMA_LOW, 4, less & 15);
+    } else if (slot >= 4) {
+        const uint32_t base = (2 | (slot & 1)) << bits;
+        put_reversed(e, GPULOSSI_LZMA_DISTANCE + base - slot, bits, less - base);
+    }
+    memmove(e->distances + 1, e->distances, 3 * sizeof *e->distances);
+    e->distances[0] = less;
+    copy_in_text(e, length);
+    e->state = e->state < 7 ? 7 : 10;
+}
+
+/* At the last distance but `which`; one byte only at the last. */
+static void put_repeat(encoder *e, unsigned which, unsigned length) {
+    const uint32_t distance = e->distances[which];
+    put_bit(e, GPULOSSI_LZMA_MATCH + e->state, 1);
+    put_bit(e, GPULOSSI_LZMA_REPEAT + e->state, 1);
+    put_bit(e, GPULOSSI_LZMA_NOT_FIRST + e->state, which > 0);
+    if (which == 0)
+        put_bit(e, GPULOSSI_LZMA_LONG + e->state, length > 1);
+    else
+        put_bit(e, GPULOSSI_LZMA_NOT_SECOND + e->state, which > 1);
+    if (which > 1)
+        put_bit(e, GPULOSSI_LZMA_NOT_THIRD + e->state, which > 2);
+    memmove(e->distances + 1, e->distances, which * sizeof *e->distances);
+    e->distances[0] = distance;
+    if (length > 1)
+        put_length(e, GPULOSSI_LZMA_REPEAT_LENGTH, length);
+    copy_in_text(e, length);
+    e->state = length == 1 ? (e->state < 7 ? 9 : 11) : e->state < 7 ? 8 : 11;
+}
+
+/* Of a stream that stands alone, and that has ended. */
+static int is_accepted(const encoder *e, size_t packed_bytes, size_t bytes) {
+    unsigned char none = 0;
+    gpulossi_lzma z;
+    gpulossi_lzma_begin(&z, &none);
+    return decodes(&z, e->packed, packed_bytes, bytes, e->text);
+}
+
+/* Ends the stream, which is right as it is, and no other way. */
+static void expect_text(encoder *e) {
+    size_t n;
+    end_stream(e);
+    assert_true(is_accepted(e, e->packed_bytes, e->bytes));
+    for (n = 0; n < e->packed_bytes; n += 1 + e->packed_bytes / 300)
+        assert_false(is_accepted(e, n, e->bytes));
+    assert_false(is_accepted(e, e->packed_bytes - 1, e->bytes));
+    for (n = 0; n < 8; n++)
+        e->packed[e->packed_bytes + n] = 0;
+    assert_false(is_accepted(e, e->packed_bytes + 1, e->bytes));
+    assert_false(is_accepted(e, e->packed_bytes + 8, e->bytes));
+    if (e->bytes > 0)
+        assert_false(is_accepted(e, e->packed_bytes, e->bytes - 1));
+    free(e);
+}
+
+static void literals(void **state) {
+    encoder *e = new_encoder();
+    (void)state;
+    expect_text(e);
+    e = new_encoder();
+    put_text(e, "hello");
+    expect_text(e);
+    e = new_encoder();
+    put_noise(e, 3000);
+    expect_text(e);
+}
+
+static void matches(void **state) {
+    static const unsigned lengths[] = {2, 3, 4, 5, 9, 10, 17, 18, 272, 273};
+    static const uint32_t distances[] = {1,   2,   3,    4,    5,    6,    7,     8,     9,     96,    97,    127,
+                                         128, 129, 1000, 4095, 4096, 4097, 12287, 12288, 32768, 49151, 49152, 60000};
+    size_t i, k;
+    (void)state;
+    for (i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        encoder *e = new_encoder();
+        put_text(e, "abcdefghij");
+        put_match(e, 7, lengths[i]);
+        put_text(e, "h.");
+        put_match(e, 1, lengths[i]);
+        expect_text(e);
+    }
+    for (i = 0; i < sizeof distances / sizeof distances[0]; i++) {
+        encoder *e = new_encoder();
+        put_noise(e, 300);
+        for (k = 0; k < 250; k++)
+            put_match(e, 293, 273);
+        put_match(e, distances[i], 20);
+        put_noise(e, 3);
+        put_match(e, distances[i], 2);
+        expect_text(e);
+    }
+}
+
+static void repeats(void **state) {
+    unsigned which, again;
+    (void)state;
+    for (which = 0; which < 4; which++)
+        for (again = 0; again < 4; again++) {
+            encoder *e = new_encoder();
+            put_noise(e, 40);
+            put_match(e, 31, 4);
+            put_match(e, 11, 2);
+            put_text(e, "x");
+            put_match(e, 23, 3);
+            put_match(e, 17, 5);
+            put_repeat(e, which, 3);
+            put_repeat(e, again, 12);
+            put_repeat(e, 0, 1);
+            put_text(e, "some literals");
+            put_repeat(e, again, 30);
+            put_text(e, "?");
+            put_repeat(e, 0, 1);
+            put_repeat(e, 0, 1);
+            put_repeat(e, which, 2);
+            put_match(e, 3, 2);
+            put_repeat(e, 3, 2);
+            expect_text(e);
+        }
+}
+
+/* A text that goes on after another, and not without it. */
+static void texts_after_others(void **state) {
+    encoder *e = new_encoder();
+    unsigned char *first, *history = (unsigned char *)malloc(ENCODED_TEXT), none = 0;
+    size_t first_bytes, size;
+    gpulossi_lzma z;
+    (void)state;
+    put_text(e, "the first text, the first");
+    put_match(e, 5, 7);
+    end_stream(e);
+    first_bytes = e->packed_bytes;
+    first = (unsigned char *)copy_of(e->packed, first_bytes);
+    gpulossi_lzma_begin(&z, history);
+    assert_true(gpulossi_lzma_decode(&z, e->bytes, first, first_bytes));
+    begin_stream(e);
+    put_repeat(e, 0, 1);
+    put_text(e, "the text");
+    put_match(e, 30, 9);
+    put_match(e, (uint32_t)e->bytes, 3);
+    end_stream(e);
+    size = e->bytes - e->begin;
+    assert_true(decodes(&z, e->packed, e->packed_bytes, size, e->text + e->begin));
+    assert_false(decodes(&z, e->packed, e->packed_bytes - 1, size, NULL));
+    assert_false(decodes(&z, e->packed, e->packed_bytes, size - 1, NULL));
+    gpulossi_lzma_begin(&z, &none);
+    assert_false(decodes(&z, e->packed, e->packed_bytes, size, NULL));
+    free(first);
+    free(history);
+    free(e);
+}
+
+static void expect_refused(encoder *e) {
+    end_stream(e);
+    assert_false(is_accepted(e, e->packed_bytes, e->bytes));
+    free(e);
+}
+
+static void bad_matches(void **state) {
+    static const uint32_t distances[] = {7, 8, 130, 5000, 0x7fffffff, 0x80000000u, 0xffffffffu, 0};
+    size_t i;
+    encoder *e = new_encoder();
+    (void)state;
+    put_match(e, 1, 2); /* with nothing ahead of it */
+    expect_refused(e);
+    e = new_encoder();
+    put_repeat(e, 0, 1);
+    expect_refused(e);
+    e = new_encoder();
+    put_repeat(e, 3, 5);
+    expect_refused(e);
+    for (i = 0; i < sizeof distances / sizeof distances[0]; i++) {
+        e = new_encoder();
+        put_text(e, "abcdef");
+        put_match(e, distances[i], 4); /* from ahead of the text; 0 is the end mark of streams that have one */
+        expect_refused(e);
+    }
+    for (i = 1; i < 60; i++) {
+        e = new_encoder();
+        put_text(e, "abcdef");
+        put_match(e, 3, 60); /* beyond the text's end */
+        end_stream(e);
+        assert_false(is_accepted(e, e->packed_bytes, e->bytes - i));
+        free(e);
+    }
+}
+
+/* A stream that would be right if there were zeros after it, and one whose first byte is not zero. */
+static void bad_ends(void **state) {
+    unsigned i, found = 0;
+    (void)state;
+    for (i = 0; i < 2000; i++) {
+        encoder *e = new_encoder();
+        char text[16];
+        snprintf(text, sizeof text, "text %u", i);
+        put_text(e, text);
+        end_stream(e);
+        if (e->packed[e->packed_bytes - 1] == 0) {
+            found++;
+            assert_true(is_accepted(e, e->packed_bytes, e->bytes));
+            assert_false(is_accepted(e, e->packed_bytes - 1, e->bytes));
+        }
+        e->packed[0] = (unsigned char)(1 + i % 255);
+        assert_false(is_accepted(e, e->packed_bytes, e->bytes));
+        free(e);
+    }
+    assert_true(found > 0);
+}
+
+/* A stream with every kind of symbol in it. */
+static encoder *varied(void) {
+    encoder *e = new_encoder();
+    put_text(e, "a stream with every kind of symbol");
+    put_match(e, 10, 5);
+    put_text(e, "!");
+    put_repeat(e, 0, 1);
+    put_match(e, 30, 12);
+    put_repeat(e, 1, 4);
+    put_text(e, "more");
+    put_match(e, 3, 200);
+    put_match(e, 190, 3);
+    put_repeat(e, 2, 20);
+    put_repeat(e, 3, 2);
+    put_text(e, "end");
+    return e;
+}
+
+static void damaged_streams(void **state) {
+    encoder *e = varied();
+    size_t at, n;
+    unsigned value;
+    (void)state;
+    end_stream(e);
+    assert_true(is_accepted(e, e->packed_bytes, e->bytes));
+    for (n = 0; n < e->packed_bytes; n++)
+        assert_false(is_accepted(e, n, e->bytes));
+    for (n = 0; n < e->bytes; n++)
+        assert_false(is_accepted(e, e->packed_bytes, n));
+    /* Every byte in every other value, which has every flipped bit among them. */
+    for (at = 0; at < e->packed_bytes; at++) {
+        const unsigned char right = e->packed[at];
+        for (value = 1; value < 256; value++) {
+            e->packed[at] = (unsigned char)(right ^ value);
+            assert_false(is_accepted(e, e->packed_bytes, e->bytes));
+        }
+        e->packed[at] = right;
+    }
+    expect_text(varied());
+    free(e);
+}
+
+static void put_random_symbol(encoder *e, uint64_t *seed) {
+    const size_t kind = next_random(seed) % 8;
+    const unsigned length =
+        (unsigned)(next_random(seed) % 5 == 0 ? 2 + next_random(seed) % 272 : 2 + next_random(seed) % 9);
+    const unsigned which = (unsigned)(next_random(seed) % 4);
+    if (kind < 3 || e->bytes == 0)
+        put_literal(e, (unsigned char)next_random(seed));
+    else if (kind < 5)
+        put_match(e, 1 + (uint32_t)(next_random(seed) % e->bytes), length);
+    else if (e->distances[which] < e->bytes)
+        put_repeat(e, which, kind == 7 && which == 0 ? 1 : length);
+}
+
+/* Streams of random symbols are decoded, and damaged ones are not, or to something else of that size. */
+static void random_streams(void **state) {
+    uint64_t seed = 20240229;
+    int round, refused = 0;
+    (void)state;
+    for (round = 0; round < 4000; round++) {
+        encoder *e = new_encoder();
+        gpulossi_lzma z;
+        unsigned char none = 0;
+        size_t symbols = 1 + next_random(&seed) % 60, changes;
+        for (; symbols > 0; symbols--)
+            put_random_symbol(e, &seed);
+        end_stream(e);
+        assert_true(is_accepted(e, e->packed_bytes, e->bytes));
+        gpulossi_lzma_begin(&z, &none);
+        for (changes = 1 + next_random(&seed) % 6; changes > 0; changes--) {
+            e->packed[next_random(&seed) % e->packed_bytes] ^= (unsigned char)(1 + next_random(&seed) % 255);
+            refused += !decodes(&z, e->packed, next_random(&seed) % (e->packed_bytes + 1), e->bytes, NULL);
+            refused += !decodes(&z, e->packed, e->packed_bytes, next_random(&seed) % (e->bytes + 300), NULL);
+        }
+        free(e);
+    }
+    assert_true(refused > 4000);
+}
+
+static void random_bytes(void **state) {
+    uint64_t seed = 7;
+    int round;
+    (void)state;
+    for (round = 0; round < 20000; round++) {
+        unsigned char packed[64], none = 0;
+        size_t i, count = next_random(&seed) % sizeof packed;
+        gpulossi_lzma z;
+        for (i = 0; i < sizeof packed; i++)
+            packed[i] = (unsigned char)(i == 0 ? 0 : next_random(&seed) % 2 == 0 ? next_random(&seed) : 255);
+        gpulossi_lzma_begin(&z, &none);
+        (void)decodes(&z, packed, count, next_random(&seed) % 4000, NULL);
+    }
+}
+
+/* ---- names ---- */
+
+/* This is exactly that text, and not with anything more or less. */
+static void expect_lengthened(const char *shortened, size_t shortened_bytes, const char *text) {
+    const unsigned char *bytes = (const unsigned char *)shortened;
+    const size_t text_bytes = strlen(text) + 1;
+    size_t n;
+    assert_true(lengthens(bytes, shortened_bytes, text_bytes, text));
+    for (n = 0; n < shortened_bytes; n++)
+        assert_false(lengthens(bytes, n, text_bytes, NULL));
+    for (n = 0; n < text_bytes + 20; n++)
+        assert_int_equal(lengthens(bytes, shortened_bytes, n, NULL), n == text_bytes);
+}
+/* The zero at the end is one byte more than the literal's. */
+#define EXPECT_LENGTHENED(shortened, text) expect_lengthened(shortened, sizeof(shortened) - 1, text)
+
+static void names(void **state) {
+    (void)state;
+    EXPECT_LENGTHENED("\0", "");
+    EXPECT_LENGTHENED("ret;\n\0", "ret;\n");
+    EXPECT_LENGTHENED("\x80 \x81 \x82 \x83 \x84 \x85 \x86:\0", "%p1 %rs1 %r1 %f1 %rd1 %fd1 L1:");
+    EXPECT_LENGTHENED("\x82,\x82,\x92,\x82\0", "%r1,%r2,%r3,%r4");
+    /* The last one first; a name that is named again comes to the front, another one goes. */
+    EXPECT_LENGTHENED("\x82\x82\x82\xa2\xa2\xa2\xa2\0\0\x02\x04\x00", "%r1%r2%r3%r3%r2%r1%r1");
+    EXPECT_LENGTHENED("\x82\x82\x82\xa2\xa2\xa2\0\x01\x03\x01", "%r1%r2%r3%r3%r1%r2");
+    EXPECT_LENGTHENED("\x82\x92\x82\xa2\xa2\0\x03\x01", "%r1%r2%r3%r1%r3");
+    EXPECT_LENGTHENED("\x83\x82\xa3\xa2\0\x01\x01", "%f1%r1%f1%r1");
+}
+
+static void many_names(void **state) {
+    char shortened[512], text[4096] = "";
+    size_t count, n, bytes = 0;
+    (void)state;
+    /* Numbers of one to three digits, of which the last 128 can be named again. */
+    for (count = 0; count < 200; count++) {
+        shortened[bytes++] = (char)0x84;
+        snprintf(text + strlen(text), 16, "%%rd%d", (int)count + 1);
+    }
+    for (n = 0; n < 128; n++) {
+        shortened[bytes++] = (char)0xa4;
+        snprintf(text + strlen(text), 16, "%%rd%d", 73 + (int)n);
+    }
+    shortened[bytes++] = 0;
+    for (n = 0; n < 128; n++)
+        shortened[bytes++] = (char)0xfe;
+    expect_lengthened(shortened, bytes, text);
+}
+
+static void bad_names(void **state) {
+    static const unsigned char no_class[] = {0x87, 0x8f, 0x97, 0x9f, 0xa7, 0xaf};
+    unsigned char shortened[4] = {0, 0, 0, 0};
+    size_t i, n;
+    (void)state;
+    for (i = 0; i < sizeof no_class + 0x50; i++) {
+        shortened[0] = i < sizeof no_class ? no_class[i] : (unsigned char)(0xb0 + i - sizeof no_class);
+        for (n = 0; n < 12; n++) {
+            assert_false(lengthens(shortened, 2, n, NULL));
+            assert_false(lengthens(shortened, 3, n, NULL));
+        }
+    }
+    /* A name that says which, where nothing more is said; and more, where no name asks. */
+    assert_false(lengthens((const unsigned char *)"\x82\xa2\0", 3, 7, NULL));
+    assert_false(lengthens((const unsigned char *)"\x82\xa2\0\1\1", 5, 7, NULL));
+    /* Numbers have an end. */
+    {
+        const size_t count = 66000;
+        unsigned char *many = (unsigned char *)malloc(count + 1);
+        memset(many, 0x80, count);
+        many[count] = 0;
+        (void)lengthens(many, count + 1, 7 * count, NULL);
+        free(many);
+    }
+}
+
+static void random_names(void **state) {
+    uint64_t seed = 11;
+    int round;
+    (void)state;
+    for (round = 0; round < 50000; round++) {
+        unsigned char shortened[40];
+        size_t i, count = next_random(&seed) % sizeof shortened;
+        for (i = 0; i < sizeof shortened; i++)
+            shortened[i] = (unsigned char)(next_random(&seed) % 3 == 0   ? next_random(&seed)
+                                           : next_random(&seed) % 8 == 0 ? 0
+                                                                         : 0x80 + next_random(&seed) % 0x30);
+        (void)lengthens(shortened, count, next_random(&seed) % 100, NULL);
+    }
 }
 
 int unpack_tests(void) {
-    const struct CMUnitTest tests[] = {TEST(embedded_images), TEST(empty_block),  TEST(literals),
-                                       TEST(long_literals),   TEST(matches),      TEST(bad_matches),
-                                       TEST(damaged_blocks),  TEST(random_blocks)};
+    const struct CMUnitTest tests[] = {
+        TEST(embedded_images), TEST(literals),   TEST(matches),         TEST(repeats),        TEST(texts_after_others),
+        TEST(bad_matches),     TEST(bad_ends),   TEST(damaged_streams), TEST(random_streams), TEST(random_bytes),
+        TEST(names),           TEST(many_names), TEST(bad_names),       TEST(random_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

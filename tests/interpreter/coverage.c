@@ -3,10 +3,13 @@
  *   coverage [-v] PTX_FOLDER REASONS FILE...
  *
  * A file has a line `kernel line executed text` for each instruction of each module that was loaded; an instruction was
- * executed when any of them says so. REASONS explains what cannot be executed here: `kernels|instruction|reason`, the
- * first a shell pattern and the second an extended regular expression. Between labels and branches all instructions are
- * executed or none, so what explains one of them explains the whole block; and a block to which only explained blocks
- * lead is explained with them. -v lists what is explained, too.
+ * executed when any of them says so. Of a text with marks (gen/mark.c) the loader makes variants, which blank some of its
+ * lines: they are added up, and a conditional line need not be in a file. REASONS explains what cannot be executed here:
+ * `kernels|instruction|reason`, the first a shell pattern and the second an extended regular expression. Between labels and
+ * branches all instructions are executed or none, but for conditional ones, so what explains one of them explains the whole
+ * block; and a block to which only explained blocks lead is explained with them. An expression that begins with a number of
+ * a feature word is about the conditions of the marks instead, and explains the lines that have such a clause. -v lists what
+ * is explained, too.
  *
  * Fails when an .entry of the folder was never executed, when a file is not about the texts of the folder, when a
  * reason explains nothing any more, or when less than 98 % has been executed or explained. */
@@ -19,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = 128, LINE = 1024, KERNELS = 256, REASONS = 64 };
+enum { NAME = 128, LINE = 1024, KERNELS = 256, REASONS = 64, CONDITIONS = 1025 };
 static const double required = 98.0;
 
 /* Besides the number of a reason. */
@@ -28,6 +31,8 @@ enum { NONE = -1, ASSUMED = -2 };
 struct line {
     char *text;
     bool instruction, newer, recorded, executed;
+    int conditions[2]; /* of its block and its own: it is not in every variant; 0: none */
+    bool has_word;     /* that the loader writes into it */
     int block;
 };
 
@@ -44,6 +49,7 @@ struct kernel {
     char name[NAME];
     struct line *lines; /* from 1 */
     struct block *blocks;
+    char *clauses[CONDITIONS]; /* by number, which is from 1 */
     int block_count, count, instructions, executed, explained;
 };
 
@@ -84,6 +90,20 @@ static char *without_mark(char *text) {
     if (strncmp(text, "/*", 2) != 0 || end == NULL)
         return text;
     return end + 2 + strspn(end + 2, " ");
+}
+
+static bool begins(const char *text, const char *with) {
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+static bool is_conditional(const struct line *line) {
+    return line->conditions[0] || line->conditions[1];
+}
+
+/* Whether a variant has this text in the place of a line. */
+static bool is_variant_of(const struct line *line, const char *text) {
+    const char *word = line->has_word ? strstr(line->text, "0x00000000") : NULL;
+    return word ? strncmp(line->text, text, (size_t)(word - line->text)) == 0 : strcmp(line->text, text) == 0;
 }
 
 /* Also the first and the last line of several in braces, which declare registers of their own, unless that is all they do. */
@@ -158,19 +178,27 @@ static void make_blocks(struct kernel *k) {
 static bool read_ptx(const char *path) {
     struct kernel *k = &kernels[kernel_count];
     int room = 0;
+    int condition = 0;
     char buffer[LINE];
     FILE *file = fopen(path, "r");
     if (!file || kernel_count == KERNELS)
         return false;
     while (fgets(buffer, sizeof buffer, file)) {
-        char *text = without_mark(trimmed(buffer));
+        char *marked = trimmed(buffer), *text = without_mark(marked);
         const char *entry = strstr(text, ".entry ");
+        if (begins(text, "//!"))
+            condition = atoi(text + 3);
+        if (begins(text, "//?") && atoi(text + 3) < CONDITIONS)
+            k->clauses[atoi(text + 3)] = must(strdup(text));
         if (k->count + 2 > room) {
             room = 2 * room + 256;
             k->lines = must(realloc(k->lines, (size_t)room * sizeof *k->lines));
         }
         struct line *line = &k->lines[++k->count];
         memset(line, 0, sizeof *line);
+        line->has_word = begins(marked, "/*=");
+        line->conditions[0] = condition;
+        line->conditions[1] = text != marked ? atoi(marked + 2) : 0;
         line->newer = is_newer(text);
         line->text = must(strdup(text + (line->newer ? strlen("//") : 0)));
         line->instruction = starts_instruction(text);
@@ -243,7 +271,7 @@ static bool read_coverage(const char *path) {
         k = kernel_of(name);
         if (!k)
             continue;
-        if (line < 1 || line > k->count || strcmp(k->lines[line].text, trimmed(buffer + text)) != 0) {
+        if (line < 1 || line > k->count || !is_variant_of(&k->lines[line], without_mark(trimmed(buffer + text)))) {
             complain("another text was executed", name, line);
             break;
         }
@@ -258,12 +286,36 @@ static bool read_coverage(const char *path) {
     return true;
 }
 
+static bool is_about(const struct reason *r, const struct kernel *k) {
+    return fnmatch(r->kernels, k->name, 0) == 0;
+}
+
+static bool is_about_conditions(const struct reason *r) {
+    return *r->instruction >= '0' && *r->instruction <= '9';
+}
+
 static int direct_reason(const struct kernel *k, const struct block *block) {
     for (int r = 0; r < reason_count; r++)
-        for (int i = block->first; fnmatch(reasons[r].kernels, k->name, 0) == 0 && i <= block->last; i++)
+        for (int i = block->first; is_about(&reasons[r], k) && !is_about_conditions(&reasons[r]) && i <= block->last;
+             i++)
             if (k->lines[i].instruction && regexec(&reasons[r].expression, k->lines[i].text, 0, NULL, 0) == 0)
                 return r;
     return NONE;
+}
+
+static int reason_of_conditions(const struct kernel *k, const struct line *line) {
+    for (int r = 0; r < reason_count; r++)
+        for (int c = 0; is_about(&reasons[r], k) && is_about_conditions(&reasons[r]) && c < 2; c++) {
+            const char *clauses = k->clauses[line->conditions[c]];
+            if (clauses && regexec(&reasons[r].expression, clauses, 0, NULL, 0) == 0)
+                return r;
+        }
+    return NONE;
+}
+
+static int reason_of(const struct kernel *k, const struct line *line) {
+    const int reason = reason_of_conditions(k, line);
+    return reason == NONE ? k->blocks[line->block].reason : reason;
 }
 
 /* Takes back what was assumed to be explained of a block that something unexplained leads to. */
@@ -294,8 +346,11 @@ static void explain(struct kernel *k) {
     bool changed;
     for (int b = 0; b < k->block_count; b++) {
         struct block *block = &k->blocks[b];
-        block->executed = k->lines[block->first].executed;
+        for (int i = block->first; i <= block->last; i++)
+            block->executed = block->executed || k->lines[i].executed;
         block->reason = block->executed ? NONE : direct_reason(k, block);
+        if (!block->executed && block->reason == NONE)
+            block->reason = reason_of_conditions(k, &k->lines[block->first]);
         if (!block->executed && block->reason == NONE)
             block->reason = ASSUMED;
     }
@@ -315,7 +370,7 @@ static void summarise(struct kernel *k) {
     explain(k);
     for (int i = 1; i <= k->count; i++) {
         struct line *line = &k->lines[i];
-        int reason = k->blocks[line->block].reason;
+        int reason = reason_of(k, line);
         if (!line->instruction)
             continue;
         if (line->executed)
@@ -327,7 +382,8 @@ static void summarise(struct kernel *k) {
         complain("never executed", k->name, 1);
     else
         for (int i = 1; i <= k->count; i++)
-            if (k->lines[i].instruction != k->lines[i].recorded)
+            if (k->lines[i].instruction != k->lines[i].recorded &&
+                !(is_conditional(&k->lines[i]) && k->lines[i].instruction))
                 complain("the interpreter and this program do not see the same instructions", k->name, i);
 }
 
@@ -340,7 +396,7 @@ static void list(const struct kernel *k, bool verbose) {
         return;
     for (int i = 1; i <= k->count; i++) {
         const struct line *line = &k->lines[i];
-        int reason = k->blocks[line->block].reason;
+        int reason = reason_of(k, line);
         if (!line->instruction || line->executed || (reason >= 0 && !verbose))
             continue;
         if (line->block != shown)

@@ -7,7 +7,8 @@
  *   PTXSIM_STEPS           instructions of the warps of a block or cluster, before it counts as endless
  *   PTXSIM_SEED            shuffles blocks, warps and arrivals of bulk copies, otherwise for each number but 0 and launch
  *   PTXSIM_COVERAGE        file that gets a line for each instruction of each module: whether it was executed
- *   PTXSIM_REPLACE         folder: NAME.ptx in it is loaded instead of a module whose kernel is NAME
+ *   PTXSIM_FAULT           folder: NAME.fault in it is planted in a module whose kernel is NAME: the number of a line, that
+ *                          line, and what takes its place, over and over
  *   PTXSIM_SPEED           1: prints the instructions a second at the end
  */
 #include "ptxsim.h"
@@ -60,7 +61,7 @@ bool ptxsim_device_init(void) {
     ptxsim_device.seed = setting("PTXSIM_SEED", 0);
     ptxsim_device.driver_version = (int)setting("PTXSIM_DRIVER_VERSION", 13000);
     ptxsim_device.coverage = getenv("PTXSIM_COVERAGE");
-    ptxsim_device.replace = getenv("PTXSIM_REPLACE");
+    ptxsim_device.fault = getenv("PTXSIM_FAULT");
     ptxsim_device.speed = setting("PTXSIM_SPEED", 0) != 0;
     if (ptxsim_device.sms == 0)
         ptxsim_device.sms = 1;

@@ -6,6 +6,8 @@
 
 enum { JIT_INFO_BUFFER = 3, JIT_INFO_BYTES = 4, JIT_ERROR_BUFFER = 5, JIT_ERROR_BYTES = 6 };
 
+enum { FAULT_LINE = 1024 };
+
 static CUmodule modules;
 static CUfunction functions;
 
@@ -28,29 +30,65 @@ static bool function_ok(CUfunction function) {
     return f != NULL;
 }
 
-/* The text that the environment puts in the place of this module, so that a faulty kernel can be run by a program that
- * knows nothing of it; null for none. */
-static char *replacement(const char *image) {
+/* A line without what the loader changes: blanks, the mark at its beginning, and the newline. */
+static size_t bare(const char **line) {
+    const char *end = *line + strcspn(*line, "\n"), *comment = strstr(*line, "*/");
+    if (strncmp(*line, "/*", 2) == 0 && comment && comment < end)
+        *line = comment + 2;
+    while (*line < end && **line == ' ')
+        ++*line;
+    return (size_t)(end - *line);
+}
+
+/* Puts `faulty` in the place of the line with that number, which must be `sound`; null where it is another one, or blank, as
+ * lines are that this variant of a text does not have. */
+static char *with_line(const char *text, unsigned number, const char *sound, const char *faulty, const char *path) {
+    const char *line = text, *begin, *end;
+    size_t length;
+    for (; number > 1 && *line; number--) {
+        line += strcspn(line, "\n");
+        line += *line != 0;
+    }
+    begin = line;
+    end = line + strcspn(line, "\n");
+    length = bare(&line);
+    if (length == 0)
+        return NULL;
+    if (bare(&sound) != length || memcmp(line, sound, length) != 0) {
+        fprintf(stderr, "ptxsim: %s is about another line: %.*s\n", path, (int)length, line);
+        return NULL;
+    }
+    char *changed = malloc(strlen(text) + strlen(faulty) + 1);
+    if (!changed)
+        abort();
+    sprintf(changed, "%.*s%.*s%s", (int)(begin - text), text, (int)strcspn(faulty, "\n"), faulty, end);
+    return changed;
+}
+
+/* The text with the lines changed that the environment names, so that a faulty kernel can be run by a program that knows
+ * nothing of it; null for none. */
+static char *with_fault(const char *image) {
     static const char entry[] = ".entry ";
     const char *name = strstr(image, entry);
-    char path[4096];
-    if (!ptxsim_device.replace || !*ptxsim_device.replace || !name)
+    char path[4096], number[FAULT_LINE], sound[FAULT_LINE], faulty[FAULT_LINE], *text = NULL;
+    if (!ptxsim_device.fault || !*ptxsim_device.fault || !name)
         return NULL;
     name += strlen(entry);
-    snprintf(path, sizeof path, "%s/%.*s.ptx", ptxsim_device.replace, (int)strcspn(name, "( \t\r\n"), name);
-    FILE *file = fopen(path, "rb");
+    snprintf(path, sizeof path, "%s/%.*s.fault", ptxsim_device.fault, (int)strcspn(name, "( \t\r\n"), name);
+    FILE *file = fopen(path, "r");
     if (!file)
         return NULL;
-    char *text = NULL;
-    uint32_t size = 0, room = 0;
-    for (int c = fgetc(file); c != EOF; c = fgetc(file)) {
-        text = ptxsim_grow(text, size, &room, 1);
-        text[size++] = (char)c;
+    while (fgets(number, sizeof number, file) && fgets(sound, sizeof sound, file) &&
+           fgets(faulty, sizeof faulty, file)) {
+        char *more = with_line(text ? text : image, (unsigned)strtoul(number, NULL, 10), sound, faulty, path);
+        if (more) {
+            free(text);
+            text = more;
+        }
     }
     fclose(file);
-    text = ptxsim_grow(text, size, &room, 1);
-    text[size] = 0;
-    fprintf(stderr, "ptxsim: %s is loaded instead\n", path);
+    if (text)
+        fprintf(stderr, "ptxsim: %s is planted\n", path);
     return text;
 }
 
@@ -66,7 +104,7 @@ static int load(CUmodule *out, const void *image, struct parse_error *error) {
     /* Machine code, alone or in a container, is for real devices only. */
     if (bytes[0] == 0x7f || bytes[0] == 0x50)
         return leave(E_NO_BINARY);
-    char *other = replacement(image);
+    char *other = with_fault(image);
     struct module *module = ptxsim_parse(other ? other : image, error);
     free(other);
     if (!module)

@@ -465,7 +465,7 @@ struct device {
     uint64_t steps, seed; /* likewise */
     int driver_version;   /* likewise */
     const char *coverage; /* likewise: file for the lines that were executed */
-    const char *replace;  /* likewise: folder of kernels to run instead of those that are loaded */
+    const char *fault;    /* likewise: folder of faults to plant in kernels that are loaded */
     bool speed;           /* likewise: print the instructions a second at the end */
 };
 extern struct device ptxsim_device;

@@ -40,9 +40,14 @@ line_of() {
         }' "$1"
 }
 
-# run_with FOLDER TESTS: the tests, with the kernels of the folder in the place of the embedded ones.
+# fault_of SOUND FAULTY: the lines that differ, as the interpreter plants them.
+fault_of() {
+    paste -d '\n' "$1" "$2" | awk 'NR % 2 { sound = $0; next } sound != $0 { print NR / 2; print sound; print }'
+}
+
+# run_with FOLDER TESTS: the tests, with the faults of the folder in the kernels.
 run_with() {
-    PTXSIM_REPLACE=$1 PTXSIM_DEVICE=sm_90 PTXSIM_SEED=1 \
+    PTXSIM_FAULT=$1 PTXSIM_DEVICE=sm_90 PTXSIM_SEED=1 \
         GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 GPULOSS_REQUIRE_GPU=1 \
         timeout 600 "$build/test_numerics" --small --stop --only "$2" >"$1/log" 2>&1
     echo $? >"$1/status"
@@ -51,25 +56,28 @@ export -f run_with
 export build
 
 grep -v '^#' "${1:-tests/mutations/mutations.txt}" >"$out/mutations"
-# As the library gives them to this device, on which launches depend on each other.
+# As the library gives them to this device, on which launches depend on each other; without the marks of lines, of which a
+# variant for some call has some.
 for module in ptx/*.ptx; do
-    sed -e 's/^\.version [67]\.0$/.version 8.0/' -e 's/^\.target sm_[78]0$/.target sm_90/' \
-        -e 's,^//griddepcontrol,  griddepcontrol,' "$module" \
+    sed -E -e 's/^\.version [67]\.0$/.version 8.0/' -e 's/^\.target sm_[78]0$/.target sm_90/' \
+        -e 's,^//griddepcontrol,  griddepcontrol,' -e 's,^/\*=?[0-9]+\*/,,' "$module" \
         >"$out/sound/$(sed -n 's/^\.visible \.entry \([a-z0-9_]*\).*/\1/p' "$module").ptx"
 done
 jobs=() n=0
 while IFS='|' read -r name module where change tests reason; do
     n=$((n + 1)) && mkdir -p "$out/$n"
-    sound=$out/sound/gpuloss_$module.ptx faulty=$out/$n/gpuloss_$module.ptx
+    sound=$out/sound/gpuloss_$module.ptx fault=$out/$n/gpuloss_$module.fault
     line=$(line_of "$sound" "$where")
-    if [ -n "$line" ] && sed -E "$line$change" "$sound" >"$faulty" && ! cmp -s "$sound" "$faulty"; then
+    if [ -n "$line" ] && sed -E "$line${change/%d/s/.*//}" "$sound" >"$out/faulty" && ! cmp -s "$sound" "$out/faulty"; then
+        fault_of "$sound" "$out/faulty" >"$fault"
         jobs+=("$out/$n" "$tests")
-    else
-        rm -f "$faulty"
     fi
 done <"$out/mutations"
-# That the tests accept what is sound, on the same device with the same seed, is seen elsewhere: here, that putting kernels
-# in the place of others changes nothing.
+# That the tests accept what is sound, on the same device with the same seed, is seen elsewhere: here, that lines in the place
+# of the same ones change nothing.
+for sound in "$out"/sound/*.ptx; do
+    awk '/;$/ { print NR; print; print }' "$sound" | head -n 30 >"${sound%.ptx}.fault"
+done
 jobs+=("$out/sound" "$(head -1 "$out/mutations" | cut -d'|' -f5)")
 printf '%s\0' "${jobs[@]}" | xargs -0 -n 2 -P "$(nproc)" bash -c 'run_with "$0" "$1"'
 
@@ -77,9 +85,9 @@ printf '%s\0' "${jobs[@]}" | xargs -0 -n 2 -P "$(nproc)" bash -c 'run_with "$0" 
 n=0
 while IFS='|' read -r name module where change tests reason; do
     n=$((n + 1)) log=$out/$n/log
-    [ -e "$out/$n/gpuloss_$module.ptx" ] || { not_planted "$name"; continue; }
-    grep -v -e '^\[' -e '^ptxsim: .* is loaded instead$' "$log" >"$out/$n/said"
-    if ! grep -q 'is loaded instead' "$log"; then
+    [ -e "$out/$n/gpuloss_$module.fault" ] || { not_planted "$name"; continue; }
+    grep -v -e '^\[' -e '^ptxsim: .* is planted$' "$log" >"$out/$n/said"
+    if ! grep -q 'is planted' "$log"; then
         fail "not run: $name" "$log"
     elif [ "$(cat "$out/$n/status")" = 0 ]; then
         fail "not found: $name"

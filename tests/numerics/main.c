@@ -67,6 +67,7 @@ int main(int argc, char **argv) {
     failed += run_kl_div_sparse_property_tests();
     failed += run_cluster_tests();
     failed += run_kept_tests();
+    failed += run_row_pipeline_tests();
     failed += run_block_row_tests();
     failed += run_packed_tests();
     failed += run_packed_pairs_tests();

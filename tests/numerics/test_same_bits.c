@@ -135,6 +135,35 @@ static void same_bits_of_options(void **state) {
     test_done();
 }
 
+/* By a variant for each: teams of a warp, of several and of a block, rows dealt out by fours, ragged ones, clusters, stages with
+ * target probabilities, and class weights in shared memory beside rows that begin between lines. Doubles have none. */
+static void same_bits_of_the_pipeline(void **state) {
+    static const struct {
+        row_shape shape;
+        unsigned options;
+        stride_kind stride;
+    } kinds[] = {{{70, 68000, 33, 0}, OPTION_SOFTCAP | OPTION_IGNORE_INDEX, STRIDE_PACKED},
+                 {{40, 4000, 0, 1000}, OPTION_WEIGHTS | OPTION_SMOOTHING, STRIDE_PACKED},
+                 {{20, 1500, 130, 3}, OPTION_ALL, STRIDE_ONE_MORE},
+                 {{9, 300, 1024, 0}, OPTION_Z_LOSS | OPTION_ROW_WEIGHTS, STRIDE_PACKED},
+                 {{5, 300, 600, 0}, OPTION_PROBABILITIES | OPTION_WEIGHTS, STRIDE_PACKED},
+                 {{3, 60, 2100, 5}, OPTION_SOFTCAP | OPTION_Z_LOSS, STRIDE_PACKED},
+                 {{5, 300, 6200, 0}, OPTION_SCALE, STRIDE_PACKED}};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof kinds / sizeof kinds[0] && all_dtypes[d] != GPULOSS_F64; k++) {
+            option_shape shape = {rows_of(&kinds[k].shape), classes_of(&kinds[k].shape, all_dtypes[d]), 0};
+            option_inputs in;
+            ce_case c = option_case(all_dtypes[d], shape, kinds[k].options, LOGITS_NORMAL, k, &in);
+            c.logits_stride = c.grad_stride = kinds[k].stride;
+            check_cross_entropy(c, kinds[k].shape.vectors == 6200);
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 /* Classes that are not innermost. */
 static void same_bits_of_columns(void **state) {
     static const struct {
@@ -294,11 +323,17 @@ static void same_bits_of_sparse(void **state) {
 
 int run_same_bits_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_on_the_device),      cmocka_unit_test(same_bits_of_cross_entropy),
-        cmocka_unit_test(same_bits_of_options),     cmocka_unit_test(same_bits_of_columns),
-        cmocka_unit_test(same_bits_of_shards),      cmocka_unit_test(same_bits_of_kl_div),
-        cmocka_unit_test(same_bits_of_two_logits),  cmocka_unit_test(same_bits_of_losses_of_long_rows),
-        cmocka_unit_test(same_bits_of_divergences), cmocka_unit_test(same_bits_of_sparse),
+        cmocka_unit_test(bytes_on_the_device),
+        cmocka_unit_test(same_bits_of_cross_entropy),
+        cmocka_unit_test(same_bits_of_options),
+        cmocka_unit_test(same_bits_of_the_pipeline),
+        cmocka_unit_test(same_bits_of_columns),
+        cmocka_unit_test(same_bits_of_shards),
+        cmocka_unit_test(same_bits_of_kl_div),
+        cmocka_unit_test(same_bits_of_two_logits),
+        cmocka_unit_test(same_bits_of_losses_of_long_rows),
+        cmocka_unit_test(same_bits_of_divergences),
+        cmocka_unit_test(same_bits_of_sparse),
     };
     return cmocka_run_group_tests_name("same bits", tests, NULL, NULL);
 }

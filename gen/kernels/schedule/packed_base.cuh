@@ -119,6 +119,7 @@ class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> 
         this->release();
     }
 
+  public:
     __device__ __forceinline__ void all(Totals &total) {
         if (queue.more())
             fetch_targets(queue.tile[0] * run);
@@ -136,10 +137,9 @@ class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> 
         static_cast<Rows *>(this)->finish(total);
     }
 
-  public:
     DEVICE void run_on(const Params &p) {
         Rows rows(p);
-        rows.add_up([&](Totals &total) { rows.all(total); });
+        rows.add_up(rows);
     }
 };
 

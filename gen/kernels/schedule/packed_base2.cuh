@@ -46,6 +46,7 @@ class PairedRows : protected Stretches<Distil<E, 1>, GPULOSSI_PAIRS_THREADS, GPU
         this->release();
     }
 
+  public:
     __device__ __forceinline__ void all(Totals &total) {
 #pragma unroll 1
         while (queue.more()) {
@@ -61,10 +62,9 @@ class PairedRows : protected Stretches<Distil<E, 1>, GPULOSSI_PAIRS_THREADS, GPU
         static_cast<Rows *>(this)->finish(total);
     }
 
-  public:
     DEVICE void run_on(const Params &p) {
         Rows rows(p);
-        rows.add_up([&](Totals &total) { rows.all(total); });
+        rows.add_up(rows);
     }
 };
 

@@ -176,12 +176,12 @@ template <class Loss, int kThreads, int kSteps> class Stretches {
         copy_rest((Bits *)to, (const Bits *)from, bytes, lane);
     }
 
-    /* Calls `all` with what each thread adds up, and brings that together. */
-    template <class All> __device__ __forceinline__ void add_up(All all) const {
+    /* All rows of a kernel: each thread adds up its own, and that is brought together. */
+    template <class Rows> __device__ __forceinline__ void add_up(Rows &rows) const {
         typedef typename Loss::Totals Totals;
         __shared__ Totals totals[kThreads]; /* seldom touched, so they take no registers */
         totals[threadIdx.x] = Totals::zero();
-        all(totals[threadIdx.x]);
+        rows.all(totals[threadIdx.x]);
         end<kThreads>(loss, loss.scratch(), totals);
     }
 };

@@ -27,7 +27,8 @@ template <class Loss> class RowPipeline {
         kBlockVectors = GPULOSSI_RING_VECTORS,       /* ... or warps of a block do, ... */
         kShortVectors = kBlockVectors / 2,           /* ... of short rows */
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
-        kMaxRows = 4
+        kMaxRows = 4,
+        kLongRowBytes = 8192
     };
 
     /* A stage of the ring, and the parity of the phase of its barrier. */
@@ -79,7 +80,7 @@ template <class Loss> class RowPipeline {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
             return GPULOSSI_SLOTS / kClusterVectors;
         const int all = has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) ? 2 : (int)GPULOSSI_RING_STEPS;
-        return has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? 2 * all : all;
+        return has_format(GPULOSSI_FORMAT_SHORT_STAGES) && !has_format(GPULOSSI_FORMAT_THREE_BLOCKS) ? 2 * all : all;
     }
     DEVICE int stage_bytes() { return kLanes * vectors() * (GPULOSSI_VECTOR_BYTES + second_bytes()); }
 
@@ -182,18 +183,23 @@ template <class Loss> class RowPipeline {
     }
     DEVICE int steps_of(const Params &p, const Team &team) {
         int64_t most = p.rows.classes / W;
-        if (begins_on_lines(p))
-            most = (p.rows.classes + W - 1 + kLine / (int)sizeof(Bits) - 1) / W;
+        if (has_lead(p))
+            most = (p.rows.classes + W - 1 + (int)(line(p) / sizeof(Bits)) - 1) / W;
         else if (has_format(GPULOSSI_FORMAT_RAGGED))
             most++;
         const int step = kLanes * vectors() * team.warps;
         return Loss::reduces() || Loss::writes() ? ((int)most + step - 1) / step : 0;
     }
-    /* Whether vectors are counted from a line before the row, so that copies begin on lines at both ends. Class weights in
-     * shared memory need the same vectors in every row. */
-    DEVICE bool begins_on_lines(const Params &p) {
+    /* Vectors of long rows are counted from a line on, so that copies begin on lines at both ends. */
+    DEVICE uint32_t line(const Params &p) {
+        return p.rows.classes * (int64_t)sizeof(Bits) >= kLongRowBytes ? (uint32_t)kLine
+                                                                       : (uint32_t)GPULOSSI_VECTOR_BYTES;
+    }
+    /* Whether there may be something before the first whole vector of a row. Class weights in shared memory need the same
+     * vectors in every row. */
+    DEVICE bool has_lead(const Params &p) {
         return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) &&
-               (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % kLine != 0;
+               (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % line(p) != 0;
     }
 
     /* ---- the ring of a warp ---- */
@@ -240,7 +246,7 @@ template <class Loss> class RowPipeline {
         return (step * team.warps + team.warp) * vectors() * kLanes;
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
-        return begins_on_lines(p) ? Cut<E>(loss.logits(row), p.rows.classes, kLine) : Cut<E>(0, p.rows.classes);
+        return has_lead(p) ? Cut<E>(loss.logits(row), p.rows.classes, line(p)) : Cut<E>(0, p.rows.classes);
     }
 
     /* Copies as many steps as there are stages for, of the rows that are known but for the last one, whose row input may be

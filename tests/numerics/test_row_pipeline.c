@@ -1,0 +1,356 @@
+/* Cross-entropy by the kernels of every option, of which the library makes a variant for each call: calls with each option
+ * alone and with several, by layouts of rows that take other ways through the ring of a warp. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "option_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F16};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0], MOST_ROWS = 67 };
+
+static const double inf = (double)INFINITY;
+
+/* Everything but the gradient of the logits, which takes the state of the whole row. */
+enum { READ_ONLY = CE_OUT_EVERY & ~(CE_OUT_GRAD | CE_OUT_GRAD_TARGETS) };
+enum { CLASSES_AS_THEY_ARE = -1 };
+
+/* Rows of so many vectors of 16 bytes and so many classes more, or of so many classes. */
+typedef struct layout {
+    int64_t rows, vectors, more;
+    stride_kind stride;
+    int offset, apart; /* of all arrays, in elements; and how much more each has than the one before it */
+} layout;
+
+static int64_t width_of(gpuloss_dtype dtype) {
+    return (int64_t)(16 / dtype_size(dtype));
+}
+
+static ce_case case_of(gpuloss_dtype dtype, const layout *l, unsigned options, logits_kind kind, unsigned number,
+                       option_inputs *in) {
+    const int64_t classes = l->vectors == CLASSES_AS_THEY_ARE ? l->more : l->vectors * width_of(dtype) + l->more;
+    option_shape shape = {l->rows, classes, 0};
+    ce_case c = option_case(dtype, shape, options, kind, number, in);
+    c.logits_stride = c.grad_stride = c.targets_stride = c.grad_targets_stride = l->stride;
+    c.logits_offset = l->offset;
+    c.target_offset = l->offset + l->apart;
+    c.grad_offset = l->offset + 2 * l->apart;
+    c.grad_target_offset = l->offset + 3 * l->apart;
+    return c;
+}
+
+/* What a call has besides a set of options. */
+typedef struct call {
+    unsigned options, outputs;
+    double scale;               /* if it is not 0 */
+    bool lse_in, row_gradients; /* given */
+    bool divisor;               /* given, so that no rows are counted; in memory where an lse is given, too */
+} call;
+
+static const call calls[] = {
+    {0, CE_OUT_EVERY, 0, false, false, false},
+    {0, CE_OUT_LOSS | CE_OUT_GRAD, 0, false, true, false},
+    {OPTION_IGNORE_INDEX, CE_OUT_ALL | CE_OUT_CORRECT, 0, false, false, true},
+    {OPTION_WEIGHTS, CE_OUT_EVERY, 0, false, false, false},
+    {OPTION_SMOOTHING, CE_OUT_ALL, 0, false, false, false},
+    {OPTION_Z_LOSS, CE_OUT_EVERY, 0, false, false, false},
+    {OPTION_SOFTCAP, CE_OUT_EVERY, 0, false, false, false},
+    {OPTION_SCALE, CE_OUT_EVERY, 0, false, false, false},
+    {OPTION_SCALE | OPTION_SMOOTHING, CE_OUT_EVERY, -0.7, false, true, false},
+    {OPTION_SCALE, CE_OUT_LOSS | CE_OUT_GRAD, -0.7, false, false, false},
+    {OPTION_ROW_WEIGHTS | OPTION_IGNORE_INDEX, CE_OUT_ALL, 0, false, true, false},
+    {OPTION_WEIGHTS | OPTION_SMOOTHING, CE_OUT_ALL, 0, false, false, false},
+    {OPTION_WEIGHTS | OPTION_SMOOTHING, CE_OUT_LOSS, 0, false, false, false},
+    {OPTION_ALL, CE_OUT_EVERY, 0, false, true, false},
+    {OPTION_ALL, READ_ONLY, -0.7, false, false, true},
+    {OPTION_PROBABILITIES, CE_OUT_EVERY, 0, false, false, false},
+    {OPTION_PROBABILITIES, CE_OUT_LOSS | CE_OUT_GRAD_TARGETS, 0, false, true, false},
+    {OPTION_PROBABILITIES | OPTION_WEIGHTS, CE_OUT_ALL, 0, false, false, false},
+    {OPTION_PROBABILITIES | OPTION_SMOOTHING, CE_OUT_ALL | CE_OUT_GRAD_TARGETS, 0, false, false, false},
+    {OPTION_PROBABILITIES | OPTION_ALL, CE_OUT_EVERY, 0, false, true, false},
+    {OPTION_PROBABILITIES | OPTION_ALL, READ_ONLY, -0.7, false, false, false},
+    {0, CE_OUT_GRAD, 0, true, false, false},
+    {OPTION_WEIGHTS | OPTION_SMOOTHING, CE_OUT_GRAD, 0, true, false, false},
+    {OPTION_SMOOTHING, CE_OUT_GRAD, 0, true, true, false},
+    {OPTION_SMOOTHING | OPTION_Z_LOSS, CE_OUT_ALL, 0, true, false, true},
+    {OPTION_ALL, CE_OUT_EVERY, 0, true, true, false},
+    {OPTION_Z_LOSS, CE_OUT_LOSS | CE_OUT_Z_LOSS, 0, true, false, false},
+    {OPTION_PROBABILITIES, CE_OUT_GRAD, 0, true, false, false},
+    {OPTION_PROBABILITIES | OPTION_ALL, CE_OUT_EVERY, 0, true, false, false},
+};
+enum { CALLS = sizeof calls / sizeof calls[0] };
+
+/* What a forward pass would have saved. */
+static double lse_of(const ce_case *c, int64_t row) {
+    const double scale = c->logit_scale != 0 ? c->logit_scale : 1, cap = c->softcap;
+    double top = -inf, sum = 0;
+    int pass;
+    int64_t i;
+    for (pass = 0; pass < 2; pass++)
+        for (i = 0; i < c->classes; i++) {
+            double z = scale * c->x[row * c->classes + i];
+            z = cap > 0 ? cap * tanh(z / cap) : z;
+            if (pass == 0)
+                top = fmax(top, z);
+            else
+                sum += exp(z - top);
+        }
+    return (double)(float)(top + log(sum));
+}
+
+static void set_call(ce_case *c, const call *k) {
+    static double row_gradients[MOST_ROWS], lse[MOST_ROWS];
+    static const double up = -0.75;
+    int64_t i;
+    for (i = 0; i < MOST_ROWS; i++)
+        row_gradients[i] = (double)(i % 5) / 4 - 0.5;
+    c->outputs = k->outputs;
+    if (k->scale != 0)
+        c->logit_scale = k->scale;
+    for (i = 0; k->lse_in && i < c->rows; i++)
+        lse[i] = lse_of(c, i);
+    c->lse_in = k->lse_in ? lse : NULL;
+    if (k->row_gradients) {
+        c->grad_loss = &up;
+        c->grad_loss_rows = row_gradients;
+    }
+    if (k->divisor)
+        c->divisor = 2.75;
+    c->divisor_on_device = k->divisor && k->lse_in;
+}
+
+/* Every type, however many classes there are; one target is bad, unless it may be that of an ignored row. */
+static void set_targets(ce_case *c, const option_inputs *in, unsigned number) {
+    static const gpuloss_index_type types[] = {GPULOSS_I64, GPULOSS_U8, GPULOSS_I16, GPULOSS_I32};
+    int64_t i;
+    c->index_type = types[number % 4];
+    if (c->index_type != GPULOSS_U8) {
+        in->targets[c->rows - 1] = number % 3 == 0 ? -5 : in->targets[c->rows - 1];
+        return;
+    }
+    c->ignore_index = c->use_ignore_index ? UINT8_MAX : c->ignore_index;
+    for (i = 0; i < c->rows; i++)
+        in->targets[i] = in->targets[i] < 0 ? UINT8_MAX : in->targets[i] % UINT8_MAX;
+}
+
+static void test_call(gpuloss_dtype dtype, const layout *l, unsigned n, unsigned number, const char *what) {
+    option_inputs in;
+    ce_case c = case_of(dtype, l, calls[n].options, LOGITS_NORMAL, number, &in);
+    set_call(&c, &calls[n]);
+    in.row_weights[1] = 0;
+    if (!c.target_probabilities)
+        set_targets(&c, &in, number);
+    ce_test(&c, what);
+    option_inputs_free(&in);
+}
+
+/* Rows of one warp and of several, with stages of either length; on lines of 128 bytes, between them, and ragged. */
+static void calls_of_the_pipeline(void **state) {
+    static const layout layouts[] = {
+        {9, 40, 0, STRIDE_PACKED, 0, 0},   {9, CLASSES_AS_THEY_ARE, 1000, STRIDE_PACKED, 0, 0},
+        {9, 61, 3, STRIDE_ONE_MORE, 1, 0}, {9, 61, 2, STRIDE_ONE_MORE, 0, 1},
+        {6, 300, 0, STRIDE_PACKED, 0, 0},  {5, 525, 2, STRIDE_PACKED, 0, 0}};
+    unsigned d, k, n, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
+            for (n = 0; n < CALLS; n++, number++)
+                test_call(dtypes[d], &layouts[k], n, number, "calls of the pipeline");
+    test_done();
+}
+
+/* Rows that the blocks of a cluster share: few, or too long for a block, whole and ragged. */
+static void clusters_of_the_pipeline(void **state) {
+    static const layout layouts[] = {{3, 2100, 0, STRIDE_PACKED, 0, 0}, {3, 2100, 3, STRIDE_ONE_MORE, 1, 1}};
+    unsigned d, k, n, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
+            for (n = (d + k) % 2; n < CALLS; n += 2, number++)
+                test_call(dtypes[d], &layouts[k], n, number, "clusters of the pipeline");
+    test_done();
+}
+
+/* Every type of gradients and of target probabilities, that of the logits too, where all fit vectors and where none does. */
+static void types_of_the_pipeline(void **state) {
+    static const layout layouts[] = {
+        {5, 40, 0, STRIDE_PACKED, 0, 0}, {5, 40, 3, STRIDE_ONE_MORE, 1, 0}, {5, 40, 3, STRIDE_PACKED, 0, 1}};
+    unsigned d, k, g, t;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
+            for (g = 0; g < DTYPE_COUNT; g++)
+                for (t = 0; t < DTYPE_COUNT; t++) {
+                    option_inputs in;
+                    ce_case c = case_of(dtypes[d], &layouts[k], OPTION_PROBABILITIES, LOGITS_NORMAL, g + t, &in);
+                    int64_t i;
+                    c.grad_dtype = all_dtypes[g];
+                    c.target_dtype = all_dtypes[t];
+                    for (i = 0; i < c.rows * c.classes; i++)
+                        in.t[i] = dtype_round(c.target_dtype, in.t[i]);
+                    ce_test(&c, "types of the pipeline");
+                    c.class_weights = in.class_weights;
+                    c.label_smoothing = t % 2 ? 0.1 : 0;
+                    ce_test(&c, "types of the pipeline");
+                    c.target_probabilities = NULL;
+                    c.target_dtype = GPULOSS_DTYPE_UNSET;
+                    c.class_weights = NULL;
+                    c.label_smoothing = 0;
+                    if (t == 0)
+                        ce_test(&c, "types of the pipeline");
+                    c.softcap = 5;
+                    c.label_smoothing = 0.1;
+                    if (t == 1)
+                        ce_test(&c, "types of the pipeline");
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* More steps than there are stages: the ring wraps within a row, and where there is a gradient, steps are copied again. Target
+ * probabilities take room from the stages. */
+static void steps_of_the_pipeline(void **state) {
+    static const struct {
+        layout layout;
+        unsigned options, outputs;
+        gpuloss_dtype target_dtype;
+    } kinds[] = {
+        {{5, 6200, 0, STRIDE_PACKED, 0, 0}, 0, READ_ONLY, GPULOSS_DTYPE_UNSET},
+        {{5, 6200, 3, STRIDE_ONE_MORE, 1, 0}, OPTION_SMOOTHING, CE_OUT_LOSS, GPULOSS_DTYPE_UNSET},
+        {{5, 1900, 0, STRIDE_PACKED, 0, 0}, OPTION_PROBABILITIES, CE_OUT_EVERY, GPULOSS_F32},
+        {{5, 1900, 0, STRIDE_PACKED, 0, 0}, OPTION_PROBABILITIES | OPTION_WEIGHTS, CE_OUT_EVERY, GPULOSS_F32},
+        {{40, 500, 0, STRIDE_PACKED, 0, 0}, OPTION_PROBABILITIES | OPTION_ROW_WEIGHTS, CE_OUT_EVERY, GPULOSS_F32},
+        {{40, 500, 0, STRIDE_PACKED, 0, 0}, OPTION_PROBABILITIES, CE_OUT_EVERY, GPULOSS_DTYPE_UNSET},
+        {{5, 2100, 0, STRIDE_PACKED, 0, 0}, OPTION_PROBABILITIES, CE_OUT_EVERY, GPULOSS_F32},
+        {{5, 3500, 3, STRIDE_PACKED, 0, 0}, OPTION_Z_LOSS, CE_OUT_ALL, GPULOSS_DTYPE_UNSET}};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+            option_inputs in;
+            ce_case c = case_of(dtypes[d], &kinds[k].layout, kinds[k].options, LOGITS_NORMAL, k, &in);
+            c.outputs = kinds[k].outputs;
+            c.target_dtype = c.target_probabilities ? kinds[k].target_dtype : GPULOSS_DTYPE_UNSET;
+            ce_test(&c, "steps of the pipeline");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* The same with several rows a team, on a device with a single multiprocessor. */
+static void many_calls_of_the_pipeline(void **state) {
+    static const layout layouts[] = {{67, 34, 0, STRIDE_PACKED, 0, 0}, {67, 33, 3, STRIDE_ONE_MORE, 1, 1}};
+    unsigned d, k, n, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
+            for (n = 0; n < CALLS; n++, number++)
+                test_call(dtypes[d], &layouts[k], n, number, "many calls of the pipeline");
+    test_done();
+}
+
+/* So many rows that a lane of a team keeps more than one until they are finished, and that rows are dealt out by fours and by
+ * the queue, on a device with a single multiprocessor. Rows of 1000 classes begin between lines. */
+static void many_rows_of_the_pipeline(void **state) {
+    static const struct {
+        layout layout;
+        unsigned options, outputs;
+    } kinds[] = {{{600, 33, 0, STRIDE_PACKED, 0, 0}, OPTION_SMOOTHING, CE_OUT_ALL},
+                 {{530, 40, 2, STRIDE_PACKED, 0, 0}, OPTION_SOFTCAP | OPTION_IGNORE_INDEX, CE_OUT_EVERY},
+                 {{70, CLASSES_AS_THEY_ARE, 1000, STRIDE_PACKED, 0, 0}, OPTION_SMOOTHING | OPTION_WEIGHTS, CE_OUT_ALL},
+                 {{70, 513, 0, STRIDE_PACKED, 0, 0}, OPTION_Z_LOSS, CE_OUT_ALL},
+                 {{70, 1030, 3, STRIDE_PACKED, 0, 0}, 0, CE_OUT_ALL}};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+            layout l = kinds[k].layout;
+            option_inputs in;
+            l.rows *= harness_small ? 1 : 132;
+            ce_case c = case_of(dtypes[d], &l, kinds[k].options, LOGITS_NORMAL, k, &in);
+            c.outputs = kinds[k].outputs;
+            ce_test(&c, "many rows of the pipeline");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Rows of other logits than the usual: far apart, masked, not finite, a maximum that rises all the time or that is a tie. */
+static void logits_of_the_pipeline(void **state) {
+    static const layout layouts[] = {
+        {7, 40, 3, STRIDE_PACKED, 0, 0}, {7, 300, 0, STRIDE_PACKED, 0, 0}, {7, 530, 0, STRIDE_PACKED, 0, 0}};
+    static const unsigned sets[] = {0, OPTION_SOFTCAP | OPTION_SMOOTHING, OPTION_SCALE,
+                                    OPTION_PROBABILITIES | OPTION_WEIGHTS, OPTION_WEIGHTS | OPTION_SMOOTHING};
+    unsigned d, k, s, kind;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
+            for (s = 0; s < sizeof sets / sizeof sets[0]; s++)
+                for (kind = 0; kind < LOGITS_KINDS; kind++) {
+                    const double masked = sets[s] & OPTION_SOFTCAP ? 0 : -inf;
+                    const double values[] = {(double)NAN, inf, masked, dtypes[d] == GPULOSS_F16 ? 9984 : 0x1p100};
+                    option_inputs in;
+                    ce_case c = case_of(dtypes[d], &layouts[k], sets[s], (logits_kind)kind, kind, &in);
+                    int64_t i;
+                    for (i = 0; kind % 2 == 0 && i < 4; i++)
+                        in.x[(i + 1) * c.classes + (7 * (int64_t)kind + 31 * i) % c.classes] = values[i];
+                    for (i = 0; kind == LOGITS_WIDE && i < c.classes; i++)
+                        in.x[5 * c.classes + i] = masked;
+                    c.outputs &= ~(unsigned)(CE_OUT_Z_LOSS | CE_OUT_Z_LOSS_ROWS);
+                    c.reduction = kind % 4 == 2 ? GPULOSS_NONE : GPULOSS_SUM;
+                    ce_test(&c, "logits of the pipeline");
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* The vocabulary in three parts, each of which is for the pipeline. */
+static void shards_of_the_pipeline(void **state) {
+    static const layout whole = {9, CLASSES_AS_THEY_ARE, 3000, STRIDE_PACKED, 0, 0};
+    static const int64_t firsts[] = {0, 1000, 2011};
+    static const unsigned sets[] = {0, OPTION_ALL, OPTION_SMOOTHING | OPTION_WEIGHTS, OPTION_SOFTCAP};
+    unsigned d, s;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (s = 0; s < sizeof sets / sizeof sets[0]; s++) {
+            char text[CE_DESCRIPTION];
+            option_inputs in;
+            ce_case c = case_of(dtypes[d], &whole, sets[s], LOGITS_NORMAL, s, &in);
+            ce_result result;
+            report r;
+            c.outputs &= ~(unsigned)CE_OUT_GRAD;
+            c.shards = 3;
+            in.x[4 * c.classes + 1500] = (double)NAN;
+            ce_describe(&c, "shards of the pipeline", text, sizeof text);
+            r = report_on(text);
+            ce_run_sharded(&c, firsts, 3, &result, &r);
+            ce_check(&c, &result, &r);
+            ce_free(&result);
+            option_inputs_free(&in);
+            case_done(&r);
+        }
+    test_done();
+}
+
+int run_row_pipeline_tests(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_of_the_pipeline),     cmocka_unit_test(clusters_of_the_pipeline),
+        cmocka_unit_test(types_of_the_pipeline),     cmocka_unit_test(steps_of_the_pipeline),
+        cmocka_unit_test(many_rows_of_the_pipeline), cmocka_unit_test(logits_of_the_pipeline),
+        cmocka_unit_test(shards_of_the_pipeline),    cmocka_unit_test(many_calls_of_the_pipeline),
+    };
+    return cmocka_run_group_tests_name("row pipeline", tests, NULL, NULL);
+}
