@@ -527,8 +527,7 @@ static int loaded_pipelines(void) {
     return pipelines;
 }
 
-/* In blocks the pipeline takes more than in clusters. Without it, rows are held as far as a block can; longer ones go to
- * clusters. */
+/* Without the memory of a pipeline in blocks, rows are held as far as a block can, and longer ones go to clusters. */
 static void devices_without_a_pipeline_of_blocks(void **state) {
     static const int enough[] = {88 * 1024, 120 * 1024 - 1, 120 * 1024};
     int i;

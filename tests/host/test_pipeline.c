@@ -299,8 +299,7 @@ static void three_blocks_of_losses(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Weights of classes are in shared memory where all targets need them, and a block has room for them: 8 vectors a thread, or 4
- * of 16 bits; rows have more threads for that. */
+/* Class weights are in shared memory where all targets need them and 8 vectors a thread, or 4 of 16 bits, have room. */
 static void weights_in_shared_memory(void **state) {
     enum { SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS, SHORT = GPULOSSI_FORMAT_SHORT_STAGES };
     static const struct {
