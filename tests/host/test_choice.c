@@ -285,7 +285,6 @@ static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     d.rows = 1;
     ROWS_OF(2048, clusters, of_clusters, of_clusters, kept);
     d.rows = fake.multiprocessors;
-    ROWS_OF(31, "held", "options", "options", "options");
     ROWS_OF(47, "held", "options", "options", "options");
     ROWS_OF(48, "held", options, options, options);
     WHOLE_ROWS_OF(1023, "held", options);

@@ -1,5 +1,5 @@
-/* Cross-entropy by the kernels of every option, of which the library makes a variant for each call: calls with each option
- * alone and with several, by layouts of rows that take other ways through the ring of a warp. */
+/* Cross-entropy by the kernels of every option: each option alone and several at once, by layouts of rows that take other
+ * ways through the ring of a warp. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -178,10 +178,10 @@ static void clusters_of_the_pipeline(void **state) {
     test_done();
 }
 
-/* Every type of gradients and of target probabilities, that of the logits too, where all fit vectors and where none does. */
+/* Every type of gradients and of target probabilities, in rows of whole vectors and others; a row has no weight. */
 static void types_of_the_pipeline(void **state) {
     static const layout layouts[] = {
-        {5, 40, 0, STRIDE_PACKED, 0, 0}, {5, 40, 3, STRIDE_ONE_MORE, 1, 0}, {5, 40, 3, STRIDE_PACKED, 0, 1}};
+        {2, 160, 0, STRIDE_PACKED, 0, 0}, {2, 160, 3, STRIDE_ONE_MORE, 1, 0}, {2, 40, 3, STRIDE_PACKED, 0, 1}};
     unsigned d, k, g, t;
     (void)state;
     REQUIRE_GPU();
@@ -198,11 +198,13 @@ static void types_of_the_pipeline(void **state) {
                         in.t[i] = dtype_round(c.target_dtype, in.t[i]);
                     ce_test(&c, "types of the pipeline");
                     c.class_weights = in.class_weights;
+                    c.row_weights = in.row_weights;
+                    in.row_weights[1] = 0;
                     c.label_smoothing = t % 2 ? 0.1 : 0;
                     ce_test(&c, "types of the pipeline");
                     c.target_probabilities = NULL;
                     c.target_dtype = GPULOSS_DTYPE_UNSET;
-                    c.class_weights = NULL;
+                    c.class_weights = c.row_weights = NULL;
                     c.label_smoothing = 0;
                     if (t == 0)
                         ce_test(&c, "types of the pipeline");
@@ -215,8 +217,7 @@ static void types_of_the_pipeline(void **state) {
     test_done();
 }
 
-/* More steps than there are stages: the ring wraps within a row, and where there is a gradient, steps are copied again. Target
- * probabilities take room from the stages. */
+/* More steps than there are stages: the ring wraps within a row, and where there is a gradient, steps are copied again. */
 static void steps_of_the_pipeline(void **state) {
     static const struct {
         layout layout;
@@ -259,8 +260,8 @@ static void many_calls_of_the_pipeline(void **state) {
     test_done();
 }
 
-/* So many rows that a lane of a team keeps more than one until they are finished, and that rows are dealt out by fours and by
- * the queue, on a device with a single multiprocessor. Rows of 1000 classes begin between lines. */
+/* Several rows of a lane until they are finished, and rows by fours, on a device with a single multiprocessor; 1000 classes
+ * begin between lines. */
 static void many_rows_of_the_pipeline(void **state) {
     static const struct {
         layout layout;

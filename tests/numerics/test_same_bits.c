@@ -135,8 +135,7 @@ static void same_bits_of_options(void **state) {
     test_done();
 }
 
-/* By a variant for each: teams of a warp, of several and of a block, rows dealt out by fours, ragged ones, clusters, stages with
- * target probabilities, and class weights in shared memory beside rows that begin between lines. Doubles have none. */
+/* Teams of a warp, of several, of a block and of a cluster, with each kind of stages; there is no variant for doubles. */
 static void same_bits_of_the_pipeline(void **state) {
     static const struct {
         row_shape shape;

@@ -83,7 +83,9 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ Gradients gradients_of(int64_t row) const {
         return Gradients(p.rows.grad, row * p.rows.grad_stride);
     }
-    __device__ __forceinline__ N padding() const { return -Limits<N>::infinity(); }
+    DEVICE N lowest() { return -Limits<N>::infinity(); }
+    /* A logit that adds nothing to a row. */
+    __device__ __forceinline__ N padding() const { return has_negative_scale() ? -lowest() : lowest(); }
 
     /* ---- what belongs to a row ---- */
 
@@ -177,7 +179,7 @@ template <class E> struct CrossEntropy {
         if (has(GPULOSSI_CE_LOGIT_SCALE))
             x *= scale;
         if (has(GPULOSSI_CE_SOFTCAP))
-            x = x == padding() ? x : softcap * tanh_of(x * inverse_softcap, slope);
+            x = x == lowest() ? x : softcap * tanh_of(x * inverse_softcap, slope);
         return x;
     }
     /* The same of a vector, which takes fewer instructions where no logit is larger than half of the softcap: there
@@ -206,7 +208,7 @@ template <class E> struct CrossEntropy {
         } else {
 #pragma unroll
             for (int i = 0; i < W; i++)
-                x[i] = x[i] == padding() ? x[i] : softcap * tanh_of(x[i] * inverse_softcap, slope[i]);
+                x[i] = x[i] == lowest() ? x[i] : softcap * tanh_of(x[i] * inverse_softcap, slope[i]);
         }
     }
     __device__ __forceinline__ N transformed(N x) const {
@@ -259,9 +261,6 @@ template <class E> struct CrossEntropy {
         if (highest != lowest())
             s.raise(larger(s.softmax.max, transformed(has_negative_scale() ? -highest : highest)));
     }
-    __device__ __forceinline__ N lowest() const {
-        return -Limits<N>::infinity();
-    }
     __device__ __forceinline__ bool has_negative_scale() const {
         return has(GPULOSSI_CE_LOGIT_SCALE) && scale < 0;
     }
@@ -286,7 +285,7 @@ template <class E> struct CrossEntropy {
         int first = 0;
 #pragma unroll
         for (int k = K - 1; k >= 0; k--)
-            first = highest_of(x[k]) == highest ? k : first;
+            first = LargestOf<E, 1>::of({x[k]}, false) == highest ? k : first;
 #pragma unroll 1
         for (int k = all ? side.begin : first; k < (all ? side.end : first + 1); k++) {
             N z[W];
@@ -360,7 +359,7 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ void find_best(State &s, const N (&z)[W], const Side &side, int k) const {
         const N highest = in_halves<Maximum>(z);
         int at = W, of_nan = W;
-        if (!(highest > s.best_value) && !has_nan(z))
+        if (!(highest >= s.best_value) && !has_nan(z))
             return;
 #pragma unroll
         for (int i = W - 1; i >= 0; i--) {
@@ -370,7 +369,7 @@ template <class E> struct CrossEntropy {
         note_best(s, highest, side.first(k), at, of_nan);
     }
     __device__ __forceinline__ void note_best(State &s, N highest, int64_t first, int at, int of_nan) const {
-        if (highest > s.best_value && s.best >= 0) {
+        if (s.best >= 0 && (highest > s.best_value || (highest == s.best_value && first + at < s.best))) {
             s.best = first + at;
             s.best_value = highest;
         }
@@ -419,8 +418,7 @@ template <class E> struct CrossEntropy {
             g.weight *= scale;
             g.spread *= scale;
         }
-        if (is_basic())
-            g.is_fast = ScaledExp<N>::in_fast_range(g.shift) && g.weight == g.weight;
+        g.is_fast = ScaledExp<N>::in_fast_range(g.shift) && g.weight == g.weight;
         return g;
     }
     /* Of the logits of a vector, as if none of them were the target's: with every option, ... */
@@ -552,7 +550,7 @@ template <class E> struct CrossEntropy {
             }
             if (has_soft())
                 of.loss += unit() * (s.soft * log_sum + s.drop);
-            if (has(GPULOSSI_CE_Z_LOSS))
+            if (has(GPULOSSI_CE_Z_LOSS | GPULOSSI_CE_Z_OUTPUTS))
                 of.z_loss = (N)p.lse_square_scale * lse * r.weight * lse; /* lse^2 may be too large, and the weight 0 */
             if (has(GPULOSSI_CE_ROW_WEIGHTS | GPULOSSI_CE_Z_LOSS))
                 of.loss = fma(r.weight, of.loss, of.z_loss);
