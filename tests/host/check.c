@@ -156,7 +156,9 @@ unsigned shared_bytes_of(const fake_launched *l) {
         return 2 * l->parameters.rows.ring_bytes * (l->block / 32);
     if (strstr(l->entry, "_packed_") != NULL)
         return l->parameters.rows.ring_bytes * (l->block / 32);
-    return strstr(l->entry, "_row_pipeline_") != NULL ? 98304 : 0;
+    if (strstr(l->entry, "_row_pipeline_") == NULL)
+        return 0;
+    return (l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_THREE_BLOCKS) != 0 ? 49152 : 98304;
 }
 
 unsigned blocks_at_once(const fake_launched *l) {

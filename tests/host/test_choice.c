@@ -9,8 +9,7 @@ static int is_half(gpuloss_dtype dtype) {
     return dtype == GPULOSS_F16 || dtype == GPULOSS_BF16;
 }
 
-/* Runs the call and says how; it is the kernel of that name and dtype. "clusters" and "pipeline" are one kernel, in clusters
- * and without. */
+/* Runs the call on the kernel of that name; "clusters" and "pipeline" are one kernel, in clusters and without. */
 static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line) {
     const int in_clusters = strcmp(name, "clusters") == 0, is_pipeline = in_clusters || strcmp(name, "pipeline") == 0;
     char entry[64];
@@ -33,8 +32,7 @@ static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, c
         expect_kernel(&d, name, __LINE__);                                                                             \
     } while (0)
 
-/* The kernels of a call: without options; from a given lse, where no state of a row is to be found; with options, and those
- * that take logits in other ways, probabilities and smoothing among them. */
+/* The kernels of a call: without options, with a given lse, with options, with both, and for probabilities and smoothing. */
 typedef struct kernels {
     const char *plain, *plain_of_lse, *options, *options_of_lse, *probabilities, *smoothing;
 } kernels;
@@ -144,8 +142,8 @@ static void options_leave_the_plain_kernels_of_clusters(void **state) {
     on_every_dtype(new_context(), check_options_of_clusters);
 }
 
-/* Rows of so many vectors, with and without options. Those without may be of whole vectors, or begin anywhere and touch one
- * more then. `smoothed`: with smoothing, if they begin on vectors. `weighted`: then with class weights, too. */
+/* Rows of so many vectors, with and without options, whole or beginning anywhere; `weighted`: with smoothing and class
+ * weights. */
 static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const char *whole, const kernels *of,
                            const char *weighted, int line) {
     const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
@@ -182,8 +180,8 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
         expect_rows_of(vectors, d, has ? "block_rows" : plain, &of, options, __LINE__);                                \
     } while (0)
 
-/* With a gradient: rows that a warp can't hold go to the pipeline, and longer ones to clusters, but for those that fill most
- * of a block's second round of stages; with smoothing, the longest rows are kept beside their weights. */
+/* Written rows that a warp can't hold go to the pipeline, longer ones to clusters, and the longest with smoothing are
+ * kept. */
 static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     const char *held = has ? "pipeline" : "held", *streamed = has ? "pipeline" : "streamed";
@@ -210,8 +208,7 @@ static void long_rows_that_are_written(void **state) {
     on_every_dtype(new_context(), check_rows_that_are_written);
 }
 
-/* The loss of many long rows is for blocks that take several of them at a time; where they are few or short, or logits
- * or weights are not read as they are, it is not. Newer GPUs have the pipeline for it. */
+/* Older GPUs take the loss of many long rows several at a time, where logits and weights are read as they are. */
 static void rows_taken_together(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;

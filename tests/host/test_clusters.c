@@ -375,6 +375,8 @@ static void rows_without_wide_blocks(void **state) {
     TAKES(d.softcap = 2.0, 198, 2, 256);
     TAKES(d.argmax = (int64_t *)AT(6), 198, 2, 256);
     TAKES(d.correct = (int64_t *)AT(6), 198, 2, 256);
+    TAKES(d.class_weights = AT(6), 264, 1, FAKE_WIDE_BLOCK);
+    TAKES(d.class_weights = (const char *)AT(6) + 4, 198, 2, 256);
     base = some_shard();
     base.rows = 1;
     base.classes = 4 * 16385;
@@ -525,8 +527,7 @@ static int loaded_pipelines(void) {
     return pipelines;
 }
 
-/* In blocks the pipeline takes more than in clusters. Without it, rows are held as far as a block can; longer ones go to
- * clusters. */
+/* Without the memory of a pipeline in blocks, rows are held as far as a block can, and longer ones go to clusters. */
 static void devices_without_a_pipeline_of_blocks(void **state) {
     static const int enough[] = {88 * 1024, 120 * 1024 - 1, 120 * 1024};
     int i;

@@ -1,5 +1,4 @@
-/* Without one of the two types of 16 bits, or without both: what they share is there for the other one alone. Built on its own
- * with each of those switches. */
+/* Built without one of the two types of 16 bits, or without both: what they share is there for the other alone. */
 #include "check.h"
 
 #ifdef GPULOSS_NO_F16

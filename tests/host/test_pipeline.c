@@ -162,6 +162,7 @@ static void rows_that_are_ragged(void **state) {
     FORMAT(d.class_offset = 2004, 0);
     FORMAT(d.class_offset = 2001, RAGGED);
     FORMAT((d.class_offset = 2001, d.class_weights = (const char *)AT(6) + 12), 0);
+    FORMAT((d.class_offset = 2001, d.class_weights = NULL), 0);
     gpuloss_destroy(context);
 }
 
@@ -236,6 +237,7 @@ static void formats_of_clusters(void **state) {
     FORMAT(d.argmax = (int64_t *)AT(6), CLUSTER);
     FORMAT(d.correct = (int64_t *)AT(6), CLUSTER);
     FORMAT(d.logits_stride = d.classes + 1, WIDE | GPULOSSI_FORMAT_RAGGED);
+    FORMAT(d.class_weights = (const char *)AT(6) + 4, CLUSTER | GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.dtype = GPULOSS_BF16, d.classes *= 2), WIDE | GPULOSSI_FORMAT_BF16);
     base = some_shard();
     base.rows = 8;
@@ -269,8 +271,35 @@ static void short_stages(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Weights of classes are in shared memory where all targets need them, and a block has room for them: 8 vectors a thread, or 4
- * of 16 bits; rows have more threads for that. */
+/* Losses of short stages have half of the memory, for three blocks at a time, unless they take many registers or it holds
+ * weights. */
+static void three_blocks_of_losses(void **state) {
+    enum { SHORT = GPULOSSI_FORMAT_SHORT_STAGES, THREE = SHORT | GPULOSSI_FORMAT_THREE_BLOCKS };
+    gpuloss_cross_entropy_desc base = rows_of(GPULOSS_F32, 1000, 128), d;
+    (void)state;
+    context = new_context();
+    base.grad_logits = NULL;
+    FORMAT((void)0, THREE);
+    assert_int_equal(last_launch()->shared_bytes, 49152);
+    assert_int_equal(last_launch()->module->shared_bytes_set, 49152);
+    FORMAT(d.grad_logits = AT(4), SHORT);
+    assert_int_equal(last_launch()->shared_bytes, 98304);
+    FORMAT(d.classes += 4, 0);
+    assert_int_equal(last_launch()->shared_bytes, 98304);
+    FORMAT(d.softcap = 2.0, SHORT);
+    FORMAT(d.argmax = (int64_t *)AT(6), SHORT);
+    FORMAT(d.class_weights = AT(6), THREE);
+    FORMAT(d.class_weights = (const char *)AT(6) + 4, SHORT | GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.class_weights = AT(6), d.label_smoothing = 0.1), SHORT | GPULOSSI_FORMAT_SMEM_WEIGHTS);
+    FORMAT((d.classes = 508, d.logits_stride = 509), THREE | GPULOSSI_FORMAT_RAGGED);
+    FORMAT(give_probabilities(&d), THREE | GPULOSSI_FORMAT_STAGED_TARGETS);
+    base = some_shard();
+    base.classes = 512;
+    FORMAT((void)0, SHORT);
+    gpuloss_destroy(context);
+}
+
+/* Class weights are in shared memory where all targets need them and 8 vectors a thread, or 4 of 16 bits, have room. */
 static void weights_in_shared_memory(void **state) {
     enum { SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS, SHORT = GPULOSSI_FORMAT_SHORT_STAGES };
     static const struct {
@@ -405,6 +434,7 @@ int pipeline_tests(void) {
         TEST(generations_of_gpus),
         TEST(formats_of_clusters),
         TEST(short_stages),
+        TEST(three_blocks_of_losses),
         TEST(rows_of_a_team),
         TEST(weights_in_shared_memory),
         TEST(calls_that_share_a_kernel),
