@@ -278,6 +278,8 @@ static void many_rows_of_the_pipeline(void **state) {
         for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
             layout l = kinds[k].layout;
             option_inputs in;
+            if (!harness_small && k % DTYPES != d)
+                continue; /* these take the reference many seconds */
             l.rows *= harness_small ? 1 : 132;
             ce_case c = case_of(dtypes[d], &l, kinds[k].options, LOGITS_NORMAL, k, &in);
             c.outputs = kinds[k].outputs;
@@ -300,15 +302,14 @@ static void logits_of_the_pipeline(void **state) {
         for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
             for (s = 0; s < sizeof sets / sizeof sets[0]; s++)
                 for (kind = 0; kind < LOGITS_KINDS; kind++) {
-                    const double masked = sets[s] & OPTION_SOFTCAP ? 0 : -inf;
-                    const double values[] = {(double)NAN, inf, masked, dtypes[d] == GPULOSS_F16 ? 9984 : 0x1p100};
+                    const double values[] = {(double)NAN, inf, -inf, dtypes[d] == GPULOSS_F16 ? 9984 : 0x1p100};
                     option_inputs in;
                     ce_case c = case_of(dtypes[d], &layouts[k], sets[s], (logits_kind)kind, kind, &in);
                     int64_t i;
                     for (i = 0; kind % 2 == 0 && i < 4; i++)
                         in.x[(i + 1) * c.classes + (7 * (int64_t)kind + 31 * i) % c.classes] = values[i];
                     for (i = 0; kind == LOGITS_WIDE && i < c.classes; i++)
-                        in.x[5 * c.classes + i] = masked;
+                        in.x[5 * c.classes + i] = -inf;
                     c.outputs &= ~(unsigned)(CE_OUT_Z_LOSS | CE_OUT_Z_LOSS_ROWS);
                     c.reduction = kind % 4 == 2 ? GPULOSS_NONE : GPULOSS_SUM;
                     ce_test(&c, "logits of the pipeline");

@@ -173,28 +173,35 @@ template <class E> struct CrossEntropy {
         return tanh(a);
     }
     DEVICE double tanh_near_0(double a, double &slope) { return tanh_of(a, slope); }
-    /* The logit that the softmax sees, and the softcap's derivative. A class that is masked by -inf stays masked. */
+    /* A scaled logit after softcap, and the derivative of that. A class that is masked as given stays masked, but not one whose
+     * logit is infinite only when scaled. */
+    __device__ __forceinline__ N capped(N given, N scaled, N &slope) const {
+        const N x = softcap * tanh_of(scaled * inverse_softcap, slope);
+        return given == padding() ? lowest() : x;
+    }
+    /* The logit that the softmax sees, and the softcap's derivative. */
     __device__ __forceinline__ N transformed(N x, N &slope) const {
+        const N given = x;
         slope = N(1);
         if (has(GPULOSSI_CE_LOGIT_SCALE))
             x *= scale;
         if (has(GPULOSSI_CE_SOFTCAP))
-            x = x == lowest() ? x : softcap * tanh_of(x * inverse_softcap, slope);
+            x = capped(given, x, slope);
         return x;
     }
     /* The same of a vector, which takes fewer instructions where no logit is larger than half of the softcap: there
      * tanh(a) / a is a polynomial in a^2, within 1.6u. A NaN stays one in either way. */
     __device__ __forceinline__ void transform(N (&x)[W], N (&slope)[W]) const {
-        if (has(GPULOSSI_CE_LOGIT_SCALE))
+        N given[W], size[W];
 #pragma unroll
-            for (int i = 0; i < W; i++)
+        for (int i = 0; i < W; i++) {
+            given[i] = x[i];
+            if (has(GPULOSSI_CE_LOGIT_SCALE))
                 x[i] *= scale;
+            size[i] = fabs(x[i]);
+        }
         if (!has(GPULOSSI_CE_SOFTCAP))
             return;
-        N size[W];
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            size[i] = fabs(x[i]);
         if (sizeof(N) == 4 && in_halves<Maximum>(size) < N(0.5) * softcap) {
             const N inverse2 = inverse_softcap * inverse_softcap;
 #pragma unroll
@@ -208,7 +215,7 @@ template <class E> struct CrossEntropy {
         } else {
 #pragma unroll
             for (int i = 0; i < W; i++)
-                x[i] = x[i] == lowest() ? x[i] : softcap * tanh_of(x[i] * inverse_softcap, slope[i]);
+                x[i] = capped(given[i], x[i], slope[i]);
         }
     }
     __device__ __forceinline__ N transformed(N x) const {
