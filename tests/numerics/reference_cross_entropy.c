@@ -31,7 +31,7 @@ static long double scale_of(const reference_cross_entropy *r) {
 
 long double reference_logit(const reference_cross_entropy *r, double given) {
     long double x = (long double)given * scale_of(r), cap = (long double)r->softcap;
-    bool masked = isinf(x) && x < 0; /* and stays so */
+    bool masked = isinf(given) && x < 0; /* and stays so */
     return cap > 0 && !masked ? cap * tanhl(x / cap) : x;
 }
 
@@ -220,7 +220,9 @@ static row_state row_state_of(const reference_cross_entropy *r, int64_t row, lon
     softmax(x, r->classes, &s.info);
     s.lse = r->lse_in ? (long double)r->lse_in[row] : s.info.max + s.info.log_sum;
     s.r = r->row_weights ? (long double)r->row_weights[row] : 1;
-    s.z = s.kind == ROW_BAD_TARGET ? (long double)NAN : (long double)r->lse_square_scale * s.lse * s.lse;
+    s.z = s.kind == ROW_BAD_TARGET  ? (long double)NAN
+          : r->lse_square_scale > 0 ? (long double)r->lse_square_scale * s.lse * s.lse
+                                    : 0;
     return s;
 }
 

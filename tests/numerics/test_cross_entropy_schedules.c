@@ -92,6 +92,15 @@ static void prepare_masked(ce_case *c, option_inputs *in, unsigned number) {
     ask_for(c, number);
 }
 
+/* The largest x is of the smallest logit. */
+static void prepare_negative_scale(ce_case *c, option_inputs *in, unsigned number) {
+    int64_t row;
+    for (row = 0; row < c->rows; row++)
+        in->row_weights[row] = 0.25 + (double)(row % 5) / 4;
+    c->logit_scale = -0.75;
+    ask_for(c, number);
+}
+
 /* Rows of row weight 0, of either sign, whatever they hold. */
 static void prepare_silent(ce_case *c, option_inputs *in, unsigned number) {
     int64_t row, column;
@@ -170,6 +179,16 @@ static void masked_classes_of_every_schedule(void **state) {
     test_places(&of);
 }
 
+static void negative_scales_of_every_schedule(void **state) {
+    static const corner of = {"negative scale",
+                              prepare_negative_scale,
+                              {OPTION_SCALE, OPTION_SCALE | OPTION_SOFTCAP, OPTION_SCALE | OPTION_SMOOTHING,
+                               OPTION_SCALE | OPTION_PROBABILITIES, END}};
+    (void)state;
+    REQUIRE_GPU();
+    test_places(&of);
+}
+
 static void silent_rows_of_every_schedule(void **state) {
     static const corner of = {"rows of row weight 0",
                               prepare_silent,
@@ -234,9 +253,9 @@ static void corners_of_a_split_vocabulary(void **state) {
 
 int run_cross_entropy_schedule_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(confident_rows_of_every_schedule), cmocka_unit_test(masked_classes_of_every_schedule),
-        cmocka_unit_test(silent_rows_of_every_schedule),    cmocka_unit_test(weightless_targets_of_every_schedule),
-        cmocka_unit_test(corners_of_a_split_vocabulary),
+        cmocka_unit_test(confident_rows_of_every_schedule),  cmocka_unit_test(masked_classes_of_every_schedule),
+        cmocka_unit_test(silent_rows_of_every_schedule),     cmocka_unit_test(weightless_targets_of_every_schedule),
+        cmocka_unit_test(negative_scales_of_every_schedule), cmocka_unit_test(corners_of_a_split_vocabulary),
     };
     return cmocka_run_group_tests_name("cross_entropy schedules", tests, NULL, NULL);
 }

@@ -148,18 +148,20 @@ template <class N, class R, Caller kCaller> struct Terms {
     }
     __device__ __forceinline__ bool writes() const { return p.rows.grad || p.grad_probabilities; }
 
-    /* Scale and softcap. What a softcap takes is long, so it is there once. A class masked by -inf stays masked. */
+    /* Scale and softcap. What a softcap takes is long, so it is there once. A class that was masked by an infinite logit stays
+     * masked, not one whose logit is infinite only when scaled. */
     template <int n> __device__ __forceinline__ void transform(N (&x)[n]) const {
-        if (p.logit_scale != 1)
-#pragma unroll
-            for (int i = 0; i < n; i++)
-                x[i] *= of_block.scale;
+        const N masked = of_block.scale < 0 ? Limits<N>::infinity() : -Limits<N>::infinity();
         if (p.softcap != 0)
 #pragma unroll 1
             for (int i = 0; i < n; i++)
-                shift_in(x, x[0] == -Limits<N>::infinity()
-                                ? x[0]
-                                : of_block.softcap * tangent(x[0] * of_block.inverse_softcap));
+                shift_in(x, x[0] == masked
+                                ? -Limits<N>::infinity()
+                                : of_block.softcap * tangent(x[0] * of_block.scale * of_block.inverse_softcap));
+        if (p.softcap == 0 && p.logit_scale != 1)
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                x[i] *= of_block.scale;
     }
     __device__ __forceinline__ N transformed(N logit) const {
         N x[1] = {logit};
@@ -234,7 +236,8 @@ template <class N, class R, Caller kCaller> struct Terms {
             log_sum = from_lse() ? (N)((const R *)p.lse_in)[r.row] - top : natural_log(s.x.sum);
         N lse = top + log_sum, weight = row_weight(r.row), loss = N(0), z = N(0);
         if (r.target == kClass && weight != 0) {
-            z = (N)p.lse_square_scale * lse * weight * lse; /* lse^2 may be too large, and the weight 0 */
+            if (p.lse_square_scale != 0)
+                z = (N)p.lse_square_scale * lse * weight * lse; /* lse^2 may be too large, and the weight small */
             if (!soft())
                 loss = r.hard * log_sum; /* NaN where the row is */
             if (r.hard != 0)
