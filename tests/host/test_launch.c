@@ -353,6 +353,41 @@ static void kl_div_keeps_rows_that_count(void **state) {
     gpuloss_destroy(context);
 }
 
+/* An empty tensor has no address, so of no rows also the outputs may all be null, whatever belongs to them. */
+static void empty_input_without_arrays(void **state) {
+    gpuloss_context *context = new_context();
+    gpuloss_cross_entropy_desc ce = some_cross_entropy(), shard = some_shard(), combine = some_combine();
+    gpuloss_kl_div_desc kl = some_kl_div();
+    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
+    const long calls = fake.calls;
+    size_t bytes;
+    (void)state;
+    ce.rows = shard.rows = combine.rows = kl.rows = sparse.rows = 0;
+    ce.logits = ce.targets = ce.loss = ce.grad_logits = NULL;
+    ce.grad_loss = kl.grad_loss = sparse.grad_loss = AT(6);
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    expect_ok(gpuloss_cross_entropy_preload(context, &ce, NULL));
+    expect_ok(gpuloss_cross_entropy_workspace(context, &ce, &bytes));
+    ce.target_type = GPULOSS_INDEX_UNSET; /* of probabilities */
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    ce.grad_target_probabilities = AT(7);
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    shard.logits = shard.targets = NULL;
+    shard.shard_rows = NULL;
+    expect_ok(gpuloss_cross_entropy(context, &shard, NULL));
+    combine.targets = combine.loss = NULL;
+    combine.shard_rows = NULL;
+    expect_ok(gpuloss_cross_entropy_combine(context, &combine, NULL));
+    kl.input = kl.target = kl.loss = kl.grad_input = NULL;
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    expect_ok(gpuloss_kl_div_preload(context, &kl, NULL));
+    sparse.logits = sparse.indices = sparse.values = sparse.loss = sparse.grad_logits = NULL;
+    expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
+    expect_ok(gpuloss_kl_div_sparse_preload(context, &sparse, NULL));
+    assert_int_equal(fake.calls, calls);
+    gpuloss_destroy(context);
+}
+
 /* No rows: a number that was asked for is still written, nothing else is launched. */
 static void empty_input(void **state) {
     gpuloss_context *context = new_context();
@@ -603,6 +638,7 @@ int launch_tests(void) {
         TEST(held_rows_fit),
         TEST(kl_div_keeps_rows_that_count),
         TEST(empty_input),
+        TEST(empty_input_without_arrays),
         TEST(on_the_stream_given),
         TEST(dependent_launches),
         TEST(a_launch_fails),

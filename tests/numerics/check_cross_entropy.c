@@ -65,8 +65,9 @@ static void expect_gradients(const ce_case *c, ce_expected *e, const option_boun
         int64_t i = reference_element(&e->ref, b->row, column);
         e->grad[i] = normal ? option_gradient_bound(b, &e->ref, column, ce_grad_dtype(c), e->ref.grad[i]) : 0;
         if (e->grad_targets)
-            e->grad_targets[i] = option_target_gradient_bound(b, &e->ref, column, ce_target_dtype(c),
-                                                              e->ref.grad_target_probabilities[i]);
+            e->grad_targets[i] = normal ? option_target_gradient_bound(b, &e->ref, column, ce_target_dtype(c),
+                                                                       e->ref.grad_target_probabilities[i])
+                                        : 0;
     }
 }
 
@@ -78,16 +79,16 @@ typedef struct row_totals {
 static void expect_row(const ce_case *c, ce_expected *e, int64_t row, row_totals *totals) {
     option_setting setting = {c->dtype, c->shards};
     option_bounds b = option_bounds_of(setting, &e->ref, row);
-    row_kind kind = reference_row_kind(&e->ref, row);
-    e->loss_rows[row] = kind == ROW_NORMAL ? b.loss : 0;
-    e->z_loss_rows[row] = kind == ROW_NORMAL ? b.z_loss : 0;
+    bool normal = reference_row_kind(&e->ref, row) == ROW_NORMAL && !reference_is_silent(&e->ref, row);
+    e->loss_rows[row] = normal ? b.loss : 0;
+    e->z_loss_rows[row] = normal ? b.z_loss : 0;
     e->lse[row] = b.lse;
     totals->loss += e->loss_rows[row];
     totals->loss_magnitude += fabsl(e->ref.loss_rows[row]);
     totals->z_loss += e->z_loss_rows[row];
     totals->z_loss_magnitude += fabsl(e->ref.z_loss_rows[row]);
     if (e->grad)
-        expect_gradients(c, e, &b, kind == ROW_NORMAL);
+        expect_gradients(c, e, &b, normal);
 }
 
 void ce_expect(const ce_case *c, bool gradients, ce_expected *e) {
@@ -192,6 +193,33 @@ static void check_correct(const ce_case *c, const ce_result *result, const refer
                        (long long)most);
 }
 
+/* Whether no factor of a loss or a gradient is negative. */
+static bool has_signs(const ce_case *c, const reference_cross_entropy *ref, int64_t row) {
+    double upstream = c->grad_loss_rows ? c->grad_loss_rows[row] : 1, weight = c->row_weights ? c->row_weights[row] : 1;
+    int64_t y = c->targets ? c->targets[row] : 0;
+    if (c->target_probabilities || c->label_smoothing > 0 || c->lse_square_scale > 0 || c->logit_scale < 0)
+        return false;
+    return reference_row_kind(ref, row) == ROW_NORMAL && ref->grad_scale >= 0 && ref->divisor >= 0 && upstream >= 0 &&
+           weight >= 0 && (!c->class_weights || c->class_weights[y] >= 0);
+}
+
+/* Whatever was rounded, a loss is not negative and the gradient of a target's logit not positive. */
+static void check_signs(const ce_case *c, const ce_result *result, const reference_cross_entropy *ref, report *r) {
+    bool all = c->rows > 0;
+    int64_t row;
+    for (row = 0; row < c->rows; row++) {
+        bool of_row = has_signs(c, ref, row);
+        int64_t i = of_row ? reference_element(ref, row, c->targets[row]) : 0;
+        all = all && (of_row || reference_row_kind(ref, row) == ROW_IGNORED);
+        if (of_row && result->loss_rows && result->loss_rows[row] < 0)
+            report_failure(r, "sign of loss_rows", row, 0, "got %.17g", result->loss_rows[row]);
+        if (of_row && result->grad && result->grad[i] > 0)
+            report_failure(r, "sign of the target's gradient", row, c->targets[row], "got %.17g", result->grad[i]);
+    }
+    if (all && ce_outputs(c) & CE_OUT_LOSS && result->loss < 0)
+        report_failure(r, "sign of loss", 0, 0, "got %.17g", result->loss);
+}
+
 static void check_row(const ce_case *c, const ce_result *result, const ce_expected *e, int64_t row, report *r) {
     gpuloss_dtype results = dtype_of_results(c->dtype);
     if (result->loss_rows)
@@ -218,6 +246,7 @@ void ce_check(const ce_case *c, const ce_result *result, report *r) {
         compare_value(r, CE_LOSS, c->dtype, results, 0, 0, result->loss, e.ref.loss, e.loss);
     if (outputs & CE_OUT_Z_LOSS)
         compare_value(r, CE_Z_LOSS, c->dtype, results, 0, 0, result->z_loss, e.ref.z_loss, e.z_loss);
+    check_signs(c, result, &e.ref, r);
     if (result->argmax)
         check_argmax(c, result, &e.ref, r);
     if (outputs & CE_OUT_CORRECT)

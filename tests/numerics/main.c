@@ -52,6 +52,7 @@ int main(int argc, char **argv) {
     failed += run_cross_entropy_option_tests();
     failed += run_cross_entropy_layout_tests();
     failed += run_cross_entropy_option_corner_tests();
+    failed += run_cross_entropy_schedule_tests();
     failed += run_cross_entropy_property_tests();
     failed += run_cross_entropy_difference_tests();
     failed += run_cross_entropy_shard_tests();

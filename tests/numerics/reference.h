@@ -52,6 +52,8 @@ typedef struct reference_cross_entropy {
 
 typedef enum row_kind { ROW_NORMAL, ROW_IGNORED, ROW_BAD_TARGET } row_kind;
 row_kind reference_row_kind(const reference_cross_entropy *r, int64_t row);
+/* Whether a row has the loss 0 and the gradient 0, whatever it holds: it is ignored, or of row weight 0. */
+bool reference_is_silent(const reference_cross_entropy *r, int64_t row);
 
 /* Where element (row, c) lies in x and what is laid out as it. */
 int64_t reference_element(const reference_cross_entropy *r, int64_t row, int64_t c);

@@ -14,6 +14,11 @@ row_kind reference_row_kind(const reference_cross_entropy *r, int64_t row) {
     return y < 0 || y >= r->classes ? ROW_BAD_TARGET : ROW_NORMAL;
 }
 
+bool reference_is_silent(const reference_cross_entropy *r, int64_t row) {
+    row_kind kind = reference_row_kind(r, row);
+    return kind == ROW_IGNORED || (kind == ROW_NORMAL && r->row_weights && fpclassify(r->row_weights[row]) == FP_ZERO);
+}
+
 int64_t reference_element(const reference_cross_entropy *r, int64_t row, int64_t c) {
     if (r->inner > 0)
         return (row / r->inner * r->classes + c) * r->inner + row % r->inner;
@@ -26,7 +31,8 @@ static long double scale_of(const reference_cross_entropy *r) {
 
 long double reference_logit(const reference_cross_entropy *r, double given) {
     long double x = (long double)given * scale_of(r), cap = (long double)r->softcap;
-    return cap > 0 ? cap * tanhl(x / cap) : x;
+    bool masked = isinf(given) && x < 0; /* and stays so */
+    return cap > 0 && !masked ? cap * tanhl(x / cap) : x;
 }
 
 /* d tanh(z) = 1 / cosh(z)^2, which keeps its digits where 1 - tanh(z)^2 does not. */
@@ -42,12 +48,21 @@ static long double weight_of(const reference_cross_entropy *r, int64_t c) {
     return r->class_weights ? (long double)r->class_weights[c] : 1;
 }
 
-long double reference_mass(const reference_cross_entropy *r, int64_t row, int64_t c) {
-    long double e = (long double)r->label_smoothing, w = weight_of(r, c),
-                share = e > 0 ? e / (long double)r->classes : 0;
+/* The part of a mass that the target's class alone has, and that which may be any class's. */
+static long double hard_mass(const reference_cross_entropy *r, int64_t row, int64_t c) {
+    bool is_target = !r->target_probabilities && c == r->targets[row];
+    return is_target ? (1 - (long double)r->label_smoothing) * weight_of(r, c) : 0;
+}
+
+static long double soft_mass(const reference_cross_entropy *r, int64_t row, int64_t c) {
+    long double e = (long double)r->label_smoothing, share = e > 0 ? e / (long double)r->classes : 0;
     if (r->target_probabilities)
-        return w * ((1 - e) * (long double)r->target_probabilities[reference_element(r, row, c)] + share);
-    return (c == r->targets[row] ? (1 - e) * w : 0) + share * w;
+        share += (1 - e) * (long double)r->target_probabilities[reference_element(r, row, c)];
+    return weight_of(r, c) * share;
+}
+
+long double reference_mass(const reference_cross_entropy *r, int64_t row, int64_t c) {
+    return hard_mass(r, row, c) + soft_mass(r, row, c);
 }
 
 /* lse = log sum_c exp(x_c) = m + log sum_c exp(x_c - m).
@@ -141,35 +156,41 @@ static long double distance_of(const reference_cross_entropy *r, const row_state
     return r->lse_in ? s->lse - s->x[c] : s->info.log_sum + (s->info.max - s->x[c]);
 }
 
-/* sum_c q_c (lse - x_c) + z, where a class of no mass adds nothing. A row without a softmax has no loss. */
+/* sum_c q_c (lse - x_c) + z, where a class of no mass adds nothing, nor a target above an lse that was given rounded. A row
+ * without a softmax has no loss. */
 static long double loss_of(const reference_cross_entropy *r, const row_state *s) {
     long double sum = 0;
     int64_t c;
-    if (s->kind == ROW_IGNORED)
+    if (reference_is_silent(r, s->row))
         return 0;
     if (s->kind == ROW_BAD_TARGET || !isfinite(s->info.max))
         return (long double)NAN;
     for (c = 0; c < r->classes; c++) {
-        long double q = reference_mass(r, s->row, c);
-        if (q != 0)
-            sum += q * distance_of(r, s, c);
+        long double hard = hard_mass(r, s->row, c), soft = soft_mass(r, s->row, c), d = distance_of(r, s, c);
+        if (hard != 0)
+            sum += hard * (d < 0 ? 0 : d);
+        if (soft != 0)
+            sum += soft * d;
     }
     return s->r * (sum + s->z);
 }
 
-/* dx_c = s ((sum q + 2 lse_square_scale lse) p_c - q_c), p = exp(x - lse), and from there to the logit as given; 0 for
- * a row that is ignored or whose target is out of range. */
+/* dx_c = s ((sum q + 2 lse_square_scale lse) p_c - q_c), p = exp(x - lse), the target's at most 1, and from there to the
+ * logit as given; 0 for a row that is silent or whose target is out of range. */
 static void row_gradient(reference_cross_entropy *r, const row_state *s, long double scale) {
     long double mass = 2 * (long double)r->lse_square_scale * (r->lse_square_scale > 0 ? s->lse : 0);
+    bool writes = s->kind == ROW_NORMAL && !reference_is_silent(r, s->row);
     int64_t c;
-    for (c = 0; c < r->classes && s->kind == ROW_NORMAL; c++)
+    for (c = 0; c < r->classes && writes; c++)
         mass += reference_mass(r, s->row, c);
     for (c = 0; c < r->classes; c++) {
         int64_t i = reference_element(r, s->row, c);
         long double p = r->lse_in ? s->x[c] - s->lse : s->x[c] - s->info.max - s->info.log_sum, g = 0;
         if (!isnan(p))
             p = expl(p);
-        if (s->kind == ROW_NORMAL)
+        if (p > 1 && writes && hard_mass(r, s->row, c) != 0)
+            p = 1;
+        if (writes)
             g = isnan(p) ? p : scale * (mass * p - reference_mass(r, s->row, c)) * reference_logit_slope(r, r->x[i]);
         if (r->probability)
             r->probability[i] = p;
@@ -184,7 +205,7 @@ static void row_target_gradient(reference_cross_entropy *r, const row_state *s, 
     for (c = 0; c < r->classes; c++) {
         long double factor = (1 - (long double)r->label_smoothing) * weight_of(r, c);
         r->grad_target_probabilities[reference_element(r, s->row, c)] =
-            factor != 0 ? scale * factor * distance_of(r, s, c) : 0;
+            factor != 0 && !reference_is_silent(r, s->row) ? scale * factor * distance_of(r, s, c) : 0;
     }
 }
 
@@ -199,14 +220,17 @@ static row_state row_state_of(const reference_cross_entropy *r, int64_t row, lon
     softmax(x, r->classes, &s.info);
     s.lse = r->lse_in ? (long double)r->lse_in[row] : s.info.max + s.info.log_sum;
     s.r = r->row_weights ? (long double)r->row_weights[row] : 1;
-    s.z = s.kind == ROW_BAD_TARGET ? (long double)NAN : (long double)r->lse_square_scale * s.lse * s.lse;
+    s.z = s.kind == ROW_BAD_TARGET  ? (long double)NAN
+          : r->lse_square_scale > 0 ? (long double)r->lse_square_scale * s.lse * s.lse
+                                    : 0;
     return s;
 }
 
 static void run_row(reference_cross_entropy *r, const row_state *s) {
-    long double scale = s->r * r->grad_scale / r->divisor, loss = loss_of(r, s);
-    long double z = s->kind == ROW_IGNORED ? 0 : s->r * s->z;
+    long double scale = s->r * r->grad_scale, loss = loss_of(r, s);
+    long double z = reference_is_silent(r, s->row) ? 0 : s->r * s->z;
     int64_t best = argmax_of(s->x, r->classes);
+    scale = r->divisor == 0 ? 0 : scale / r->divisor; /* where nothing has a weight nothing has a gradient */
     if (r->grad_loss_rows)
         scale *= (long double)r->grad_loss_rows[s->row];
     r->bad_targets += s->kind == ROW_BAD_TARGET;

@@ -7,6 +7,7 @@ int run_cross_entropy_corner_tests(void);
 int run_cross_entropy_option_tests(void);
 int run_cross_entropy_layout_tests(void);
 int run_cross_entropy_option_corner_tests(void);
+int run_cross_entropy_schedule_tests(void);
 int run_cross_entropy_property_tests(void);
 int run_cross_entropy_difference_tests(void);
 int run_cross_entropy_shard_tests(void);

@@ -126,6 +126,17 @@ DEVICE double tangent(double x) {
     return tanh(x);
 }
 
+/* What rounding has put beyond the end of a range goes back to it; a NaN stays one. */
+template <class N> DEVICE N at_least_0(N x) {
+    return x < N(0) ? N(0) : x;
+}
+template <class N> DEVICE N at_least_1(N x) {
+    return x < N(1) ? N(1) : x;
+}
+template <class N> DEVICE N at_most_1(N x) {
+    return x > N(1) ? N(1) : x;
+}
+
 /* What a logarithm of a ratio takes from the format of a number. */
 template <class N> struct Format;
 template <> struct Format<float> {

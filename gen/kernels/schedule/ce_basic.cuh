@@ -161,10 +161,14 @@ template <class E> struct Plain {
         return (N)grad_scale();
     }
 
+    /* From rounded numbers that of a confident row would be less than 0. */
+    DEVICE N loss_of(N log_sum, N top, N x_y) {
+        return at_least_0(log_sum + (top - x_y));
+    }
     /* The loss of a row, and all results of it but what goes into the sum of losses. */
     __device__ __forceinline__ N result(const Unfinished &u, Totals &total) const {
         N log_sum = reduces() ? natural_log(u.sum) : N(0);
-        N loss = u.target == kClass ? log_sum + (u.top - u.x_y) : u.target == kIgnored ? N(0) : Limits<N>::nan();
+        N loss = u.target == kClass ? loss_of(log_sum, u.top, u.x_y) : u.target == kIgnored ? N(0) : Limits<N>::nan();
         if (p.lse)
             ((N *)p.lse)[u.row] = u.top + log_sum;
         if (p.rows.loss_rows)
@@ -235,9 +239,12 @@ template <class E> struct Plain {
         if (has_target<K>(r, at, step))
             to[cut.first(r.vector) + r.place] = E::narrow(of_target(r, *x_y));
     }
-    /* The gradient to the target's logit. */
+    /* The gradient to the target's logit, whose rounded probability may be above 1. */
     __device__ __forceinline__ N of_target(const Row &r, N x_y) const {
-        return (exp_below(x_y, r.top) * r.inverse - N(1)) * r.scale;
+        return of_target(exp_below(x_y, r.top) * r.inverse, r.scale);
+    }
+    DEVICE N of_target(N probability, N scale) {
+        return (at_most_1(probability) - N(1)) * scale;
     }
 
     __device__ __forceinline__ bool wants(int) const {

@@ -148,16 +148,20 @@ template <class N, class R, Caller kCaller> struct Terms {
     }
     __device__ __forceinline__ bool writes() const { return p.rows.grad || p.grad_probabilities; }
 
-    /* Scale and softcap. What a softcap takes is long, so it is there once. */
+    /* Scale and softcap. What a softcap takes is long, so it is there once. A class that was masked by an infinite logit stays
+     * masked, not one whose logit is infinite only when scaled. */
     template <int n> __device__ __forceinline__ void transform(N (&x)[n]) const {
-        if (p.logit_scale != 1)
-#pragma unroll
-            for (int i = 0; i < n; i++)
-                x[i] *= of_block.scale;
+        const N masked = of_block.scale < 0 ? Limits<N>::infinity() : -Limits<N>::infinity();
         if (p.softcap != 0)
 #pragma unroll 1
             for (int i = 0; i < n; i++)
-                shift_in(x, of_block.softcap * tangent(x[0] * of_block.inverse_softcap));
+                shift_in(x, x[0] == masked
+                                ? -Limits<N>::infinity()
+                                : of_block.softcap * tangent(x[0] * of_block.scale * of_block.inverse_softcap));
+        if (p.softcap == 0 && p.logit_scale != 1)
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                x[i] *= of_block.scale;
     }
     __device__ __forceinline__ N transformed(N logit) const {
         N x[1] = {logit};
@@ -220,18 +224,24 @@ template <class N, class R, Caller kCaller> struct Terms {
         return r;
     }
 
+    /* Whether a row has neither a loss nor gradients. */
+    __device__ __forceinline__ bool is_silent(const Row &r) const {
+        return r.target != kClass || row_weight(r.row) == 0;
+    }
+
     /* Writes the results of a row; x_y is the target's logit, if it is here. */
     __device__ __forceinline__ void finish(const Row &r, const State &s, N x_y, Totals &total) const {
         N top = reduces() ? s.x.top : (N)((const R *)p.lse_in)[r.row], log_sum = N(0);
         if (reduces())
             log_sum = from_lse() ? (N)((const R *)p.lse_in)[r.row] - top : natural_log(s.x.sum);
         N lse = top + log_sum, weight = row_weight(r.row), loss = N(0), z = N(0);
-        if (r.target == kClass) {
-            z = (N)p.lse_square_scale * lse * weight * lse; /* lse^2 may be too large, and the weight 0 */
+        if (r.target == kClass && weight != 0) {
+            if (p.lse_square_scale != 0)
+                z = (N)p.lse_square_scale * lse * weight * lse; /* lse^2 may be too large, and the weight small */
             if (!soft())
                 loss = r.hard * log_sum; /* NaN where the row is */
             if (r.hard != 0)
-                loss = r.hard * (log_sum + (top - x_y));
+                loss = r.hard * at_least_0(log_sum + (top - x_y)); /* rounded, it may be less */
             if (has_masses())
                 loss += s.mass * log_sum + s.drop;
             loss = fma(weight, loss, z);
@@ -279,7 +289,7 @@ template <class N, class R, Caller kCaller> struct Terms {
     };
     enum { kZero = -2 };
     __device__ __forceinline__ Gradient gradient(const Row &r, const State &s) const {
-        Gradient g = {s.x.top, N(1), N(0), N(0), r.hard, N(0), r.target == kClass ? (int)r.y : kZero};
+        Gradient g = {s.x.top, N(1), N(0), N(0), r.hard, N(0), is_silent(r) ? (int)kZero : (int)r.y};
         if (from_lse()) {
             g.top = (N)((const R *)p.lse_in)[r.row];
         } else {
@@ -298,14 +308,16 @@ template <class N, class R, Caller kCaller> struct Terms {
     /* Of an x, whose class has mass a. */
     __device__ __forceinline__ N element(const Gradient &g, N x, N a, bool is_target) const {
         N p = exp_below(x, g.top) * g.inverse, of_x = p * (g.hard + g.rest) - a;
-        if (is_target) /* p - 1 is formed first: it is exact near 1 */
+        if (is_target) { /* p - 1 is formed first: it is exact near 1 */
+            p = at_most_1(p);
             of_x = g.hard * (p - N(1)) + (p * g.rest - a);
+        }
         return g.y == kZero ? N(0) : of_x * g.scale;
     }
     /* Of the probability of a class of weight w. */
     __device__ __forceinline__ N element_of_target(const Gradient &g, N x, N w) const {
         N mass = of_block.keep * w;
-        return mass == 0 ? N(0) : g.scale * mass * (g.log_sum + (g.top - x));
+        return mass == 0 || g.y == kZero ? N(0) : g.scale * mass * (g.log_sum + (g.top - x));
     }
 
     __device__ __forceinline__ bool wants(int i) const {
@@ -339,8 +351,8 @@ template <class N, class R, Caller kCaller> struct Terms {
         if (kCaller != kCombined && kCaller != kProbabilities && (p.rows.grad || p.grad_probabilities))
             part = rows_that_divide(p);
         if (threadIdx.x == 0) {
-            if (kCaller != kCombined)
-                c.grad_scale = gradient_scale<R>(p.rows, part);
+            if (kCaller != kCombined) /* a mean over rows of no weight has the gradient 0 */
+                c.grad_scale = part != 0 ? gradient_scale<R>(p.rows, part) : 0.0;
             c.keep = (N)(1.0 - p.label_smoothing);
             c.smooth = (N)(p.label_smoothing / (double)p.total_classes);
             c.scale = (N)p.logit_scale;

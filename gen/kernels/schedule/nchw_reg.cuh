@@ -160,7 +160,7 @@ template <class E> class PlanesHeld {
 #pragma unroll
         for (int i = 0; i < W; i++)
             if (y[i] >= 0) {
-                product *= sum[i];
+                product *= at_least_1(sum[i]); /* it has an exp(0) */
                 losses += (double)(top[i] - of_target(i, y[i]));
                 counted++;
             }
@@ -205,7 +205,7 @@ template <class E> class PlanesHeld {
 #pragma unroll
         for (int i = 0; i < W; i++) {
             N inverse = reduces ? quick_reciprocal(sum[i]) : N(1), of_column = y[i] >= 0 ? scales[i] : N(0);
-            of_targets[i] = (exp_below(of_target(i, y[i]), top[i]) * inverse - N(1)) * of_column;
+            of_targets[i] = Loss::of_target(exp_below(of_target(i, y[i]), top[i]) * inverse, of_column);
             slopes.add(i, top[i], inverse * of_column, reduces || y[i] >= 0);
         }
         slopes.settle();

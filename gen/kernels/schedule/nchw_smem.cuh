@@ -227,7 +227,7 @@ template <class E> struct Planes {
         }
         loss.close(r, s);
         if (loss.writes()) {
-            N of_target = (exp_below(x_y, r.top) * r.inverse - N(1)) * r.scale;
+            N of_target = loss.of_target(r, x_y);
             words(0, i) = make_uint2(__float_as_uint(r.top), __float_as_uint(r.inverse * r.scale));
             words(1, i) = make_uint2(__float_as_uint(of_target), (uint32_t)y);
         }

@@ -92,7 +92,7 @@ class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> 
             sum += (double)loss.result(loss.unfinished(r, state, &x_y), total);
         } else if (r.place >= 0) {
             N log_sum = reduces ? natural_log(state.sum) : N(0);
-            sum += (double)(log_sum + (r.top - x_y));
+            sum += (double)Loss::loss_of(log_sum, r.top, x_y);
             counted++;
         }
     }

@@ -114,7 +114,7 @@ template <class E> struct Short {
             for (int c = 0; c < classes; c++)
                 logits[c] = N(0);
         if (r.place >= 0)
-            logits[y] = (exp_below(x_y, r.top) * r.inverse - N(1)) * r.scale;
+            logits[y] = loss.of_target(r, x_y);
         return of_row;
     }
 

@@ -97,7 +97,7 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
             if (further) {
                 add(r, state, x_y, total);
             } else if (r.place >= 0) {
-                product *= state.sum;
+                product *= at_least_1(state.sum); /* it has an exp(0) */
                 sum += (double)(r.top - x_y);
                 counted++;
             }
@@ -116,7 +116,7 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
                 if (odd)
                     Shared::store(lone, E::narrow(r.place >= 0 ? of_lone * weight : N(0)));
                 if (r.place >= 0)
-                    Shared::store(at_target, E::narrow((below.exp(x_y) * inverse - N(1)) * of_row));
+                    Shared::store(at_target, E::narrow(Loss::of_target(below.exp(x_y) * inverse, of_row)));
             }
         }
         return left;

@@ -574,7 +574,7 @@ template <class E> class Kept {
                     rest += 2.0f * (float)of.p.lse_square_scale * (part.top + natural_log(part.sum));
                 it.offset = below.offset;
                 if (counts) {
-                    float exact = exp_below(exact_x, part.top) * inverse; /* exact - 1 is formed first */
+                    float exact = at_most_1(exp_below(exact_x, part.top) * inverse); /* exact - 1 is formed first */
                     it.of_exp = (hard + rest) * inverse * below.factor * factor;
                     it.of_weight = smooth * factor;
                     it.of_target = (hard * (exact - 1.0f) + (exact * rest - smooth * class_weight)) * factor;
