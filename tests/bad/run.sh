@@ -150,11 +150,11 @@ host_programs test_threads 'kill -SEGV $$' &&
 
 # Faults in the library, each for one group of the host tests to find. Only the library is compiled for each, without the
 # embedded kernels, which take most of the time; they are compiled once, as are the tests, which know the header as it is.
-# Those of unpacking and of marks have a library of their own.
+# The tests of unpacking are compiled for each of its faults instead of the library; those of marks have one of their own.
 library=tests/host/gpuloss_impl.c
 host_objects=$(realpath "$out")/objects hand_written=$(realpath "$out")/hand_written.h
 export library host_objects hand_written
-mkdir -p "$host_objects"
+mkdir -p "$host_objects/sound"
 images='const gpulossi_image \*gpulossi_image_of('
 sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated block/d' \
     -e "s/^static $images/extern $images/" \
@@ -164,6 +164,7 @@ sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated b
     -e '/^static void gpulossi_replace(/i #endif' gpuloss.h >"$hand_written"
 sed "s/^static $images/$images/" gpuloss.h >"$host_objects/gpuloss.h"
 gcc -w -DGPULOSS_STATIC -include "$host_objects/gpuloss.h" -c tests/bad/unpacked_once.c -o "$host_objects/images.o" || exit 2
+gcc -std=gnu11 -w -c $library -o "$host_objects/sound/library.o" || exit 2
 make -s -f tests/host/host.mk --eval 'list: ; @printf "%s\n" $(HOST_SOURCES)' list | grep -vx $library |
     xargs -P "$(nproc)" -I{} bash -c 'gcc -std=gnu11 -w -c {} -o "$host_objects/$(basename {} .c).o"' || exit 2
 
@@ -172,9 +173,12 @@ make -s -f tests/host/host.mk --eval 'list: ; @printf "%s\n" $(HOST_SOURCES)' li
 mutant() {
     local flags=-DUNPACKED_ONCE sources=$library objects=("$host_objects"/*.o)
     case $2 in
-    unpack | specialise)
+    unpack)
         flags='-fsanitize=address,undefined -fno-sanitize-recover=all'
-        sources="$library tests/host/test_$2.c" objects=("${objects[@]/*test_$2.o/}") ;;
+        sources=tests/host/test_unpack.c objects=("${objects[@]/*test_unpack.o/}" "$host_objects/sound/library.o") ;;
+    specialise)
+        flags='-fsanitize=address,undefined -fno-sanitize-recover=all'
+        sources="$library tests/host/test_specialise.c" objects=("${objects[@]/*test_specialise.o/}") ;;
     failures | '') flags=-O1 ;;
     esac
     mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && ln -s "$PWD/ptx" "$1/ptx" &&

@@ -24,7 +24,8 @@ typedef struct candidate {
     gpulossi_clusters clusters;
     int row_blocks, less, streams; /* as in the plan, and ... */
     int64_t units, room;           /* ... these too */
-    unsigned run, ahead;           /* rows that a block takes in a row, and its flag */
+    unsigned run, ahead;           /* rows that a block or a team takes in a row, and its flag */
+    uint32_t words[GPULOSSI_FEATURE_WORDS];
     double milliseconds;
     float loss;
 } candidate;
@@ -54,7 +55,7 @@ static int check(gpuloss_status status) {
 /* ---- which candidates a cell has ---- */
 
 static void add(const char *name, int module, unsigned group, int64_t units) {
-    candidate c = {name, module, 0, group, {0, 0, 0}, 0, 0, 0, units, 0, 0, 0, 0, 0};
+    candidate c = {name, module, 0, group, {0, 0, 0}, 0, 0, 0, units, 0, 0, 0, {0}, 0, 0};
     candidates[count++] = c;
 }
 
@@ -65,9 +66,9 @@ static void add_packed(void) {
 }
 
 /* The sizes that the GPU takes are known of a kernel that is loaded. */
-static int list_clusters(const char *name, const char *wide_name, int module_f32, gpuloss_dtype dtype, int64_t room) {
+static int list_clusters(const char *name, const char *wide_name, int module, int streams, int64_t room) {
     gpuloss_context *context = bench_context();
-    int module = gpulossi_fast_module(module_f32, dtype), wide;
+    int wide;
     unsigned size;
     gpulossi_kernel *kernel;
     if (!context->clusters)
@@ -81,11 +82,39 @@ static int list_clusters(const char *name, const char *wide_name, int module_f32
                                                 kernel->clusters[wide][size]};
                 add(wide ? wide_name : name, module, GPULOSSI_BLOCK, plan.rows->rows);
                 candidates[count - 1].clustered = 1;
-                candidates[count - 1].streams = module_f32 == GPULOSSI_MODULE_kl_div_logits_streamed_f32;
+                candidates[count - 1].streams = streams;
                 candidates[count - 1].room = room;
                 candidates[count - 1].clusters = some;
             }
     return 0;
+}
+
+/* The words of the variant that is planned, and the rows of its tiles. */
+static void set_words(candidate *c) {
+    memcpy(c->words, plan.words, sizeof c->words);
+    c->run = plan.rows->slots;
+}
+
+/* Teams of a block as large as the library has them, and clusters of any size. */
+static int list_pipeline(const gpuloss_cross_entropy_desc *d) {
+    const gpulossi_plan as_planned = plan;
+    const gpulossi_rows rows = *plan.rows;
+    int clustered, first, status = 0;
+    for (clustered = 0; clustered < 2 && status == 0; clustered++) {
+        first = count;
+        plan.clustered = clustered;
+        gpulossi_schedule_pipeline(bench_context(), &plan, d, &cross_entropy, gpulossi_dtype_bytes(d->dtype),
+                                   d->grad_logits != NULL);
+        if (clustered)
+            status = list_clusters("clusters", "wide", plan.module, 0, GPULOSSI_SLOTS);
+        else
+            add("pipeline", plan.module, plan.rows->group, plan.units);
+        while (first < count)
+            set_words(&candidates[first++]);
+        *plan.rows = rows;
+    }
+    plan = as_planned;
+    return status;
 }
 
 /* A row a block: with a gradient, several in a row, and the next one asked for, or not. */
@@ -131,9 +160,8 @@ static int list_cross_entropy(int cell) {
     if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_packed_f32, d.dtype) ||
         plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_packed_held_f32, d.dtype))
         add_packed();
-    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_ring_f32, d.dtype))
-        add("ring", plan.module, plan.rows->group, plan.units);
-    return list_clusters("clustered", "wide", GPULOSSI_MODULE_cross_entropy_clustered_f32, d.dtype, GPULOSSI_SLOTS);
+    return d.dtype != GPULOSS_F64 &&
+           gpulossi_can_load(bench_context(), GPULOSSI_MODULE_cross_entropy_row_pipeline_f32) && list_pipeline(&d);
 }
 
 /* Groups below a warp only next to the one that is chosen: of long rows they are hopeless. */
@@ -150,12 +178,15 @@ static int list_kl_div(int cell) {
         if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours))
             add("streamed", gpulossi_module(GPULOSSI_MODULE_kl_div_logits_f32, d.dtype), group, d.rows);
     if (plan.clustered &&
-        list_clusters("block_rows", NULL, GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype, GPULOSSI_SLOTS / 2))
+        list_clusters("block_rows", NULL, gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype),
+                      0, GPULOSSI_SLOTS / 2))
         return 1;
     if (plan.clustered && d.grad_input == NULL &&
-        list_clusters("through", NULL, GPULOSSI_MODULE_kl_div_logits_streamed_f32, d.dtype, GPULOSSI_SLOTS / 2))
+        list_clusters("through", NULL, gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_streamed_f32, d.dtype), 1,
+                      GPULOSSI_SLOTS / 2))
         return 1;
-    return list_clusters("clustered", NULL, GPULOSSI_MODULE_kl_div_logits_clustered_f32, d.dtype, GPULOSSI_SLOTS / 2);
+    return list_clusters("clustered", NULL, gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_clustered_f32, d.dtype),
+                         0, GPULOSSI_SLOTS / 2);
 }
 
 static int find_chosen(void) {
@@ -187,7 +218,8 @@ static int list(int cell) {
 static int launch_clusters(const gpulossi_kernel *kernel) {
     const gpulossi_clusters *of = &running->clusters;
     const int64_t clusters = plan.rows->rows < of->count ? plan.rows->rows : of->count;
-    plan.rows->slots = (uint32_t)(gpulossi_kept_steps(&plan, of) * plan.step);
+    if (running->run == 0)
+        plan.rows->slots = (uint32_t)(gpulossi_kept_steps(&plan, of) * plan.step);
     return check(gpulossi_launch(bench_context(), &plan, kernel, plan.parameters, (unsigned)clusters * of->size,
                                  of->threads, of->size, NULL));
 }
@@ -204,6 +236,7 @@ static int call_running(void) {
     plan.room = running->room;
     plan.units = running->units;
     plan.rows->group = running->group;
+    memcpy(plan.words, running->words, sizeof plan.words);
     if (running->run > 0) {
         plan.rows->slots = running->run;
         plan.rows->flags = (plan.rows->flags & ~(unsigned)GPULOSSI_FETCHES_AHEAD) | running->ahead;

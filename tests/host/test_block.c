@@ -32,9 +32,7 @@ static const char *version_of(int module) {
 }
 
 static int is_for_clusters(int module) {
-    return gpulossi_target_of(module) == GPULOSSI_CLUSTER_GPU &&
-           strncmp(module_name(module), "cross_entropy_ring_", 19) != 0 &&
-           strstr(module_name(module), "_packed_") == NULL &&
+    return gpulossi_target_of(module) == GPULOSSI_CLUSTER_GPU && strstr(module_name(module), "_packed_") == NULL &&
            strncmp(module_name(module), "cross_entropy_block_rows_", 25) != 0;
 }
 

@@ -1,16 +1,22 @@
-/* The decoders of the embedded texts: exact on what gen/ wrote, and never out of bounds on anything else. Every buffer
- * is a heap block of exactly the size that the decoder is told, so that a sanitizer sees the first byte outside. */
+/* The decoders of the embedded texts: exact on the output of gen/, and never out of bounds on anything else. */
 #define GPULOSS_STATIC
 #include "check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Heap blocks that end where the decoder is told, so that a sanitizer sees the first byte outside. A byte ahead of them is
+ * there for blocks of no bytes. */
+static void *new_block(size_t count) {
+    char *block = (char *)malloc(1 + count);
+    assert_non_null(block);
+    return block + 1;
+}
+static void free_block(void *block) {
+    free((char *)block - 1);
+}
 static void *copy_of(const void *from, size_t count) {
-    void *copy = malloc(count > 0 ? count : 1);
-    assert_non_null(copy);
-    memcpy(copy, from, count);
-    return copy;
+    return memcpy(new_block(count), from, count);
 }
 
 static size_t next_random(uint64_t *seed) {
@@ -18,54 +24,50 @@ static size_t next_random(uint64_t *seed) {
     return (size_t)(*seed >> 33);
 }
 
-/* Decodes after what `before` has decoded. Of a text that fits, the bytes are `expected`, unless that is null. */
+/* Decodes after the texts of `before`. The bytes of a text that fits must be `expected`, unless that is null. */
 static int decodes(const gpulossi_lzma *before, const unsigned char *packed, size_t packed_bytes, size_t bytes,
                    const unsigned char *expected) {
     gpulossi_lzma z = *before;
     unsigned char *in = (unsigned char *)copy_of(packed, packed_bytes);
     int fits;
-    z.history = (unsigned char *)malloc(before->at + bytes + 1);
-    assert_non_null(z.history);
-    memcpy(z.history + 1, before->history, before->at);
-    z.history++; /* a byte ahead of it, so that the block has one where it is empty */
+    z.history = (unsigned char *)new_block(before->at + bytes);
+    memcpy(z.history, before->history, before->at);
     fits = gpulossi_lzma_decode(&z, bytes, in, packed_bytes);
     if (fits)
         assert_int_equal(z.at, before->at + bytes);
     if (fits && expected != NULL)
         assert_memory_equal(z.history + before->at, expected, bytes);
-    free(z.history - 1);
-    free(in);
+    free_block(z.history);
+    free_block(in);
     return fits;
 }
 
 static int lengthens(const unsigned char *shortened, size_t shortened_bytes, size_t bytes, const char *expected) {
     unsigned char *in = (unsigned char *)copy_of(shortened, shortened_bytes);
-    char *text = (char *)malloc(bytes > 0 ? bytes : 1);
+    char *text = (char *)new_block(bytes);
     int fits;
-    assert_non_null(text);
     fits = gpulossi_lengthen(text, bytes, in, shortened_bytes);
     if (fits && expected != NULL)
         assert_string_equal(text, expected);
-    free(in);
-    free(text);
+    free_block(in);
+    free_block(text);
     return fits;
 }
 
 /* ---- the embedded images ---- */
 
-/* Whether the text of an image comes out of so many bytes, after what `before` has decoded. */
+/* Whether the text of an image comes out of these sizes, after the texts of `before`. */
 static int unpacks(const gpulossi_lzma *before, const gpulossi_image *image, size_t packed_bytes,
                    size_t shortened_bytes, size_t bytes, const char *expected) {
     gpulossi_lzma z = *before;
     unsigned char *in = (unsigned char *)copy_of(image->words, packed_bytes);
     int fits;
-    z.history = (unsigned char *)malloc(before->at + shortened_bytes);
-    assert_non_null(z.history);
+    z.history = (unsigned char *)new_block(before->at + shortened_bytes);
     memcpy(z.history, before->history, before->at);
     fits = gpulossi_lzma_decode(&z, shortened_bytes, in, packed_bytes) &&
            lengthens(z.history + before->at, shortened_bytes, bytes, expected);
-    free(z.history);
-    free(in);
+    free_block(z.history);
+    free_block(in);
     return fits;
 }
 
@@ -231,7 +233,7 @@ static void put_text(encoder *e, const char *text) {
         put_literal(e, (unsigned char)*text);
 }
 
-/* So many bytes that do not repeat soon. */
+/* Bytes that do not repeat soon. */
 static void put_noise(encoder *e, size_t count) {
     uint64_t seed = count;
     for (; count > 0; count--)
@@ -295,7 +297,7 @@ static int is_accepted(const encoder *e, size_t packed_bytes, size_t bytes) {
     return decodes(&z, e->packed, packed_bytes, bytes, e->text);
 }
 
-/* Ends the stream, which is right as it is, and no other way. */
+/* Ends the stream, which is right as it is, and wrong where it is cut. */
 static void expect_text(encoder *e) {
     size_t n;
     end_stream(e);
@@ -403,7 +405,7 @@ static void texts_after_others(void **state) {
     assert_false(decodes(&z, e->packed, e->packed_bytes, size - 1, NULL));
     gpulossi_lzma_begin(&z, &none);
     assert_false(decodes(&z, e->packed, e->packed_bytes, size, NULL));
-    free(first);
+    free_block(first);
     free(history);
     free(e);
 }
