@@ -29,7 +29,8 @@ static const statement *statement_of(const parsed *p, int line) {
 
 /* The register that a line only works out, or NULL where it does more, or the register is assigned elsewhere too. */
 static const char *worked_out(const parsed *p, int line) {
-    static const char *const pure[] = {"mov", "add", "sub", "mul", "mad", "shl", "and", "or", "xor", "cvt", "cvta", "selp"};
+    static const char *const pure[] = {"mov", "add", "sub", "mul", "mad",  "shl",
+                                       "and", "or",  "xor", "cvt", "cvta", "selp"};
     const statement *s = statement_of(p, line);
     if (s == NULL || s->guard != NULL || s->count < 2 || p->lines[line].is_tagged)
         return NULL;

@@ -73,6 +73,8 @@ static void few_rows(void **state) {
                 calls[i].prepares ? BY_PREPARED : BY_DATA, 1.0, 1.0, calls[i].prepares);
         DIVIDES((d.target_type = calls[i].type, d.rows = calls[i].rows, d.class_weights = AT(6)), BY_PREPARED, 1.0, 1.0,
                 1);
+        DIVIDES((d.target_type = calls[i].type, d.rows = calls[i].rows, d.classes = 9, d.class_weights = AT(6)),
+                BY_PREPARED, 1.0, 1.0, 1);
     }
     gpuloss_destroy(context);
 }

@@ -67,15 +67,25 @@ static void place(double *rows, const exact_sum *sum, double sign) {
         rows[i * 256] = sign * sum->terms[i];
 }
 
-/* Sums up rows of the given lse, whose losses are the terms. */
-static void check_cross_entropy_sum(ce_case *c, const double *lse, size_t k, const char *what) {
+/* Sums up rows whose losses are the terms: a loss is the given lse, which is not negative, times the weight of its row,
+ * which may be. */
+static void check_cross_entropy_sum(ce_case *c, const double *terms, size_t k, const char *what) {
+    static double lse[EXACT_ROWS], row_weights[EXACT_ROWS];
     gpuloss_dtype results = dtype_of_results(c->dtype);
+    bool has_negative = false;
     char text[100];
+    int64_t i;
     ce_result result;
     report r;
     (void)snprintf(text, sizeof text, "cross_entropy exact sum %d%s, %s", (int)k, what, dtype_name(c->dtype));
     r = report_on(text);
+    for (i = 0; i < c->rows; i++) {
+        lse[i] = fabs(terms[i]);
+        row_weights[i] = terms[i] < 0 ? -1 : 1;
+        has_negative |= terms[i] < 0;
+    }
     c->lse_in = lse;
+    c->row_weights = has_negative ? row_weights : NULL;
     c->reduction = GPULOSS_SUM;
     c->outputs = CE_OUT_LOSS | CE_OUT_LOSS_ROWS;
     ce_run(c, &result, &r);
@@ -88,7 +98,7 @@ static void check_cross_entropy_sum(ce_case *c, const double *lse, size_t k, con
 /* One class of logit 0 with a given lse: the loss of a row is that lse. */
 void exact_sums_of_cross_entropy(void **state) {
     static int64_t targets[EXACT_ROWS];
-    static double x[EXACT_ROWS], lse[EXACT_ROWS];
+    static double x[EXACT_ROWS], terms[EXACT_ROWS];
     size_t d, k;
     (void)state;
     REQUIRE_GPU();
@@ -97,8 +107,8 @@ void exact_sums_of_cross_entropy(void **state) {
             ce_case c = ce_case_of(all_dtypes[d], EXACT_ROWS, 1, x, targets);
             if (!fits(dtype_of_results(c.dtype), &exact_sums[k]))
                 continue;
-            place(lse, &exact_sums[k], 1);
-            check_cross_entropy_sum(&c, lse, k, "");
+            place(terms, &exact_sums[k], 1);
+            check_cross_entropy_sum(&c, terms, k, "");
         }
     test_done();
 }

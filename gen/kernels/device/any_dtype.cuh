@@ -176,9 +176,7 @@ template <class E, int shift> struct FormatArray {
     __device__ __forceinline__ FormatArray(uint64_t array, int64_t at) : base((char *)array) {
         base += at * element_bytes();
     }
-    DEVICE bool is(uint32_t type) {
-        return has_format(type << shift);
-    }
+    DEVICE bool is(uint32_t type) { return has_format(type << shift); }
     DEVICE bool is_other() {
         return is(GPULOSSI_FORMAT_F32 | GPULOSSI_FORMAT_F64 | GPULOSSI_FORMAT_F16 | GPULOSSI_FORMAT_BF16_ARRAY);
     }

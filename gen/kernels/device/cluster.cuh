@@ -78,7 +78,7 @@ struct Cluster {
      * of two, or may have fewer. */
     template <int warps = kWarps, bool fewer = false, class State>
     __device__ __forceinline__ void reduce(State &state, const State &empty, uint32_t &word, uint32_t seen, Kind kind,
-                                         uint32_t number) const {
+                                           uint32_t number) const {
         struct alignas(16) Message {
             State state;
             uint32_t word, seen; /* the leader's word; no one reads the other */

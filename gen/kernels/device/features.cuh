@@ -49,13 +49,19 @@ DEVICE bool is_sm_80() {
 }
 #endif
 
-/* A line of inline assembly that is there only for a type or a GPU begins with one of these tags. */
+/* A line of inline assembly that is there only for a type or a GPU begins with a tag. */
 #define GPULOSSI_TEXT(x) #x
-#define GPULOSSI_TAG(sign, features) "/*?1" sign GPULOSSI_TEXT(features) "*/ "
-#define IF_FORMAT(features) GPULOSSI_TAG("+", features)
-#define UNLESS_FORMAT(features) GPULOSSI_TAG("-", features)
-#define IF_FORMATS(sign, features, other_sign, other_features)                                                         \
-    "/*?1" sign GPULOSSI_TEXT(features) " 1" other_sign GPULOSSI_TEXT(other_features) "*/ "
+#define GPULOSSI_TAG(sign, features) "1" sign GPULOSSI_TEXT(features)
+#define GPULOSSI_TAGS(sign, features, other_sign, other)                                                               \
+    "/*?" GPULOSSI_TAG(sign, features) " " GPULOSSI_TAG(other_sign, other) "*/ "
+#define IF_FORMAT(features, line) "/*?" GPULOSSI_TAG("+", features) "*/ " line
+#define EITHER_FORMAT(features, line, otherwise)                                                                       \
+    IF_FORMAT(features, line) "\n\t/*?" GPULOSSI_TAG("-", features) "*/ " otherwise
+/* One of four lines, by two features. */
+#define BY_FORMATS(a, b, both, only_a, only_b, neither)                                                                \
+    GPULOSSI_TAGS("+", a, "+", b)                                                                                      \
+    both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t" GPULOSSI_TAGS("-", a, "+", b) only_b                       \
+        "\n\t" GPULOSSI_TAGS("-", a, "-", b) neither
 
 /* A line with the launch bounds of some variants, which gen/ moves to where PTX has them. */
 #define BOUNDS(threads, blocks) ".maxntid " #threads ", 1, 1 .minnctapersm " #blocks

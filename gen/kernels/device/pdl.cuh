@@ -12,7 +12,7 @@ DEVICE void wait_for_earlier() {
 #if MODULE_TARGET > 0
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #else
-    asm volatile(IF_FORMAT(GPULOSSI_FORMAT_SM_90) "griddepcontrol.wait;" ::: "memory");
+    asm volatile(IF_FORMAT(GPULOSSI_FORMAT_SM_90, "griddepcontrol.wait;")::: "memory");
 #endif
 }
 
@@ -22,7 +22,7 @@ DEVICE void let_next_begin() {
 #if MODULE_TARGET > 0
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #else
-    asm volatile(IF_FORMAT(GPULOSSI_FORMAT_SM_90) "griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile(IF_FORMAT(GPULOSSI_FORMAT_SM_90, "griddepcontrol.launch_dependents;")::: "memory");
 #endif
 }
 

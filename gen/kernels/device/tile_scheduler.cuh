@@ -58,15 +58,17 @@ template <int most> struct TileScheduler {
     uint32_t row[most], asked;               /* asked: what the leader got last */
     int known;
 
-    __device__ __forceinline__ TileScheduler(uint64_t scratch, int64_t all_rows, uint32_t run, uint32_t team, uint32_t teams,
-                                             int known)
+    __device__ __forceinline__ TileScheduler(uint64_t scratch, int64_t all_rows, uint32_t run, uint32_t team,
+                                             uint32_t teams, int known)
         : scratch((gpulossi_scratch *)scratch), rows((uint32_t)all_rows), run(run), tiles((rows + run - 1) / run),
           teams(teams), dealt(run == 1 ? (uint32_t)known * teams : teams), asked(0), known(known) {
 #pragma unroll
         for (uint32_t i = 0; i < most; i++)
             row[i] = run == 1 ? min(team + i * teams, rows) : team < tiles ? min(team * run + i, rows) : rows;
     }
-    __device__ __forceinline__ bool more() const { return row[0] < rows; }
+    __device__ __forceinline__ bool more() const {
+        return row[0] < rows;
+    }
     __device__ __forceinline__ uint32_t after(int n) const {
         uint32_t r = row[0];
 #pragma unroll
@@ -74,9 +76,13 @@ template <int most> struct TileScheduler {
             r = n == i ? row[i] : r;
         return r;
     }
-    __device__ __forceinline__ uint32_t last() const { return after(known - 1); }
+    __device__ __forceinline__ uint32_t last() const {
+        return after(known - 1);
+    }
     /* Whether the row after the last one that is known is in another tile. */
-    __device__ __forceinline__ bool ends_tile() const { return ((last() + 1) & (run - 1)) == 0 && last() < rows; }
+    __device__ __forceinline__ bool ends_tile() const {
+        return ((last() + 1) & (run - 1)) == 0 && last() < rows;
+    }
 
     /* The leader calls, before the first row and whenever it has used what it got, up to a number past the last tile: so each
      * team gets one of these, and the counter ends at zero. */
@@ -85,7 +91,9 @@ template <int most> struct TileScheduler {
     }
     /* `tile`: what the leader got. */
     __device__ __forceinline__ void advance(uint32_t tile) {
-        const uint32_t next = last() >= rows ? rows : ends_tile() ? (tile < tiles ? tile * run : rows) : min(last() + 1, rows);
+        const uint32_t next = last() >= rows ? rows
+                              : ends_tile()  ? (tile < tiles ? tile * run : rows)
+                                             : min(last() + 1, rows);
 #pragma unroll
         for (int i = 0; i + 1 < most; i++)
             row[i] = i + 1 == known ? next : row[i + 1];

@@ -111,30 +111,29 @@ struct any16 {
     enum { kKeepsNan = true };
     DEVICE Number widen(Bits b) {
         float x;
-        asm(IF_FORMAT(GPULOSSI_FORMAT_BF16) "{ .reg .b16 zero; mov.b16 zero, 0; mov.b32 %0, {zero, %1}; }\n\t" UNLESS_FORMAT(
-            GPULOSSI_FORMAT_BF16) "cvt.f32.f16 %0, %1;"
+        asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "{ .reg .b16 zero; mov.b16 zero, 0; mov.b32 %0, {zero, %1}; }",
+                          "cvt.f32.f16 %0, %1;")
             : "=f"(x)
             : "h"(b));
         return x;
     }
     DEVICE void widen_pair(uint32_t word, Number &low, Number &high) {
-        asm(IF_FORMAT(GPULOSSI_FORMAT_BF16) "{ shl.b32 %0, %2, 16; and.b32 %1, %2, 0xffff0000; }\n\t" UNLESS_FORMAT(
-            GPULOSSI_FORMAT_BF16) "{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
+        asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "{ shl.b32 %0, %2, 16; and.b32 %1, %2, 0xffff0000; }",
+                          "{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }")
             : "=&f"(low), "=f"(high)
             : "r"(word));
     }
     DEVICE uint32_t pair(Number low, Number high, bool = false) {
         uint32_t word;
-        asm(IF_FORMATS("+", GPULOSSI_FORMAT_BF16, "+", GPULOSSI_FORMAT_SM_80) "cvt.rn.bf16x2.f32 %0, %2, %1;\n\t"
-            IF_FORMATS("-", GPULOSSI_FORMAT_BF16, "+", GPULOSSI_FORMAT_SM_80) "cvt.rn.f16x2.f32 %0, %2, %1;\n\t"
-            IF_FORMATS("-", GPULOSSI_FORMAT_BF16, "-", GPULOSSI_FORMAT_SM_80)
-            "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }\n\t"
-            IF_FORMATS("+", GPULOSSI_FORMAT_BF16, "-", GPULOSSI_FORMAT_SM_80)
-            "{ .reg .b32 l, h, odd; .reg .pred nan; "
-            "mov.b32 l, %1; shr.u32 odd, l, 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 l, l, odd; "
-            "setp.nan.f32 nan, %1, %1; selp.b32 l, 0x7fff0000, l, nan; "
-            "mov.b32 h, %2; shr.u32 odd, h, 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 h, h, odd; "
-            "setp.nan.f32 nan, %2, %2; selp.b32 h, 0x7fff0000, h, nan; prmt.b32 %0, l, h, 0x7632; }"
+        asm(BY_FORMATS(
+                GPULOSSI_FORMAT_BF16, GPULOSSI_FORMAT_SM_80, "cvt.rn.bf16x2.f32 %0, %2, %1;",
+                "{ .reg .b32 l, h, odd; .reg .pred nan; "
+                "mov.b32 l, %1; shr.u32 odd, l, 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 l, l, odd; "
+                "setp.nan.f32 nan, %1, %1; selp.b32 l, 0x7fff0000, l, nan; "
+                "mov.b32 h, %2; shr.u32 odd, h, 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 h, h, odd; "
+                "setp.nan.f32 nan, %2, %2; selp.b32 h, 0x7fff0000, h, nan; prmt.b32 %0, l, h, 0x7632; }",
+                "cvt.rn.f16x2.f32 %0, %2, %1;",
+                "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }")
             : "=r"(word)
             : "f"(low), "f"(high));
         return word;
@@ -143,8 +142,7 @@ struct any16 {
     /* On GPUs of compute capability 8.0 and newer. */
     DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
         uint32_t larger;
-        asm(IF_FORMAT(GPULOSSI_FORMAT_BF16) "max.bf16x2 %0, %1, %2;\n\t" UNLESS_FORMAT(
-            GPULOSSI_FORMAT_BF16) "max.f16x2 %0, %1, %2;"
+        asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "max.bf16x2 %0, %1, %2;", "max.f16x2 %0, %1, %2;")
             : "=r"(larger)
             : "r"(a), "r"(b));
         return larger;
@@ -176,7 +174,9 @@ template <class E> struct Vector {
         uint32_t odd = word[1] | word[3], even = word[0] | word[2];
         return sizeof(Bits) == 8 ? odd & 0x80000000u : (odd | even) & (sizeof(Bits) == 4 ? 0x80000000u : 0x80008000u);
     }
-    __device__ __forceinline__ void fill(const Number *x, bool finite = false) { fill(x, finite, (Bits *)0); }
+    __device__ __forceinline__ void fill(const Number *x, bool finite = false) {
+        fill(x, finite, (Bits *)0);
+    }
 
     /* The element at a place that is not known beforehand; and another one for it. */
     __device__ __forceinline__ Number find(int place) const {

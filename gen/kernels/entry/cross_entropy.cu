@@ -41,9 +41,8 @@ template <class E> struct block_rows {
 template <class E> struct row_pipeline {
     enum { threads = GPULOSSI_WIDE_BLOCK, blocks = 2 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
-        asm volatile(IF_FORMAT(GPULOSSI_FORMAT_WIDE) BOUNDS(384, 2) "\n\t" IF_FORMAT(GPULOSSI_FORMAT_THREE_BLOCKS)
-                         BOUNDS(256, 3) "\n\t" IF_FORMATS("-", GPULOSSI_FORMAT_WIDE, "-", GPULOSSI_FORMAT_THREE_BLOCKS)
-                             BOUNDS(256, 2));
+        asm volatile(BY_FORMATS(GPULOSSI_FORMAT_WIDE, GPULOSSI_FORMAT_THREE_BLOCKS, BOUNDS(384, 2), BOUNDS(384, 2),
+                                BOUNDS(256, 3), BOUNDS(256, 2)));
         RowPipeline<CrossEntropy<E>>::run(p);
     }
 };

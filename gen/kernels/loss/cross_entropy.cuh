@@ -324,15 +324,16 @@ template <class E> struct CrossEntropy {
 #pragma unroll
         for (int i = 0; i < W; i++)
             part[i] = shape[i] * z[i];
-        N more = in_halves<Sum>(part);
-        if (!(fabs(more) < Limits<N>::infinity())) { /* no soft target, no part, whatever the logit */
+        N more = unit() * in_halves<Sum>(part);
+        if (!(fabs(more) <
+              Limits<N>::infinity())) { /* no soft target, no part, whatever the logit; nor too large a sum */
 #pragma unroll
             for (int i = 0; i < W; i++)
-                part[i] = shape[i] == 0 ? N(0) : part[i];
+                part[i] = shape[i] == 0 ? N(0) : unit() * shape[i] * z[i];
             more = in_halves<Sum>(part);
         }
         s.drop -= more;
-        s.soft += in_halves<Sum>(shape);
+        s.soft += unit() * in_halves<Sum>(shape);
     }
     /* soft_c over the unit that all classes have in common: w_c, times 1 or (1-e) t_c + e/C. */
     __device__ __forceinline__ N unit() const {
@@ -376,7 +377,8 @@ template <class E> struct CrossEntropy {
         note_best(s, highest, side.first(k), at, of_nan);
     }
     __device__ __forceinline__ void note_best(State &s, N highest, int64_t first, int at, int of_nan) const {
-        if (s.best >= 0 && (highest > s.best_value || (highest == s.best_value && first + at < s.best))) {
+        if (s.best >= 0 &&
+            (highest > s.best_value || (s.best != State::kNone && first + at < s.best && highest == s.best_value))) {
             s.best = first + at;
             s.best_value = highest;
         }
@@ -411,7 +413,7 @@ template <class E> struct CrossEntropy {
         g.scale = (N)factor;
         g.is_zero = r.weight == 0;
         if (has_soft())
-            g.rest = reduces()                        ? unit() * s.soft
+            g.rest = reduces()                        ? s.soft
                      : has(GPULOSSI_CE_CLASS_WEIGHTS) ? smooth * (N)scratch()->class_weights
                                                       : (N)p.label_smoothing;
         if (has(GPULOSSI_CE_Z_LOSS))
@@ -553,11 +555,11 @@ template <class E> struct CrossEntropy {
         } else if (r.weight != 0) {
             if (has_index()) {
                 const N hard = hard_of(r), of_target = log_sum + (shift - z_y);
-                of.loss = hard == 0 ? hard * log_sum : hard * (of_target < 0 ? N(0) : of_target); /* rounded below 0 */
+                of.loss = hard == 0 ? hard * log_sum : hard * at_least_0(of_target); /* by rounding, it may be less */
             }
             if (has_soft())
-                of.loss += unit() * (s.soft * log_sum + s.drop);
-            if (has(GPULOSSI_CE_Z_LOSS | GPULOSSI_CE_Z_OUTPUTS))
+                of.loss += s.soft * log_sum + s.drop;
+            if (has(GPULOSSI_CE_Z_LOSS))
                 of.z_loss = (N)p.lse_square_scale * lse * r.weight * lse; /* lse^2 may be too large, and the weight 0 */
             if (has(GPULOSSI_CE_ROW_WEIGHTS | GPULOSSI_CE_Z_LOSS))
                 of.loss = fma(r.weight, of.loss, of.z_loss);
@@ -581,8 +583,8 @@ template <class E> struct CrossEntropy {
             gpuloss_shard_row shard = {(double)s.softmax.max,
                                        (double)s.softmax.sum,
                                        r.place >= 0 ? (double)z_y : 0.0,
-                                       has_soft() ? (double)(unit() * s.soft) : 0.0,
-                                       has_soft() ? -(double)(unit() * s.drop) : 0.0,
+                                       has_soft() ? (double)s.soft : 0.0,
+                                       has_soft() ? -(double)s.drop : 0.0,
                                        (double)best};
             if (s.best < 0)
                 shard.max = CUDART_NAN;

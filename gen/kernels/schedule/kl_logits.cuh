@@ -133,7 +133,8 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         s.raise(a, larger(s.side[a].top, largest(x, a)));
         s.raise(1 - a, larger(s.side[1 - a].top, largest(x, 1 - a)));
         N from = Softmax<N>::finite(s.side[a].top), from_other = Softmax<N>::finite(s.side[1 - a].top);
-        if (!(ScaledExp<N>::in_fast_range(inverse_temperature * from) && ScaledExp<N>::in_fast_range(inverse_temperature * from_other))) {
+        if (!(ScaledExp<N>::in_fast_range(inverse_temperature * from) &&
+              ScaledExp<N>::in_fast_range(inverse_temperature * from_other))) {
             s.side[a].add(own, inverse_temperature);
             s.side[1 - a].add(other, inverse_temperature);
             s.apart = Limits<N>::nan();
@@ -183,7 +184,8 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         for (int a = 0; a < 2; a++)
             s.raise(a, larger(s.side[a].top, tops[a]));
         N from_input = Softmax<N>::finite(s.side[0].top), from_target = Softmax<N>::finite(s.side[1].top);
-        if (!(ScaledExp<N>::in_fast_range(inverse_temperature * from_input) && ScaledExp<N>::in_fast_range(inverse_temperature * from_target)))
+        if (!(ScaledExp<N>::in_fast_range(inverse_temperature * from_input) &&
+              ScaledExp<N>::in_fast_range(inverse_temperature * from_target)))
             return false;
         ScaledExp<N> input(from_input, inverse_temperature), target(from_target, inverse_temperature);
         N sums[2] = {N(0), N(0)}, apart[4] = {N(0), N(0), N(0), N(0)};
@@ -239,7 +241,8 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
     }
     template <class Divides, class State> __device__ __forceinline__ void close_sums(Row &r, const State &s) const {
         Softmax<N> x = s.side[0], t = s.side[1];
-        r.near = ScaledExp<N>::in_fast_range(inverse_temperature * x.top) && ScaledExp<N>::in_fast_range(inverse_temperature * t.top);
+        r.near = ScaledExp<N>::in_fast_range(inverse_temperature * x.top) &&
+                 ScaledExp<N>::in_fast_range(inverse_temperature * t.top);
         r.input_top = x.top;
         r.target_top = t.top;
         r.inverse = Divides::inverse(x.sum);

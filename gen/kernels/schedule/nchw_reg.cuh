@@ -116,8 +116,8 @@ template <class E> class PlanesHeld {
                         N part[kAtOnce];
 #pragma unroll
                         for (int j = 0; j < kAtOnce; j++)
-                            part[j] =
-                                k + j < kMost ? ScaledExp<N>(top[i]).exp(Of::number(x[min(k + j, kMost - 1)], i)) : N(0);
+                            part[j] = k + j < kMost ? ScaledExp<N>(top[i]).exp(Of::number(x[min(k + j, kMost - 1)], i))
+                                                    : N(0);
                         sum[i] += in_halves<Sum>(part);
                     }
                 }

@@ -10,7 +10,10 @@ class Team {
     Cluster cluster;
 
   public:
-    enum { kMaxWarps = GPULOSSI_WIDE_BLOCK / kLanes, kBarrier = 1 /* and the next ones are those of the teams of a block */ };
+    enum {
+        kMaxWarps = GPULOSSI_WIDE_BLOCK / kLanes,
+        kBarrier = 1 /* and the next ones are those of the teams of a block */
+    };
     int warps, warp, rank;  /* how many, this thread's one among them, and this thread */
     uint32_t number, count; /* of this team, of teams */
     int in_block;           /* number of this team in its block */
@@ -63,7 +66,8 @@ class Team {
             __syncwarp(); /* what a lane has read may be written over by another */
             return;
         }
-        const uint32_t this_warp = threadIdx.x / kLanes, first = this_warp - (uint32_t)warp, lane = threadIdx.x % kLanes;
+        const uint32_t this_warp = threadIdx.x / kLanes, first = this_warp - (uint32_t)warp,
+                       lane = threadIdx.x % kLanes;
         if (lane == 0) {
             smem_state[phase][this_warp] = state;
             smem_next_tile[phase][this_warp] = next_tile;
