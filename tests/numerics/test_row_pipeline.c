@@ -149,19 +149,24 @@ static void test_call(gpuloss_dtype dtype, const layout *l, unsigned n, unsigned
     option_inputs_free(&in);
 }
 
+static void test_calls(const layout *layouts, size_t count, const char *what) {
+    unsigned d, n, number = 0;
+    size_t k;
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < count; k++)
+            for (n = 0; n < CALLS; n++, number++)
+                test_call(dtypes[d], &layouts[k], n, number, what);
+}
+
 /* Rows of one warp and of several, with stages of either length; on lines of 128 bytes, between them, and ragged. */
 static void calls_of_the_pipeline(void **state) {
     static const layout layouts[] = {
         {9, 40, 0, STRIDE_PACKED, 0, 0},   {9, CLASSES_AS_THEY_ARE, 1000, STRIDE_PACKED, 0, 0},
         {9, 61, 3, STRIDE_ONE_MORE, 1, 0}, {9, 61, 2, STRIDE_ONE_MORE, 0, 1},
         {6, 300, 0, STRIDE_PACKED, 0, 0},  {5, 525, 2, STRIDE_PACKED, 0, 0}};
-    unsigned d, k, n, number = 0;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < DTYPES; d++)
-        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
-            for (n = 0; n < CALLS; n++, number++)
-                test_call(dtypes[d], &layouts[k], n, number, "calls of the pipeline");
+    test_calls(layouts, sizeof layouts / sizeof layouts[0], "calls of the pipeline");
     test_done();
 }
 
@@ -250,13 +255,9 @@ static void steps_of_the_pipeline(void **state) {
 /* The same with several rows a team, on a device with a single multiprocessor. */
 static void many_calls_of_the_pipeline(void **state) {
     static const layout layouts[] = {{67, 34, 0, STRIDE_PACKED, 0, 0}, {67, 33, 3, STRIDE_ONE_MORE, 1, 1}};
-    unsigned d, k, n, number = 0;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < DTYPES; d++)
-        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
-            for (n = 0; n < CALLS; n++, number++)
-                test_call(dtypes[d], &layouts[k], n, number, "many calls of the pipeline");
+    test_calls(layouts, sizeof layouts / sizeof layouts[0], "many calls of the pipeline");
     test_done();
 }
 
