@@ -104,7 +104,7 @@ test-bench: $(BENCH_PROGRAMS) $(INTERPRETER_LIB)
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/bench/smoke.sh
 
 GEN := gen/gen.c gen/text.c gen/lower.c gen/mark.c gen/parse.c gen/shared.c gen/value.c gen/condition.c gen/shorten.c \
-	gen/pack.c gen/gen.h gen/parse.h gen/condition.h gpuloss.h
+	gen/pack.c gen/order.c gen/gen.h gen/parse.h gen/condition.h gpuloss.h
 $(BUILD)/gen/gen: $(GEN)
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L $(CFLAGS) -Wall -Wextra $(filter %.c,$(GEN)) -o $@ -llzma

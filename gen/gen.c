@@ -19,7 +19,7 @@ enum { GPULOSSI_MODULES(MODULE) MODULES };
 
 enum {
     NO_MODULE = -1,
-    MOST_TEXTS = 4 /* in a row, each of which continues the one before; and one more, which none continues */
+    MOST_TEXTS = 3 /* in a row, each of which continues the one before; and one more, which none continues */
 };
 
 typedef struct module {
@@ -28,11 +28,12 @@ typedef struct module {
     char name[128];
     text ptx, shortened, packed;
     int after;    /* the module whose text this one continues */
-    size_t texts; /* that are unpacked for this one */
+    size_t texts; /* that are unpacked for this one, if it is a base */
 } module;
 
 static module modules[MODULES] = {
-#define MODULE(loss_, kernel_, dtype_, gpu) {.loss = #loss_, .kernel = #kernel_, .dtype = #dtype_, .target = gpu},
+#define MODULE(loss_, kernel_, dtype_, gpu)                                                                            \
+    {.loss = #loss_, .kernel = #kernel_, .dtype = #dtype_, .target = gpu, .after = NO_MODULE},
     GPULOSSI_MODULES(MODULE)
 #undef MODULE
 };
@@ -58,7 +59,7 @@ static void upper(char *to, const char *from) {
 
 /* Texts of any type continue these texts, which are there whatever types are left out. */
 static int is_base(const module *m) {
-    return strcmp(m->dtype, "f16") == 0 || strcmp(m->dtype, "any16") == 0;
+    return strcmp(m->dtype, "any16") == 0;
 }
 
 static void compile_all(const char *scratch, const char *folder) {
@@ -99,37 +100,50 @@ static text packed_after(const module *m, int after) {
     return pack(texts, count);
 }
 
-/* Whether a text may continue that one. If its kernel has a base, that is the one. */
-static int may_follow(const module *m, const module *base, int has_base) {
-    int same_kernel = strcmp(m->kernel, base->kernel) == 0;
-    return is_base(base) && base->packed.bytes != NULL && base != m && strcmp(m->loss, base->loss) == 0 &&
-           (is_base(m) ? base->texts < MOST_TEXTS : same_kernel || !has_base);
+static size_t texts_of(int module) {
+    return module == NO_MODULE ? 0 : texts_of(modules[module].after) + 1;
 }
 
-/* Packs a text. It continues the one after which it is smallest. */
-static void pack_module(module *m) {
+/* Chooses which bases of the loss continue which, and packs them. */
+static void pack_bases(const char *loss) {
+    const text *texts[MODULES];
+    int number[MODULES], after[MODULES];
+    size_t count = 0;
+    for (int i = 0; i < MODULES; i++)
+        if (is_base(&modules[i]) && strcmp(modules[i].loss, loss) == 0) {
+            number[count] = i;
+            texts[count++] = &modules[i].shortened;
+        }
+    choose_order(texts, count, MOST_TEXTS, after);
+    for (size_t i = 0; i < count; i++)
+        modules[number[i]].after = after[i] < 0 ? NO_MODULE : number[after[i]];
+    for (size_t i = 0; i < count; i++)
+        modules[number[i]].texts = texts_of(number[i]);
+    for (size_t i = 0; i < count; i++)
+        modules[number[i]].packed = packed_after(&modules[number[i]], modules[number[i]].after);
+}
+
+/* Packs a text of another type. It continues the base of its kernel, or the one of its loss after which it is smallest. */
+static void pack_other(module *m) {
     int has_base = 0;
-    m->after = NO_MODULE;
-    m->texts = 1;
+    m->packed = packed_after(m, NO_MODULE);
     for (int i = 0; i < MODULES; i++)
         has_base |=
             is_base(&modules[i]) && strcmp(m->loss, modules[i].loss) == 0 && strcmp(m->kernel, modules[i].kernel) == 0;
     for (int i = 0; i < MODULES; i++) {
-        if (!may_follow(m, &modules[i], has_base))
+        const module *base = &modules[i];
+        text packed;
+        if (!is_base(base) || strcmp(m->loss, base->loss) != 0 || (has_base && strcmp(m->kernel, base->kernel) != 0))
             continue;
-        text packed = packed_after(m, i);
-        if (m->packed.bytes == NULL || packed.length < m->packed.length) {
+        packed = packed_after(m, i);
+        if (packed.length < m->packed.length) {
             text_free(&m->packed);
             m->packed = packed;
             m->after = i;
-            m->texts = modules[i].texts + 1;
         } else {
             text_free(&packed);
         }
     }
-    if (m->packed.bytes == NULL)
-        m->packed = packed_after(m, NO_MODULE);
-    printf("%s: %zu bytes packed\n", m->name, m->packed.length);
 }
 
 static void add_manifest(text *manifest, const char *scratch, const char *folder) {
@@ -170,11 +184,11 @@ static void add_image(text *block, const module *m, const char *scratch) {
     upper(loss, m->loss);
     upper(dtype, m->dtype);
     /* Modules that serve every loss, or every dtype, are left out with none. */
-    int any_loss = strcmp(m->loss, "common") == 0, any_dtype = dtype[0] != 'F' && dtype[0] != 'B';
+    int any_loss = strcmp(m->loss, "common") == 0, any_dtype = dtype[0] != 'F';
     snprintf(path, sizeof path, "%s/packed", scratch);
     write_file(path, m->packed.bytes, m->packed.length);
     text_add(block, any_loss ? "#if 1" : "#if !defined(GPULOSS_NO_%s)", loss);
-    if (!any_dtype && !is_base(m))
+    if (!any_dtype)
         text_add(block, " && !defined(GPULOSS_NO_%s)", dtype);
     text_add(block, "\n");
     add_words(block, m->name, path);
@@ -184,7 +198,7 @@ static void add_image(text *block, const module *m, const char *scratch) {
         text_add(block, "-1, ");
     else
         text_add(block, "GPULOSSI_MODULE_%s, ", modules[m->after].name);
-    text_add(block, is_base(m) ? "GPULOSSI_HAS_%s},\n" : "1},\n", dtype);
+    text_add(block, is_base(m) ? "GPULOSSI_BUILT_ANY16},\n" : "1},\n");
     text_add(block, "#else\n#define GPULOSSI_IMAGE_%s {\"gpuloss_%s\", NULL, 0, 0, 0, -1, 0},\n#endif\n", m->name,
              m->name);
 }
@@ -225,17 +239,20 @@ int main(int argc, char **argv) {
              "registers spills shared    bytes   packed\n",
              (int)strcspn(release.bytes, "\n"), release.bytes, lzma_version_string());
     compile_all(scratch, folder);
-    for (int others = 0; others < 2; others++)
-        for (int i = 0; i < MODULES; i++)
-            if (is_base(&modules[i]) != others)
-                pack_module(&modules[i]);
+    pack_bases("cross_entropy");
+    pack_bases("kl_div");
+    for (int i = 0; i < MODULES; i++)
+        if (!is_base(&modules[i]))
+            pack_other(&modules[i]);
     add_manifest(&manifest, scratch, folder);
     snprintf(path, sizeof path, "%s/ptx/MANIFEST", folder);
     write_file(path, manifest.bytes, manifest.length);
-    text_add(&block, "/* clang-format off */\n"
-                     "#ifdef GPULOSS_NO_F16\n#define GPULOSSI_HAS_F16 0\n#else\n#define GPULOSSI_HAS_F16 1\n#endif\n"
-                     "#if defined(GPULOSS_NO_F16) && defined(GPULOSS_NO_BF16)\n#define GPULOSSI_HAS_ANY16 0\n"
-                     "#else\n#define GPULOSSI_HAS_ANY16 1\n#endif\n");
+    text_add(&block,
+             "/* clang-format off */\n"
+             "#ifdef GPULOSS_NO_F16\n#define GPULOSSI_BUILT_F16 0\n#else\n#define GPULOSSI_BUILT_F16 1\n#endif\n"
+             "#ifdef GPULOSS_NO_BF16\n#define GPULOSSI_BUILT_BF16 0\n#else\n#define GPULOSSI_BUILT_BF16 2\n"
+             "#endif\n"
+             "#define GPULOSSI_BUILT_ANY16 (GPULOSSI_BUILT_F16 + GPULOSSI_BUILT_BF16)\n");
     for (int i = 0; i < MODULES; i++)
         add_image(&block, &modules[i], scratch);
     text_add(&block, "\nstatic const gpulossi_image *gpulossi_image_of(int module) {\n"

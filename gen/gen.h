@@ -44,4 +44,8 @@ text shorten(const text *ptx);
 /* The last of these texts as LZMA, each continuing the one before; gpulossi_unpack of gpuloss.h is the inverse. */
 text pack(const text *const *texts, size_t count);
 
+/* Which text each of these continues, so that they pack into few bytes: its index in after[], or -1. No more than
+ * most_texts are unpacked for any of them. */
+void choose_order(const text *const *texts, size_t count, size_t most_texts, int *after);
+
 #endif

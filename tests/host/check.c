@@ -5,6 +5,23 @@
 const some_dtype every_dtype[DTYPES] = {
     {GPULOSS_F32, "f32", 4}, {GPULOSS_F64, "f64", 8}, {GPULOSS_F16, "f16", 2}, {GPULOSS_BF16, "bf16", 2}};
 
+const char *text_dtype(gpuloss_dtype dtype) {
+    return dtype == GPULOSS_F16 || dtype == GPULOSS_BF16 ? "any16" : every_dtype[dtype - GPULOSS_F32].name;
+}
+
+void expect_module(const char *name, gpuloss_dtype dtype, int line) {
+    const fake_launched *l = last_launch();
+    /* The conversions of any16 from bf16. */
+    const int is_bf16 =
+        strstr(l->module->ptx, ", 0xffff0000;") != NULL || strstr(l->module->ptx, "mov.b16 zero, 0;") != NULL;
+    char entry[96];
+    snprintf(entry, sizeof entry, "gpuloss_%s_%s", name, text_dtype(dtype));
+    if (strcmp(l->entry, entry) != 0)
+        fail_msg("line %d: %s is launched instead of %s", line, l->entry, entry);
+    if (is_bf16 != (dtype == GPULOSS_BF16))
+        fail_msg("line %d: %s is specialised for the other type of 16 bits", line, entry);
+}
+
 int begin_test(void **state) {
     (void)state;
     fake_reset();

@@ -37,6 +37,10 @@ typedef struct some_dtype {
 } some_dtype;
 enum { DTYPES = 4 };
 extern const some_dtype every_dtype[DTYPES];
+/* The dtype in the name of a kernel: both types of 16 bits have one. */
+const char *text_dtype(gpuloss_dtype dtype);
+/* The last launch is of the text of that name and dtype, and of the variant for this type of 16 bits. */
+void expect_module(const char *name, gpuloss_dtype dtype, int line);
 
 /* f32, i64 targets, mean with ignore_index, loss and gradient: the call that does most. */
 gpuloss_cross_entropy_desc some_cross_entropy(void);

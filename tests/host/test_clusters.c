@@ -31,7 +31,7 @@ static void expect_clusters(const char *entry, unsigned clusters, unsigned size,
         fail_msg("line %d: %u blocks in clusters of %u, with %u slots", line, l->grid, l->cluster,
                  l->parameters.rows.slots);
     assert_int_equal(l->shared_bytes,
-                     strstr(entry, "_distances_clustered_bf16") != NULL ? 49152
+                     strstr(entry, "_distances_clustered_any16") != NULL ? 49152
                      : strstr(entry, "_logits_block_rows_") != NULL || strstr(entry, "_logits_streamed_") != NULL
                          ? 32768
                      : threads == FAKE_WIDE_BLOCK ? 98304
@@ -169,7 +169,7 @@ static void losses_are_not_kept(void **state) {
                       __LINE__);
         d.dtype = GPULOSS_BF16;
         d.classes *= 2;
-        expect_kl_div(&d, "gpuloss_kl_div_logits_streamed_bf16", cases[i].clusters, cases[i].size, cases[i].slots,
+        expect_kl_div(&d, "gpuloss_kl_div_logits_streamed_any16", cases[i].clusters, cases[i].size, cases[i].slots,
                       __LINE__);
     }
     kept = pairs_of(4000, 8000);
@@ -203,7 +203,7 @@ static void clusters_of_distances(void **state) {
         d.beta = 0.5;
         d.dtype = GPULOSS_BF16;
         d.classes *= 2;
-        expect_kl_div(&d, "gpuloss_kl_div_distances_clustered_bf16", halves[i].clusters, halves[i].size,
+        expect_kl_div(&d, "gpuloss_kl_div_distances_clustered_any16", halves[i].clusters, halves[i].size,
                       halves[i].slots, __LINE__);
     }
     gpuloss_destroy(context);
@@ -275,7 +275,7 @@ static void clusters_of_every_dtype(void **state) {
         d.classes = 20000 * 16 / every_dtype[t].bytes;
         kl.classes = 10000 * 16 / every_dtype[t].bytes;
         expect_cross_entropy(&d, 76, 5, 256, __LINE__);
-        snprintf(entry, sizeof entry, "gpuloss_kl_div_logits_clustered_%s", every_dtype[t].name);
+        snprintf(entry, sizeof entry, "gpuloss_kl_div_logits_clustered_%s", text_dtype(d.dtype));
         expect_kl_div(&kl, entry, 76, 5, 8, __LINE__);
     }
     gpuloss_destroy(context);
@@ -607,7 +607,7 @@ static void shared_memory_of_every_kernel(void **state) {
         const int is_kept = strstr(module->entry, "_kept_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_kept;
         const int is_pipeline = strstr(module->entry, "_row_pipeline_") != NULL;
-        const int is_short = strstr(module->entry, "_distances_clustered_bf16") != NULL;
+        const int is_short = strstr(module->entry, "_distances_clustered_any16") != NULL;
         const int bytes = is_held || is_pipeline       ? 98304
                           : is_kept                    ? 196608
                           : is_short                   ? 49152
@@ -673,7 +673,7 @@ static void shared_memory_is_refused(void **state) {
     assert_int_equal(fake_live_modules(), 0);
     kl.dtype = GPULOSS_BF16;
     expect_error(gpuloss_kl_div_preload(context, &kl, NULL), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div_preload",
-                 "gpuloss_kl_div_logits_block_rows_bf16");
+                 "gpuloss_kl_div_logits_block_rows_any16");
     kl.dtype = GPULOSS_F32;
     fake.fail_code = 2;
     expect_error(gpuloss_kl_div(context, &kl, stream_number(1)), GPULOSS_ERROR_OUT_OF_DEVICE_MEMORY, "gpuloss_kl_div",

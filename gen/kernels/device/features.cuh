@@ -38,16 +38,10 @@ DEVICE bool has_format(uint32_t features) {
     return (format_word() & features) != 0;
 }
 
-/* Whether the GPU is that or newer: a module's target says so, or the format word in texts for every GPU. */
-#if MODULE_TARGET > 0
+/* Whether the module is for GPUs of compute capability 8.0 and newer only. */
 DEVICE bool is_sm_80() {
     return MODULE_TARGET >= 80;
 }
-#else
-DEVICE bool is_sm_80() {
-    return has_format(GPULOSSI_FORMAT_SM_80);
-}
-#endif
 
 /* A line of inline assembly that is there only for a type or a GPU begins with a tag. */
 #define GPULOSSI_TEXT(x) #x

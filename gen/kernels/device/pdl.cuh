@@ -9,21 +9,13 @@
 /* The kernels before this one in its stream have ended, and all that they have written is there. Every kernel comes here
  * before it touches memory. */
 DEVICE void wait_for_earlier() {
-#if MODULE_TARGET > 0
     asm volatile("griddepcontrol.wait;" ::: "memory");
-#else
-    asm volatile(IF_FORMAT(GPULOSSI_FORMAT_SM_90, "griddepcontrol.wait;")::: "memory");
-#endif
 }
 
 /* The blocks of the next kernel may come when all blocks of this one have been here or have ended. It waits for the end of
  * this kernel all the same, so this is a matter of time only. */
 DEVICE void let_next_begin() {
-#if MODULE_TARGET > 0
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#else
-    asm volatile(IF_FORMAT(GPULOSSI_FORMAT_SM_90, "griddepcontrol.launch_dependents;")::: "memory");
-#endif
 }
 
 #endif

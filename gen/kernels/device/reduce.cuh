@@ -80,21 +80,6 @@ template <class E, int K> struct LargestOf {
 template <int K> struct LargestOf<any16, K> {
     DEVICE float of(const Vector<any16> (&x)[K], bool negated) {
         const uint32_t flip = negated ? 0x80008000u : 0;
-        float low, high;
-        if (!is_sm_80()) {
-            float part[K];
-#pragma unroll
-            for (int k = 0; k < K; k++) {
-                float of_vector[8];
-                Vector<any16> flipped = x[k];
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    flipped.word[i] ^= flip;
-                flipped.unpack(of_vector);
-                part[k] = in_halves<Maximum>(of_vector);
-            }
-            return in_halves<Maximum>(part);
-        }
         uint32_t largest[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -103,10 +88,9 @@ template <int K> struct LargestOf<any16, K> {
             for (int k = 1; k < K; k++)
                 largest[i] = any16::larger_of_pairs(largest[i], x[k].word[i] ^ flip);
         }
-        any16::widen_pair(any16::larger_of_pairs(any16::larger_of_pairs(largest[0], largest[1]),
-                                                 any16::larger_of_pairs(largest[2], largest[3])),
-                          low, high);
-        return larger(low, high);
+        const uint32_t all = any16::larger_of_pairs(any16::larger_of_pairs(largest[0], largest[1]),
+                                                    any16::larger_of_pairs(largest[2], largest[3]));
+        return larger(any16::widen_low(all), any16::widen_high(all));
     }
 };
 

@@ -20,12 +20,13 @@ template <class T> DEVICE void keep(T *&x) {
 
 /* An element type: `Bits` as stored, `Number` as computed with. bf16 and f16 are converted without instructions of
  * their own beyond cvt.f32.f16, so that every GPU and driver runs the same text; only modules for newer GPUs narrow two
- * at a time. What is known to be finite may be narrowed in fewer instructions, but where kKeepsNan says that it makes no
- * difference. kTwoOfLeast: the least number that log_ratio() takes, twice in a word. */
+ * at a time. Numbers known to be finite may be narrowed in fewer instructions, unless keeps_nan() says that it makes no
+ * difference. */
 struct f32 {
     typedef uint32_t Bits;
     typedef float Number;
-    enum { kDtype = GPULOSS_F32, kKeepsNan = true };
+    DEVICE uint32_t dtype() { return GPULOSS_F32; }
+    DEVICE bool keeps_nan() { return true; }
     DEVICE Number widen(Bits b) { return __uint_as_float(b); }
     DEVICE Bits narrow(Number x, bool = false) { return __float_as_uint(x); }
 };
@@ -33,7 +34,8 @@ struct f32 {
 struct f64 {
     typedef uint64_t Bits;
     typedef double Number;
-    enum { kDtype = GPULOSS_F64, kKeepsNan = true };
+    DEVICE uint32_t dtype() { return GPULOSS_F64; }
+    DEVICE bool keeps_nan() { return true; }
     DEVICE Number widen(Bits b) { return __longlong_as_double((long long)b); }
     DEVICE Bits narrow(Number x, bool = false) { return (Bits)__double_as_longlong(x); }
 };
@@ -41,74 +43,51 @@ struct f64 {
 struct f16 {
     typedef uint16_t Bits;
     typedef float Number;
-    enum { kDtype = GPULOSS_F16, kKeepsNan = true, kTwoOfLeast = 0x00010001 /* 2^-24 */ };
     DEVICE Number widen(Bits b) {
         float x;
         asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(b));
         return x;
     }
-    DEVICE Bits narrow(Number x, bool = false) {
+    DEVICE Bits narrow(Number x) {
         uint16_t b;
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(x));
         return b;
     }
-    DEVICE uint32_t pair(Number low, Number high, bool) {
-#if MODULE_TARGET >= 80
-        uint32_t b;
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(high), "f"(low));
-        return b;
-#else
-        return narrow(low) | (uint32_t)narrow(high) << 16;
-#endif
-    }
-#if MODULE_TARGET >= 80
-    DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
-        uint32_t larger;
-        asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-        return larger;
-    }
-#endif
 };
 
 struct bf16 {
     typedef uint16_t Bits;
     typedef float Number;
-    enum { kDtype = GPULOSS_BF16, kKeepsNan = MODULE_TARGET >= 80, kTwoOfLeast = 0x01000100 /* 2^-125 */ };
     DEVICE Number widen(Bits b) { return __uint_as_float((uint32_t)b << 16); }
-    /* In the upper half. Round to nearest, ties to even. A NaN would carry into the sign, so it is replaced by one that
-     * does not. */
-    DEVICE uint32_t rounded(Number x, bool finite) {
-        uint32_t b = __float_as_uint(x);
-        b += 0x7fffu + ((b >> 16) & 1u);
-        return finite || x == x ? b : 0x7fff0000u;
-    }
-    DEVICE Bits narrow(Number x, bool finite = false) {
-        return (Bits)(MODULE_TARGET >= 80 ? pair(x, x, finite) : rounded(x, finite) >> 16);
-    }
-    DEVICE uint32_t pair(Number low, Number high, bool finite) {
-#if MODULE_TARGET >= 80
-        (void)finite;
+    /* Rounds to nearest, ties to even. A NaN would carry into the sign, so it is replaced by one that does not. */
+    DEVICE Bits narrow(Number x) {
         uint32_t b;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(high), "f"(low));
-        return b;
-#else
-        return __byte_perm(rounded(low, finite), rounded(high, finite), 0x7632);
-#endif
-    }
 #if MODULE_TARGET >= 80
-    DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
-        uint32_t larger;
-        asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-        return larger;
-    }
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(x), "f"(x));
+        return (Bits)b;
+#else
+        b = __float_as_uint(x);
+        b += 0x7fffu + ((b >> 16) & 1u);
+        return (Bits)((x == x ? b : 0x7fff0000u) >> 16);
 #endif
+    }
 };
 
-/* f16 or bf16, by the format word. Each conversion is one line of PTX for each type, and for each GPU that has its own. */
+/* Rounds float FROM of inline assembly to bf16 in the upper half of register TO. */
+#define BF16_ROUND(to, from)                                                                                           \
+    "mov.b32 " to ", " from "; shr.u32 odd, " to ", 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 " to     \
+    ", " to ", odd; "
+/* Replaces it where the float is NaN. */
+#define BF16_NAN(to, from) "setp.nan.f32 nan, " from ", " from "; selp.b32 " to ", 0x7fff0000, " to ", nan; "
+
+/* f16 or bf16, by the format word. Each conversion is one line of PTX for each type. */
 struct any16 {
     typedef uint16_t Bits;
     typedef float Number;
-    enum { kKeepsNan = true };
+    DEVICE uint32_t dtype() { return has_format(GPULOSSI_FORMAT_BF16) ? GPULOSS_BF16 : GPULOSS_F16; }
+    DEVICE bool keeps_nan() { return is_sm_80() || !has_format(GPULOSSI_FORMAT_BF16); }
+    /* The least number that log_ratio() takes, twice in a word: 2^-125, or 2^-24 of f16. */
+    DEVICE uint32_t two_of_least() { return has_format(GPULOSSI_FORMAT_BF16) ? 0x01000100 : 0x00010001; }
     DEVICE Number widen(Bits b) {
         float x;
         asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "{ .reg .b16 zero; mov.b16 zero, 0; mov.b32 %0, {zero, %1}; }",
@@ -117,28 +96,51 @@ struct any16 {
             : "h"(b));
         return x;
     }
-    DEVICE void widen_pair(uint32_t word, Number &low, Number &high) {
-        asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "{ shl.b32 %0, %2, 16; and.b32 %1, %2, 0xffff0000; }",
-                          "{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }")
-            : "=&f"(low), "=f"(high)
+    /* The low or the high element of a word: without taking it out of there first, which bf16 needs not. */
+    DEVICE Number widen_low(uint32_t word) {
+        float x;
+        asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "shl.b32 %0, %1, 16;",
+                          "{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }")
+            : "=f"(x)
             : "r"(word));
+        return x;
     }
-    DEVICE uint32_t pair(Number low, Number high, bool = false) {
+    DEVICE Number widen_high(uint32_t word) {
+        float x;
+        asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "and.b32 %0, %1, 0xffff0000;",
+                          "{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }")
+            : "=f"(x)
+            : "r"(word));
+        return x;
+    }
+    DEVICE uint32_t pair(Number low, Number high, bool finite) {
         uint32_t word;
-        asm(BY_FORMATS(
-                GPULOSSI_FORMAT_BF16, GPULOSSI_FORMAT_SM_80, "cvt.rn.bf16x2.f32 %0, %2, %1;",
-                "{ .reg .b32 l, h, odd; .reg .pred nan; "
-                "mov.b32 l, %1; shr.u32 odd, l, 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 l, l, odd; "
-                "setp.nan.f32 nan, %1, %1; selp.b32 l, 0x7fff0000, l, nan; "
-                "mov.b32 h, %2; shr.u32 odd, h, 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 h, h, odd; "
-                "setp.nan.f32 nan, %2, %2; selp.b32 h, 0x7fff0000, h, nan; prmt.b32 %0, l, h, 0x7632; }",
-                "cvt.rn.f16x2.f32 %0, %2, %1;",
-                "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }")
+#if MODULE_TARGET >= 80
+        (void)finite;
+        asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "cvt.rn.bf16x2.f32 %0, %2, %1;", "cvt.rn.f16x2.f32 %0, %2, %1;")
             : "=r"(word)
             : "f"(low), "f"(high));
+#else
+        if (finite)
+            asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16,
+                              "{ .reg .b32 l, h, odd; " BF16_ROUND("l", "%1")
+                                  BF16_ROUND("h", "%2") "prmt.b32 %0, l, h, 0x7632; }",
+                              "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }")
+                : "=r"(word)
+                : "f"(low), "f"(high));
+        else
+            asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16,
+                              "{ .reg .b32 l, h, odd; .reg .pred nan; " BF16_ROUND("l", "%1") BF16_NAN("l", "%1")
+                                  BF16_ROUND("h", "%2") BF16_NAN("h", "%2") "prmt.b32 %0, l, h, 0x7632; }",
+                              "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }")
+                : "=r"(word)
+                : "f"(low), "f"(high));
+#endif
         return word;
     }
-    DEVICE Bits narrow(Number x, bool = false) { return (Bits)pair(x, x); }
+    DEVICE Bits narrow(Number x, bool finite = false) {
+        return (Bits)pair(x, x, finite);
+    }
     /* On GPUs of compute capability 8.0 and newer. */
     DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
         uint32_t larger;
@@ -268,10 +270,8 @@ template <class E> struct Vector {
     }
 };
 
-template <> template <int n> __device__ __forceinline__ void Vector<any16>::unpack(float (&x)[n]) const {
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        any16::widen_pair(word[i], x[2 * i], x[2 * i + 1]);
+template <> __device__ __forceinline__ float Vector<any16>::get(int i) const {
+    return i % 2 ? any16::widen_high(word[i / 2]) : any16::widen_low(word[i / 2]);
 }
 
 /* Moves each vector down by one place, the first one to the end: a loop over this needs no vector by its number, so that

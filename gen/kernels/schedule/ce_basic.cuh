@@ -208,7 +208,7 @@ template <class E> struct Plain {
         ScaledExp<N> below(r.top);
         N whole_weight = r.inverse * r.scale, weight = whole_weight * below.factor;
         bool simple = ScaledExp<N>::in_fast_range(r.top) && weight == weight && cut.fits(to);
-        int finite = (E::kKeepsNan || reduces()) && r.place >= 0;
+        int finite = (E::keeps_nan() || reduces()) && r.place >= 0;
         uint32_t left = 0;
         keep(finite);
 #pragma unroll

@@ -179,7 +179,7 @@ template <class E, bool kSoft> struct Options {
         const typename OfRows::Gradient &g = gradient();
         ScaledExp<N> below(g.top);
         N of_exp = (g.hard + g.rest) * g.inverse * below.factor, scale = g.scale * terms.of_block.scale;
-        bool simple = p.rows.grad && p.grad_dtype == E::kDtype && cut.fits(to) && p.softcap == 0 &&
+        bool simple = p.rows.grad && p.grad_dtype == E::dtype() && cut.fits(to) && p.softcap == 0 &&
                       (!kSoft || p.grad_probabilities == 0) && ScaledExp<N>::in_fast_range(g.top) && of_exp == of_exp &&
                       (!terms.has_masses() || fit<false>(cut, r.of.row, at));
         uint32_t left = 0;
@@ -202,7 +202,7 @@ template <class E, bool kSoft> struct Options {
 #pragma unroll
             for (int i = 0; i < W; i++) /* adding 0 turns -0 into 0 */
                 y[i] = fma(fma(below.exp(x[k][0].get(i) * terms.of_block.scale), of_exp, -a[i]), scale, N(0));
-            if ((E::kKeepsNan && g.y != OfRows::kZero) || in_halves<Sum>(y) == in_halves<Sum>(y)) {
+            if ((E::keeps_nan() && g.y != OfRows::kZero) || in_halves<Sum>(y) == in_halves<Sum>(y)) {
                 store_whole<E, E>(to + cut.first(v), y, true);
                 left ^= 1u << k;
             }

@@ -268,9 +268,9 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
             at_t = gradient(p.target_kind, r, y.of_p, y.of_lp, y.p, r.sum_of_target);
         }
         if (terms && p.elements)
-            put(cut, Typed(p.elements, Result::kDtype), r.row * p.elements_stride, v, step, desk.term);
+            put(cut, Typed(p.elements, Result::dtype()), r.row * p.elements_stride, v, step, desk.term);
         if (gradients && p.rows.grad)
-            put(cut, Typed(p.rows.grad, E::kDtype), r.row * p.rows.grad_stride, v, step, desk.x);
+            put(cut, Typed(p.rows.grad, E::dtype()), r.row * p.rows.grad_stride, v, step, desk.x);
         if (gradients && p.grad_target)
             put(cut, Typed(p.grad_target, p.target_dtype), r.row * p.grad_target_stride, v, step, desk.t);
     }

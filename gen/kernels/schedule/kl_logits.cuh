@@ -330,7 +330,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
                                                    N (&g)[m], bool ordinary) const {
         typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride;
         char *first = gradient_at(cut, r, at);
-        bool finite = ordinary || (E::kKeepsNan && r.scale != 0) || in_halves<Sum>(g) == in_halves<Sum>(g);
+        bool finite = ordinary || (E::keeps_nan() && r.scale != 0) || in_halves<Sum>(g) == in_halves<Sum>(g);
         bool none = !finite && out(r.row);
         if (finite && whole && cut.fits(to)) {
 #pragma unroll

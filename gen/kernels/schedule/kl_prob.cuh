@@ -179,7 +179,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 #pragma unroll
         for (int i = 0; i < 4 * K; i++) {
             if (!kLogInput)
-                bits |= x[i / 4][0].word[i % 4] - (uint32_t)E::kTwoOfLeast;
+                bits |= x[i / 4][0].word[i % 4] - E::two_of_least();
             if (!kLogTarget)
                 bits |= x[i / 4][1].word[i % 4];
         }

@@ -101,7 +101,7 @@ template <class E> struct Columns {
 
     /* This warp's classes enter the states of the thread's columns, K at a time. */
     template <bool kSoft, int n> __device__ __forceinline__ void reduce(State (&s)[I]) const {
-        Places logits(*this, p.logits, E::kDtype, p.logits_stride);
+        Places logits(*this, p.logits, E::dtype(), p.logits_stride);
         Places t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
 #pragma unroll 1
         for (int64_t c = warp(); c < p.rows.classes; c += n * warps()) {
@@ -155,7 +155,7 @@ template <class E> struct Columns {
 
     template <bool kSoft> __device__ __forceinline__ void gradients(const Slot (*slots)[kTile]) const {
         typename Of::Gradient of[I];
-        Places logits(*this, p.logits, E::kDtype, p.logits_stride);
+        Places logits(*this, p.logits, E::dtype(), p.logits_stride);
         Places t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
         Places grad(*this, p.rows.grad, p.grad_dtype, p.rows.grad_stride);
         Places grad_t(*this, p.grad_probabilities, p.target_dtype, p.grad_probabilities_stride);

@@ -101,7 +101,7 @@ template <class E> class Kept {
     DEVICE uint32_t lane() { return threadIdx.x % kLanes; }
     DEVICE bool finite(float x) { return fabs(x) < Limits<float>::infinity(); }
     /* What stands where a row has no class: so low that it adds nothing, also to a product with no mass. */
-    DEVICE float lowest() { return E::kDtype == GPULOSS_F16 ? -65504.0f : -0x1p100f; }
+    DEVICE float lowest() { return E::dtype() == GPULOSS_F16 ? -65504.0f : -0x1p100f; }
     /* Sums of m numbers over the lanes of a warp, m a power of two: each in the lanes of an m-th of it, as the first. */
     template <int m> DEVICE void sums_by_lanes(float (&x)[m]) {
 #pragma unroll
