@@ -40,6 +40,7 @@ static gpulossi_cross_entropy cross_entropy, counting;
 static gpulossi_kl_div kl_div;
 static gpulossi_plan plan;
 static candidate candidates[MOST_CANDIDATES];
+static gpuloss_dtype dtype;
 static int count, chosen;
 static const candidate *running;
 
@@ -54,8 +55,14 @@ static int check(gpuloss_status status) {
 
 /* ---- which candidates a cell has ---- */
 
+/* The module of the cell's dtype, from that of f32. */
+static int of_dtype(int module) {
+    return gpulossi_module_of(module, dtype);
+}
+
 static void add(const char *name, int module, unsigned group, int64_t units) {
     candidate c = {name, module, 0, group, {0, 0, 0}, 0, 0, 0, units, 0, 0, 0, {0}, 0, 0};
+    c.words[GPULOSSI_FORMAT_WORD] = dtype == GPULOSS_BF16 ? GPULOSSI_FORMAT_BF16 : 0;
     candidates[count++] = c;
 }
 
@@ -105,8 +112,9 @@ static int list_pipeline(const gpuloss_cross_entropy_desc *d) {
         plan.clustered = clustered;
         gpulossi_schedule_pipeline(bench_context(), &plan, d, &cross_entropy, gpulossi_dtype_bytes(d->dtype),
                                    d->grad_logits != NULL);
+        gpulossi_set_dtype(&plan, dtype);
         if (clustered)
-            status = list_clusters("clusters", "wide", plan.module, 0, GPULOSSI_SLOTS);
+            status = list_clusters("clustered", "wide", plan.module, 0, GPULOSSI_SLOTS);
         else
             add("pipeline", plan.module, plan.rows->group, plan.units);
         while (first < count)
@@ -128,8 +136,7 @@ static void list_block_rows(const gpuloss_cross_entropy_desc *d) {
     gpulossi_schedule_block_rows(bench_context(), &plan, gpulossi_dtype_bytes(d->dtype), writes);
     for (ahead = 0; ahead <= writes; ahead++)
         for (run = 0; run <= 2 * writes; run++) {
-            add(names[ahead][run], gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_block_rows_f32, d->dtype),
-                plan.rows->group, rows.rows);
+            add(names[ahead][run], of_dtype(GPULOSSI_MODULE_cross_entropy_block_rows_f32), plan.rows->group, rows.rows);
             candidates[count - 1].row_blocks = plan.row_blocks;
             candidates[count - 1].run = 1u << run;
             candidates[count - 1].ahead = ahead ? GPULOSSI_FETCHES_AHEAD : 0;
@@ -142,23 +149,24 @@ static int list_cross_entropy(int cell) {
     gpuloss_cross_entropy_desc d = bench_cross_entropy_desc(cell);
     int64_t rows = d.rows, stretch = GPULOSSI_SHORT / d.classes;
     unsigned group;
+    dtype = d.dtype;
     /* Else the gradient of many rows would be preceded by their count, which is the same for all schedules. */
     d.divisor = (double)rows;
     if (check(gpulossi_plan_cross_entropy(bench_context(), "schedules", &d, &cross_entropy, &plan)))
         return 1;
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
         if (GPULOSSI_VECTORS_HELD * (int64_t)group >= plan.vectors)
-            add("held", gpulossi_module(GPULOSSI_MODULE_cross_entropy_held_f32, d.dtype), group, rows);
+            add("held", of_dtype(GPULOSSI_MODULE_cross_entropy_held_f32), group, rows);
     for (group = NARROWEST; group <= GPULOSSI_BLOCK; group *= 2)
-        add("streamed", gpulossi_module(GPULOSSI_MODULE_cross_entropy_streamed_f32, d.dtype), group, rows);
+        add("streamed", of_dtype(GPULOSSI_MODULE_cross_entropy_streamed_f32), group, rows);
     stretch = stretch < GPULOSSI_SHORT_ROWS ? stretch : GPULOSSI_SHORT_ROWS;
     if (gpulossi_is_short(&cross_entropy))
-        add("short_rows", gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_short_rows_f32, d.dtype), GPULOSSI_BLOCK,
+        add("short_rows", of_dtype(GPULOSSI_MODULE_cross_entropy_short_rows_f32), GPULOSSI_BLOCK,
             (rows + stretch - 1) / stretch);
     if (gpulossi_is_for_block_rows(bench_context(), &plan, &d, &cross_entropy))
         list_block_rows(&d);
-    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_packed_f32, d.dtype) ||
-        plan.module == gpulossi_fast_module(GPULOSSI_MODULE_cross_entropy_packed_held_f32, d.dtype))
+    if (plan.module == of_dtype(GPULOSSI_MODULE_cross_entropy_packed_f32) ||
+        plan.module == of_dtype(GPULOSSI_MODULE_cross_entropy_packed_held_f32))
         add_packed();
     return d.dtype != GPULOSS_F64 &&
            gpulossi_can_load(bench_context(), GPULOSSI_MODULE_cross_entropy_row_pipeline_f32) && list_pipeline(&d);
@@ -168,25 +176,24 @@ static int list_cross_entropy(int cell) {
 static int list_kl_div(int cell) {
     gpuloss_kl_div_desc d = bench_kl_div_desc(cell);
     unsigned group, ours;
+    dtype = d.dtype;
     if (check(gpulossi_plan_kl_div(bench_context(), "schedules", &d, &kl_div, &counting, &plan)))
         return 1;
-    if (plan.module == gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_packed_f32, d.dtype) ||
-        plan.module == gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_packed_held_f32, d.dtype))
+    if (plan.module == of_dtype(GPULOSSI_MODULE_kl_div_logits_packed_f32) ||
+        plan.module == of_dtype(GPULOSSI_MODULE_kl_div_logits_packed_held_f32))
         add_packed();
     ours = plan.rows->group;
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
         if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours))
-            add("streamed", gpulossi_module(GPULOSSI_MODULE_kl_div_logits_f32, d.dtype), group, d.rows);
-    if (plan.clustered &&
-        list_clusters("block_rows", NULL, gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_block_rows_f32, d.dtype),
-                      0, GPULOSSI_SLOTS / 2))
+            add("streamed", of_dtype(GPULOSSI_MODULE_kl_div_logits_f32), group, d.rows);
+    if (plan.clustered && list_clusters("block_rows", NULL, of_dtype(GPULOSSI_MODULE_kl_div_logits_block_rows_f32), 0,
+                                        GPULOSSI_SLOTS / 2))
         return 1;
     if (plan.clustered && d.grad_input == NULL &&
-        list_clusters("through", NULL, gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_streamed_f32, d.dtype), 1,
-                      GPULOSSI_SLOTS / 2))
+        list_clusters("through", NULL, of_dtype(GPULOSSI_MODULE_kl_div_logits_streamed_f32), 1, GPULOSSI_SLOTS / 2))
         return 1;
-    return list_clusters("clustered", NULL, gpulossi_fast_module(GPULOSSI_MODULE_kl_div_logits_clustered_f32, d.dtype),
-                         0, GPULOSSI_SLOTS / 2);
+    return list_clusters("clustered", NULL, of_dtype(GPULOSSI_MODULE_kl_div_logits_clustered_f32), 0,
+                         GPULOSSI_SLOTS / 2);
 }
 
 static int find_chosen(void) {

@@ -45,11 +45,13 @@ fault_of() {
     paste -d '\n' "$1" "$2" | awk 'NR % 2 { sound = $0; next } sound != $0 { print NR / 2; print sound; print }'
 }
 
-# run_with FOLDER TESTS: the tests, with the faults of the folder in the kernels.
+# run_with FOLDER "TESTS [DEVICE]": the tests, with the faults of the folder in the kernels.
 run_with() {
-    PTXSIM_FAULT=$1 PTXSIM_DEVICE=sm_90 PTXSIM_SEED=1 \
+    local tests=${2%% *} device=sm_90
+    [ "$tests" = "$2" ] || device=${2#* }
+    PTXSIM_FAULT=$1 PTXSIM_DEVICE=$device PTXSIM_SEED=1 \
         GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 GPULOSS_REQUIRE_GPU=1 \
-        timeout 600 "$build/test_numerics" --small --stop --only "$2" >"$1/log" 2>&1
+        timeout 600 "$build/test_numerics" --small --stop --only "$tests" >"$1/log" 2>&1
     echo $? >"$1/status"
 }
 export -f run_with

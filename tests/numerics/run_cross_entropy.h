@@ -91,6 +91,8 @@ void ce_check(const ce_case *c, const ce_result *result, report *r);
 
 /* ce_run, ce_check, case_done. `what` is named when it fails. */
 void ce_test(const ce_case *c, const char *what);
+/* The same of a forward call in two parts of the vocabulary. */
+void ce_test_shards(const ce_case *whole, int64_t second, const char *what);
 
 /* "what: dtype rows x classes ..." for a report. */
 enum { CE_DESCRIPTION = 640 };

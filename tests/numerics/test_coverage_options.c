@@ -25,23 +25,6 @@ static void put(const ce_case *c, const option_inputs *in, int64_t row, int64_t 
     in->x[reference_element(&layout, row, column)] = value;
 }
 
-/* A forward call in two parts of the vocabulary. */
-static void run_shards(const ce_case *whole, int64_t second) {
-    const int64_t firsts[] = {0, second};
-    char text[CE_DESCRIPTION];
-    ce_case c = *whole;
-    ce_result result;
-    report r;
-    ce_describe(&c, "shards", text, sizeof text);
-    r = report_on(text);
-    c.outputs &= ~(unsigned)CE_OUT_GRAD;
-    c.shards = 2;
-    ce_run_sharded(&c, firsts, 2, &result, &r);
-    ce_check(&c, &result, &r);
-    ce_free(&result);
-    case_done(&r);
-}
-
 /* With and without class weights, then with indices in the place of the probabilities. */
 static void run_types(ce_case *c, const option_inputs *in) {
     int64_t i;
@@ -181,7 +164,7 @@ static void types_of_index(void **state) {
                     c.outputs &= ~(unsigned)CE_OUT_GRAD;
                     ce_test(&c, "types of index");
                     if (k == 0)
-                        run_shards(&c, 9);
+                        ce_test_shards(&c, 9, "shards");
                     option_inputs_free(&in);
                 }
     test_done();
@@ -203,7 +186,7 @@ static void options_of_shards(void **state) {
             in.targets[4] = 30;
             put(&c, &in, 5, 3, (double)NAN);
             put(&c, &in, 6, 25, (double)NAN);
-            run_shards(&c, set & 4 ? 3 : 25);
+            ce_test_shards(&c, set & 4 ? 3 : 25, "shards");
             option_inputs_free(&in);
         }
     test_done();
@@ -325,8 +308,8 @@ static void subnormal_exponentials_of_options(void **state) {
                             put(&c, &in, row, i, !lies_below(row, i, c.classes) ? 0 : cap == 2 ? -755 : -720.5);
                     ce_test(&c, "subnormal exponentials");
                     if (c.inner == 0 && !soft) {
-                        run_shards(&c, c.classes / 2);
-                        run_shards(&c, c.classes - 1);
+                        ce_test_shards(&c, c.classes / 2, "shards");
+                        ce_test_shards(&c, c.classes - 1, "shards");
                     }
                     option_inputs_free(&in);
                 }
@@ -425,7 +408,7 @@ static void shards_far_apart(void **state) {
                         put(&c, &in, row, i, (i < 3) == (above != 0) ? 0.5 : -720);
                 }
                 c.reduction = GPULOSS_SUM;
-                run_shards(&c, 3);
+                ce_test_shards(&c, 3, "shards");
                 option_inputs_free(&in);
             }
     test_done();

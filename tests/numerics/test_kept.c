@@ -20,18 +20,32 @@ enum { WRITTEN = 2049, READ = 4096 };
 /* Exact in 16 bits, and past what the short formulas are for. */
 static const double far_below = -9984, far_above = 9984;
 
+/* Every type of index, for targets that fit it; and upstream factors of every other call. */
+static void vary(ce_case *c, const option_inputs *in, unsigned number) {
+    static const gpuloss_index_type types[] = {GPULOSS_I64, GPULOSS_U8, GPULOSS_I16, GPULOSS_I32};
+    static const double upstream = -0.75;
+    int64_t row;
+    c->index_type = types[number % 4];
+    c->ignore_index = 255;
+    for (row = 0; row < c->rows; row++)
+        in->targets[row] = in->targets[row] < 0 ? c->ignore_index : in->targets[row] % 255;
+    if (number % 2) {
+        c->grad_loss = &upstream;
+        c->grad_loss_rows = in->row_weights;
+    }
+}
+
 /* Rows of so many vectors, and of so many classes more. */
-static void check_rows(gpuloss_dtype dtype, int64_t rows, int64_t vectors, int64_t more, bool gradient,
-                       unsigned number) {
+static ce_case rows_of(gpuloss_dtype dtype, int64_t rows, int64_t vectors, int64_t more, unsigned number,
+                       option_inputs *in) {
     static const unsigned sets[] = {OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_IGNORE_INDEX,
-                                    OPTION_Z_LOSS | OPTION_ROW_WEIGHTS};
+                                    OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_ROW_WEIGHTS};
     const int64_t width = (int64_t)(16 / dtype_size(dtype)), classes = vectors * width + more;
     option_shape shape = {rows, classes, 0};
-    option_inputs in;
-    ce_case c = option_case(dtype, shape, sets[number % 2], LOGITS_NORMAL, number, &in);
+    ce_case c = option_case(dtype, shape, sets[number % 2], LOGITS_NORMAL, number, in);
     int64_t row, i;
     for (row = 0; row < rows; row++) {
-        double *x = in.x + row * classes;
+        double *x = in->x + row * classes;
         for (i = 0; i < classes; i++)
             if ((row % 3 == 0 && i / width % LANES == 7) || (row % 5 == 1 && i / CLASSES_OF_A_WARP == 1))
                 x[i] = far_below;
@@ -40,9 +54,7 @@ static void check_rows(gpuloss_dtype dtype, int64_t rows, int64_t vectors, int64
     }
     c.logits_stride = classes % width ? STRIDE_16_BYTES : STRIDE_PACKED;
     c.grad_stride = c.logits_stride;
-    c.outputs &= ~(gradient ? 0u : (unsigned)CE_OUT_GRAD);
-    ce_test(&c, gradient ? "kept rows that are written" : "kept rows that are read");
-    option_inputs_free(&in);
+    return c;
 }
 
 static void check_all(bool gradient) {
@@ -50,26 +62,60 @@ static void check_all(bool gradient) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
         for (number = 0; number < 2; number++) {
-            int64_t most = gradient && d == 0 ? 4400 : 2400;
-            check_rows(dtypes[d], harness_small ? 35 + number : most + number, gradient ? WRITTEN : READ, number * 3,
-                       gradient, number + d);
+            const int64_t most = gradient && d == 0 ? 4400 : 2400, rows = harness_small ? 70 + number : most + number;
+            option_inputs in;
+            ce_case c = rows_of(dtypes[d], rows, gradient ? WRITTEN : READ, number * 3, number + d, &in);
+            c.outputs &= ~(gradient ? 0u : (unsigned)CE_OUT_GRAD);
+            ce_test(&c, gradient ? "kept rows that are written" : "kept rows that are read");
+            option_inputs_free(&in);
         }
     test_done();
 }
 
-static void kept_rows_that_are_written(void **state) {
+static void many_kept_rows_that_are_written(void **state) {
     (void)state;
     check_all(true);
 }
-static void kept_rows_that_are_read(void **state) {
+static void many_kept_rows_that_are_read(void **state) {
     (void)state;
     check_all(false);
 }
 
+static void kept_rows_of_every_type_of_index(void **state) {
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (number = 0; number < 8; number++) {
+            option_inputs in;
+            ce_case c = rows_of(dtypes[d], 7, WRITTEN, 0, number / 4, &in);
+            vary(&c, &in, number);
+            ce_test(&c, "kept rows of every type of index");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Two shards, each of kept rows. */
+static void kept_rows_of_shards(void **state) {
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++) {
+        option_inputs in;
+        ce_case c = rows_of(dtypes[d], 7, 2 * (int64_t)READ, 0, d, &in);
+        ce_test_shards(&c, c.classes / 2, "kept rows of shards");
+        option_inputs_free(&in);
+    }
+    test_done();
+}
+
 int run_kept_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kept_rows_that_are_written),
-        cmocka_unit_test(kept_rows_that_are_read),
+        cmocka_unit_test(many_kept_rows_that_are_written),
+        cmocka_unit_test(many_kept_rows_that_are_read),
+        cmocka_unit_test(kept_rows_of_every_type_of_index),
+        cmocka_unit_test(kept_rows_of_shards),
     };
     return cmocka_run_group_tests_name("kept", tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ template <class E> struct packed_held : Blocks<E, 2, 2, 1> {
 
 template <class E> struct options : Blocks<E, 3, 2, 2> {
     enum { vectors = GPULOSSI_VECTORS_STREAMED / (sizeof(typename E::Bits) == 8 ? 2 : 1) };
-    DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Options<E, false>>::template streamed<vectors>(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Options<E, kIndices>>::template streamed<vectors>(p); }
 };
 
 template <class E> struct options_kept {
@@ -72,7 +72,7 @@ template <class E> struct options_together : Blocks<E, 2, 2, 1> {
 
 template <class E> struct probabilities : Blocks<E, 3, 2, 2> {
     DEVICE void run(const gpulossi_cross_entropy &p) {
-        Schedule<Options<E, true>>::template streamed<GPULOSSI_VECTORS_STREAMED / 2>(p);
+        Schedule<Options<E, kProbabilities>>::template streamed<GPULOSSI_VECTORS_STREAMED / 2>(p);
     }
 };
 

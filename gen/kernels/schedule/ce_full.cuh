@@ -102,9 +102,10 @@ template <class N> struct RowState {
     }
 };
 
-/* Who asks: only rows of indices may be a shard, only columns have either indices or probabilities, and what is combined
- * has no gradient. */
-enum Caller { kIndices, kProbabilities, kColumns, kCombined };
+/* Who asks: only rows of indices may be a shard, only columns have either indices or probabilities, and combined shards
+ * have no gradient. Rows that share class weights have indices, logits as they are, and no lse given; some of their
+ * schedules are for label smoothing only. */
+enum Caller { kIndices, kProbabilities, kColumns, kCombined, kSharing, kSmoothed };
 
 /* N is computed with, R is how results, weights and upstream gradients are stored. */
 template <class N, class R, Caller kCaller> struct Terms {
@@ -128,14 +129,17 @@ template <class N, class R, Caller kCaller> struct Terms {
     __device__ __forceinline__ bool soft() const {
         return kCaller == kProbabilities || (kCaller == kColumns && p.probabilities != 0);
     }
-    __device__ __forceinline__ bool has_masses() const { return soft() || p.label_smoothing != 0; }
+    DEVICE bool shares() { return kCaller == kSharing || kCaller == kSmoothed; }
+    __device__ __forceinline__ bool has_masses() const {
+        return kCaller == kSmoothed || soft() || p.label_smoothing != 0;
+    }
     __device__ __forceinline__ bool has_loss() const { return p.rows.loss || p.rows.loss_rows; }
     __device__ __forceinline__ bool has_indices() const { return kCaller != kProbabilities; } /* perhaps */
-    __device__ __forceinline__ bool writes_shard() const { return kCaller == kIndices && p.shard_rows; }
+    __device__ __forceinline__ bool writes_shard() const { return (kCaller == kIndices || shares()) && p.shard_rows; }
     __device__ __forceinline__ bool counts_correct() const { return has_indices() && p.correct; }
     __device__ __forceinline__ bool counts_bad() const { return has_indices() && p.bad_targets; }
     __device__ __forceinline__ bool finds_best() const { return p.argmax || counts_correct() || writes_shard(); }
-    __device__ __forceinline__ bool from_lse() const { return kCaller != kCombined && p.lse_in; }
+    __device__ __forceinline__ bool from_lse() const { return kCaller != kCombined && !shares() && p.lse_in; }
     /* The rows decide the divisor; an earlier launch has found it. */
     __device__ __forceinline__ bool data_divides() const {
         return has_indices() && (p.rows.flags & GPULOSSI_DATA_DIVISOR);
@@ -152,6 +156,8 @@ template <class N, class R, Caller kCaller> struct Terms {
      * masked, not one whose logit is infinite only when scaled. */
     template <int n> __device__ __forceinline__ void transform(N (&x)[n]) const {
         const N masked = of_block.scale < 0 ? Limits<N>::infinity() : -Limits<N>::infinity();
+        if (shares())
+            return;
         if (p.softcap != 0)
 #pragma unroll 1
             for (int i = 0; i < n; i++)
@@ -172,6 +178,8 @@ template <class N, class R, Caller kCaller> struct Terms {
      * e = exp(-2 |z|) keeps the digits of a tanh next to 1. */
     template <int n> __device__ __forceinline__ void transform_back(N (&g)[n], const N (&logits)[n]) const {
         N z[n];
+        if (shares())
+            return;
         if (p.logit_scale != 1)
 #pragma unroll
             for (int i = 0; i < n; i++)

@@ -4,15 +4,15 @@
 
 #include "ce_full.cuh"
 
-template <class E, bool kSoft> struct Options {
+template <class E, Caller kCaller> struct Options {
     typedef E Element;
     typedef typename E::Number Number;
     typedef Number N;
     typedef gpulossi_cross_entropy Params;
-    typedef Terms<N, N, kSoft ? kProbabilities : kIndices> OfRows;
+    typedef Terms<N, N, kCaller> OfRows;
     typedef typename OfRows::Totals Totals;
     typedef typename OfRows::State State;
-    enum { kArrays = 1, kOnePass = false, W = Width<E>::value };
+    enum { kArrays = 1, kOnePass = false, W = Width<E>::value, kSoft = kCaller == kProbabilities };
 
     struct Row {
         typename OfRows::Row of;

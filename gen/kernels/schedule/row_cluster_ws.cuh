@@ -1,4 +1,4 @@
-/* Rows of cross-entropy with options in the shared memory of a cluster. A thread has the same classes of every row, whose
+/* Rows of cross-entropy with label smoothing in the shared memory of a cluster. A thread has the same classes of every row, whose
  * weights it keeps in registers, so that it reads them once a launch.
  *
  * No barrier comes between rows. Each warp reduces its part of the rows, and writes it when it hears what the whole row is,
@@ -17,7 +17,7 @@
 #include "ce_full_rows.cuh"
 
 template <class E> class Kept {
-    typedef Options<E, false> Loss;
+    typedef Options<E, kSmoothed> Loss;
     typedef typename E::Bits Bits;
     typedef typename Loss::State State;
     typedef typename Loss::Totals Totals;
@@ -34,6 +34,7 @@ template <class E> class Kept {
         kAtOnce = sizeof(Bits) == 2 ? 2 : 1, /* where none is written: rows that are reduced together, at most 2, ... */
         kAhead = 14,                         /* ... and rows that are before the first of them is looked at again */
         kTurns = 32,                         /* rows that may be under way somewhere in the cluster */
+        kSums = 2,                           /* of a row: its exponentials, and its drop */
         kNobody = INT32_MAX
     };
     static_assert(kTurns >= 2 * kAhead + 2 * kAtOnce && kAhead >= kLead,
@@ -141,7 +142,7 @@ template <class E> class Kept {
     }
     /* Lanes of a warp that tell of what it has reduced. */
     __device__ __forceinline__ uint32_t tellers() const {
-        return (loss.terms.has_masses() ? 2 : 1) * (loss.writes() ? 1 : kAtOnce);
+        return kSums * (loss.writes() ? 1 : kAtOnce);
     }
     /* Rows that are reduced before the first of them is looked at again. */
     __device__ __forceinline__ uint32_t lead() const {
@@ -149,7 +150,7 @@ template <class E> class Kept {
     }
     /* The mass of a class before smoothing. */
     __device__ __forceinline__ float weight(int64_t c) const {
-        return cut.inside(c) && loss.terms.has_masses() ? loss.terms.class_weight(p.class_offset + c) : 0.0f;
+        return cut.inside(c) ? loss.terms.class_weight(p.class_offset + c) : 0.0f;
     }
 
     struct Worker {
@@ -235,8 +236,7 @@ template <class E> class Kept {
 
         /* The row of this number and the next ones, R in all; their parts of what is not whole are there afterwards as well.
          * In place of a row past the last the first is reduced again, and nobody looks at it. */
-        template <bool kMasses, int R> __device__ __forceinline__ void reduce(uint32_t number, uint32_t place) const {
-            enum { kSums = kMasses ? 2 : 1 };
+        template <int R> __device__ __forceinline__ void reduce(uint32_t number, uint32_t place) const {
             Vector<E> x[R][K][1];
             float highest[R], top[R], sums[R * kSums];
             Part *parts[R];
@@ -275,15 +275,13 @@ template <class E> class Kept {
                     for (int i = 0; i < W; i++) {
                         float y = below.power(x[r][k][0].get(i));
                         power[i] = power_of_2(y);
-                        if (kMasses)
-                            drops[k] = i == 0 ? w[k][i] * y : fma(w[k][i], y, drops[k]);
+                        drops[k] = i == 0 ? w[k][i] * y : fma(w[k][i], y, drops[k]);
                     }
                     of_vectors[k] = in_halves<Sum>(power);
                 }
                 float higher = below.power(larger(top[r], ScaledExp<float>::least()));
                 sums[r * kSums] = in_halves<Sum>(of_vectors) * power_of_2(-higher);
-                if (kMasses)
-                    sums[r * kSums + 1] = fmaf(mass, higher, -in_halves<Sum>(drops));
+                sums[r * kSums + 1] = fmaf(mass, higher, -in_halves<Sum>(drops));
             }
             sums_by_lanes(sums);
             if (tells) { /* of a row's sum, or its drop, which is beside it */
@@ -294,7 +292,6 @@ template <class E> class Kept {
             }
         }
 
-        template <bool kMasses>
         __device__ __forceinline__ void write(uint32_t number, uint32_t place, const Known &it) const {
             Bits *to = (Bits *)of.p.rows.grad + of.row_of(number) * of.p.rows.grad_stride;
             char *first = (char *)to + (int64_t)in_row() * GPULOSSI_VECTOR_BYTES;
@@ -307,8 +304,7 @@ template <class E> class Kept {
                 float g[W];
 #pragma unroll
                 for (int i = 0; i < W; i++) /* adding 0 turns -0 into 0 */
-                    g[i] =
-                        fma(below.exp(x[k][0].get(i)), it.of_exp, kMasses ? fma(w[k][i], -it.of_weight, 0.0f) : 0.0f);
+                    g[i] = fma(below.exp(x[k][0].get(i)), it.of_exp, fma(w[k][i], -it.of_weight, 0.0f));
                 if (of.cut.whole(in_row() + k * kLanes))
                     store_whole<E, E>((Bits *)(first + k * kLanes * GPULOSSI_VECTOR_BYTES), g, true);
             }
@@ -373,10 +369,7 @@ template <class E> class Kept {
             for (uint32_t number = 0; number < of.count + kLead; number++) {
                 if (number < of.count) {
                     Arrival::wait(arrivals + place * (uint32_t)sizeof(Arrival), parity);
-                    if (of.loss.terms.has_masses())
-                        reduce<true, 1>(number, place);
-                    else
-                        reduce<false, 1>(number, place);
+                    reduce<1>(number, place);
                 }
                 if (number >= kLead) {
                     uint32_t known = number - kLead, before = place < kLead ? place + kRows - kLead : place - kLead;
@@ -384,10 +377,8 @@ template <class E> class Kept {
                     Known it = shared.known[turn(known)];
                     if (it.long_way)
                         go_again<true>(known, before);
-                    else if (of.loss.terms.has_masses())
-                        write<true>(known, before, it);
                     else
-                        write<false>(known, before, it);
+                        write(known, before, it);
                     __syncwarp();
                     ask(known + kRows, before);
                 }
@@ -402,10 +393,7 @@ template <class E> class Kept {
             for (uint32_t number = 0; number < of.count + kAhead; number += kAtOnce) {
                 if (number < of.count) {
                     shared.copied[0][place].wait(parity);
-                    if (of.loss.terms.has_masses())
-                        reduce<true, kAtOnce>(number, place);
-                    else
-                        reduce<false, kAtOnce>(number, place);
+                    reduce<kAtOnce>(number, place);
                 }
                 if (number >= kAhead) {
                     shared.told[turn(number - kAhead)].wait(parity_of_turn(number - kAhead));
@@ -547,11 +535,11 @@ template <class E> class Kept {
         }
 
         __device__ __forceinline__ State state_of(const Part &part) const {
-            State s = {{part.top, part.sum}, 0, 0, part.best == kNobody ? State::kNone : (int64_t)part.best};
-            if (of.loss.terms.has_masses()) {
-                s.mass = of.loss.terms.of_block.smooth * mass;
-                s.drop = of.loss.terms.of_block.smooth * part.drop;
-            }
+            const float smooth = of.loss.terms.of_block.smooth;
+            State s = {{part.top, part.sum},
+                       smooth * mass,
+                       smooth * part.drop,
+                       part.best == kNobody ? State::kNone : (int64_t)part.best};
             return s;
         }
 
@@ -568,7 +556,7 @@ template <class E> class Kept {
             Known it = {0, 0, 0, 0, -1, -1, 0, 0};
             if (of.loss.writes()) {
                 ScaledExp<float> below(part.top);
-                float smooth = terms.has_masses() ? terms.of_block.smooth : 0.0f, inverse = reciprocal(part.sum);
+                float smooth = terms.of_block.smooth, inverse = reciprocal(part.sum);
                 float hard = terms.of_block.keep * class_weight, rest = smooth * mass;
                 if (of.p.lse_square_scale != 0)
                     rest += 2.0f * (float)of.p.lse_square_scale * (part.top + natural_log(part.sum));

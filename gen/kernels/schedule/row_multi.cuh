@@ -10,7 +10,7 @@
 #include "ce_full_rows.cuh"
 
 template <class E> struct Together {
-    typedef Options<E, false> Loss;
+    typedef Options<E, kSharing> Loss;
     typedef Schedule<Loss> OfRows;
     typedef typename Loss::State State;
     typedef Vector<E> Vectors[1][1];
