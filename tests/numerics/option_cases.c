@@ -65,10 +65,19 @@ void option_inputs_free(option_inputs *in) {
     free(in->targets);
 }
 
-void option_index_type(ce_case *c, unsigned number) {
-    static const gpuloss_index_type types[] = {GPULOSS_I64, GPULOSS_U8, GPULOSS_I16, GPULOSS_I32};
+static const gpuloss_index_type index_types[] = {GPULOSS_I64, GPULOSS_U8, GPULOSS_I16, GPULOSS_I32};
+
+void option_index_type_of_any(ce_case *c, unsigned number) {
     int64_t row, *targets = (int64_t *)(uintptr_t)c->targets;
-    c->index_type = types[number % 4];
+    for (row = 0; row < c->rows; row++)
+        targets[row] = targets[row] == c->ignore_index ? 255 : targets[row] % 255;
+    c->ignore_index = 255;
+    c->index_type = index_types[number % 4];
+}
+
+void option_index_type(ce_case *c, unsigned number) {
+    int64_t row, *targets = (int64_t *)(uintptr_t)c->targets;
+    c->index_type = index_types[number % 4];
     if (c->index_type == GPULOSS_U8 && c->classes > 255)
         c->index_type = GPULOSS_I16;
     if (c->index_type == GPULOSS_I16 && c->classes > INT16_MAX)

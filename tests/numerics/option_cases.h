@@ -34,6 +34,8 @@ void option_inputs_free(option_inputs *in);
 
 /* The index types in turn, as far as the classes fit, and an ignore_index that fits too. */
 void option_index_type(ce_case *c, unsigned number);
+/* The same, of any number of classes: targets and ignore_index are made to fit. */
+void option_index_type_of_any(ce_case *c, unsigned number);
 /* The passes in turn: all results, also in place; those of a forward pass; the loss alone, summed or the mean; and the
  * gradient, also with the loss, also from an lse, which is returned and to be freed. */
 double *option_pass(ce_case *c, unsigned number);

@@ -144,6 +144,39 @@ static void plain_types_of_index(void **state) {
     test_done();
 }
 
+/* Rows that are counted by a launch of their own, columns by vectors, and rows of several schedules. */
+static void types_of_index_of_schedules(void **state) {
+    static const struct {
+        int64_t rows, vectors, classes, inner; /* classes are added to those of the vectors */
+        unsigned options;
+    } shapes[] = {{4100, 0, 3, 0, 0},
+                  {704, 0, 21, 352, 0},
+                  {704, 0, 40, 352, 0},
+                  {9, 1024, 0, 0, OPTION_WEIGHTS},
+                  {5, 100, 0, 0, OPTION_WEIGHTS}};
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16};
+    unsigned d, k, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (number = 0; number < 8; number++) {
+                const option_shape shape = {shapes[k].rows, shapes[k].vectors * width_of(dtypes[d]) + shapes[k].classes,
+                                            shapes[k].inner};
+                option_inputs in;
+                ce_case c =
+                    option_case(dtypes[d], shape, shapes[k].options | OPTION_IGNORE_INDEX, LOGITS_NORMAL, number, &in);
+                option_index_type_of_any(&c, number);
+                if (shapes[k].options == 0)
+                    c.outputs = CE_OUT_ALL;
+                if (number < 4)
+                    c.outputs &= ~(unsigned)CE_OUT_GRAD;
+                ce_test(&c, "types of index of schedules");
+                option_inputs_free(&in);
+            }
+    test_done();
+}
+
 /* In rows, columns and shards; the loss is divided by the weights of the targets, which a launch without a gradient sums
  * up itself. */
 static void types_of_index(void **state) {
@@ -485,6 +518,7 @@ int run_coverage_option_tests(void) {
         cmocka_unit_test(factors_in_columns),
         cmocka_unit_test(plain_types_of_index),
         cmocka_unit_test(types_of_index),
+        cmocka_unit_test(types_of_index_of_schedules),
         cmocka_unit_test(options_of_shards),
         cmocka_unit_test(outputs_from_lse),
         cmocka_unit_test(groups_of_options),

@@ -1,12 +1,12 @@
-/* Arrays whose element type only the parameters know: a gpuloss_dtype. */
+/* Arrays whose element type is known at run time only, as a gpuloss_dtype. */
 #ifndef GPULOSSI_ANY_DTYPE_CUH
 #define GPULOSSI_ANY_DTYPE_CUH
 
 #include "math.cuh"
 #include "smem_words.cuh"
 
-/* A number as an element of S: rounded once, also from double to 16 bits. On the way there a float whose last bit says
- * whether anything was cut off rounds as the double would. */
+/* A number as an element of S, rounded once. A double goes to 16 bits through a float that is rounded to odd. The last
+ * bit of that float is set if anything was cut off, so that it rounds like the double. */
 template <class S> DEVICE typename S::Bits narrowed(float x) {
     return S::narrow((typename S::Number)x);
 }
@@ -19,7 +19,7 @@ template <class S> DEVICE typename S::Bits narrowed(double x) {
     }
 }
 
-/* Where n neighbouring elements go in the largest accesses that hold no more than them. */
+/* n neighbouring elements in registers. An access moves all of them, but at most 16 bytes. */
 template <class S, int n> struct Few {
     typedef typename S::Bits Bits;
     enum {
@@ -84,7 +84,7 @@ template <class S, int n> struct Few {
     }
 };
 
-/* An array of elements of a dtype. */
+/* An array whose dtype is a run-time value. */
 struct Typed {
     char *base;
     uint32_t dtype;
@@ -123,7 +123,7 @@ struct Typed {
         }
     }
 
-    /* Whether n neighbours can be accessed at once. */
+    /* Whether the n elements from `at` on are aligned for vector accesses. */
     template <int n> __device__ __forceinline__ bool fits(int64_t at) const {
         uint32_t size = dtype == GPULOSS_F64 ? 8 : dtype == GPULOSS_F32 ? 4 : 2;
         uint32_t bytes = n * size < GPULOSSI_VECTOR_BYTES ? n * size : GPULOSSI_VECTOR_BYTES;
@@ -167,7 +167,7 @@ struct Typed {
     }
 };
 
-/* An array whose type is that of E, or another one that the format word names by a bit after `shift`, from element `at` on. */
+/* An array of E, or of the type that the format word names by a bit above `shift`. It begins at element `at`. */
 template <class E, int shift> struct FormatArray {
     typedef typename E::Number N;
     enum { W = Width<E>::value };
@@ -186,7 +186,7 @@ template <class E, int shift> struct FormatArray {
                : is_other()              ? 2
                                          : (int)sizeof(typename E::Bits);
     }
-    /* Whether W elements from c on can be accessed at once. */
+    /* Whether the W elements from c on are aligned for vector accesses. */
     __device__ __forceinline__ bool is_aligned(int64_t c) const {
         uint32_t bytes = (uint32_t)(W * element_bytes());
         bytes = bytes < GPULOSSI_VECTOR_BYTES ? bytes : GPULOSSI_VECTOR_BYTES;
@@ -230,7 +230,7 @@ template <class E, int shift> struct FormatArray {
             return read_as<bf16>(c, y);
         load_vector<E, kRead_again>(as<E>(c)).unpack(y);
     }
-    /* A vector of such an array that lies at an address in shared memory: of E, or of floats. */
+    /* Reads a vector of this array from address `at` in shared memory. Its elements are E or floats. */
     DEVICE void read_shared(uint32_t at, N (&y)[W]) {
         if (is(GPULOSSI_FORMAT_F32)) {
 #pragma unroll
@@ -293,8 +293,8 @@ template <class E> struct ResultArray {
     }
 };
 
-/* Moves n numbers down by one place and puts x last: a loop over this needs no number by its place, so it stays a loop
- * over registers. */
+/* Moves n numbers down by one position and puts x last. A loop over this call indexes no number by a variable, so the
+ * numbers stay in registers. */
 template <class N, int n> DEVICE void shift_in(N (&numbers)[n], N x) {
 #pragma unroll
     for (int i = 0; i + 1 < n; i++)
@@ -302,7 +302,7 @@ template <class N, int n> DEVICE void shift_in(N (&numbers)[n], N x) {
     numbers[n - 1] = x;
 }
 
-/* The elements of vector v of a row of E, into a row of another type that begins at `start`. */
+/* Writes vector v of a row that is cut by E. The destination row has another type and begins at element `start`. */
 template <class E, class N, int n>
 DEVICE void put_vector(const Cut<E> &cut, const Typed &array, int64_t start, int v, N (&y)[n]) {
     int64_t first = cut.first(v);

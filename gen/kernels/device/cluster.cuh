@@ -1,14 +1,14 @@
-/* Clusters of blocks, on GPUs that have those: what their blocks tell each other.
+/* Thread block clusters, and the messages between their blocks.
  *
- * The code is that of older GPUs but for the instructions spelled out here. */
+ * The C++ is compiled for older GPUs, so the instructions that need clusters are inline assembly. */
 #ifndef GPULOSSI_CLUSTER_CUH
 #define GPULOSSI_CLUSTER_CUH
 
 #include "mbarrier.cuh"
 
-/* The blocks of a cluster. All threads of all of them call what reduces or waits. */
+/* The cluster of this block. All threads of all its blocks call the functions that reduce or wait. */
 struct Cluster {
-    uint32_t size, rank, number, count; /* of blocks, of this one; of this cluster, of clusters */
+    uint32_t size, rank, number, count; /* This block has a rank below `size`, in cluster `number` of `count`. */
 
     __device__ __forceinline__ Cluster() {
         asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
@@ -16,14 +16,14 @@ struct Cluster {
         number = blockIdx.x / size;
         count = gridDim.x / size;
     }
-    /* Of this warp, among those of all blocks: neighbours are in different ones. */
+    /* The rank of this warp in the cluster. Warps of neighbouring ranks are in different blocks. */
     __device__ __forceinline__ uint32_t warp() const { return threadIdx.x / kLanes * size + rank; }
     __device__ __forceinline__ bool leads() const { return rank == 0 && threadIdx.x == 0; }
 
-    /* Everything before is seen by all afterwards. */
+    /* A cluster barrier with release and acquire: all threads see the writes before it. */
     DEVICE void wait() { asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory"); }
 
-    /* Writes to where block `of` has what this one has here. */
+    /* Writes x to the shared memory of block `of`, to the variable that is `here` in this block. */
     template <class T> DEVICE void put(T *here, uint32_t of, const T &x) {
         uint32_t there, words[sizeof(T) / 4];
         memcpy(words, &x, sizeof x);
@@ -35,8 +35,9 @@ struct Cluster {
             asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(there + 4 * i), "r"(words[i]) : "memory");
     }
 
-    /* All blocks send each other what they know, of several kinds of things. Number n of a kind has the barrier and the
-     * buffers of n % 2: nobody sends it before all have sent n - 1, and so have read n - 2. */
+    /* Every block sends its messages to all blocks, in several kinds. Message n of a kind uses the barrier and the
+     * buffers n % 2. A block sends it only after all blocks have sent message n - 1, and thus have read message n -
+     * 2. */
     enum Kind { kStates, kSums, kLateSums, kKinds };
     DEVICE Arrival &arrival(Kind kind, uint32_t number) {
         __shared__ Arrival of_kinds[kKinds][2];
@@ -45,14 +46,14 @@ struct Cluster {
     DEVICE uint32_t parity(uint32_t number) {
         return number / 2 % 2;
     }
-    /* Before anything is sent. */
+    /* Initializes the barriers, before the first message. */
     DEVICE void begin() {
         if (threadIdx.x < 2 * kKinds)
             arrival((Kind)(threadIdx.x / 2), threadIdx.x).begin();
         wait();
     }
-    /* To the same place in all blocks, whose barriers it arrives at. A warp calls. A block that is alone has nobody to
-     * send to. */
+    /* Sends x to all blocks, to the element of this block's rank, and arrives at the barrier of each. A warp calls. A
+     * cluster of one block needs no remote copy. */
     template <class T>
     __device__ __forceinline__ void send(const Arrival &arrived, T (&of_block)[GPULOSSI_CLUSTER], const T &x) const {
         uint32_t lane = threadIdx.x % kLanes;
@@ -68,20 +69,20 @@ struct Cluster {
         if (lane < size)
             arrived.put(lane, &of_block[rank], x);
     }
-    /* Nobody leaves while others may still send to it. */
+    /* No block exits while another may still send to it. */
     DEVICE void leave() {
         asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
     }
 
-    /* Reduces the states of all threads into one, the same in all of them, and hands out the leader's word; `empty` is the state
-     * of nothing. No thread goes on before the leader's warp knows what it has read as `seen`. Blocks have `warps`, a power
-     * of two, or may have fewer. */
+    /* Reduces the states of all threads into one, and broadcasts it with the leader's word. `empty` is the state of no
+     * elements. No thread returns before the loads of the leader's warp into `seen` have completed. A block has `warps`
+     * warps, a power of two; with `fewer` it may have fewer. */
     template <int warps = kWarps, bool fewer = false, class State>
     __device__ __forceinline__ void reduce(State &state, const State &empty, uint32_t &word, uint32_t seen, Kind kind,
                                            uint32_t number) const {
         struct alignas(16) Message {
             State state;
-            uint32_t word, seen; /* the leader's word; no one reads the other */
+            uint32_t word, seen; /* Nobody reads `seen`: it only makes the message depend on the loads. */
         };
         __shared__ State of_warp[2][warps];
         __shared__ Message of_block[2][GPULOSSI_CLUSTER];

@@ -1,4 +1,4 @@
-/* 8 bytes of neighbouring columns of a class, where the classes are not innermost. */
+/* Vectors of 8 bytes: neighbouring columns of a class, where the classes are not innermost. */
 #ifndef GPULOSSI_COLUMN_VEC_CUH
 #define GPULOSSI_COLUMN_VEC_CUH
 
@@ -40,41 +40,42 @@ template <class E> struct Plane {
     }
 };
 
-/* What the gradients of the columns of a thread need: they are exp(x - top) weight, and 0 where there is no target. */
+/* The factors of the gradients of a thread's columns: g = exp(x - row_max) weight, or 0 in a column without a
+ * target. */
 template <class E> struct Slopes {
     typedef typename E::Number N;
     typedef Plane<E> Of;
     enum { W = Of::W };
-    N top[W], weight[W];
-    bool simple; /* no logit or weight is NaN or far out; add() all columns, then settle() */
+    N row_max[W], weight[W];
+    bool simple; /* No logit or weight is NaN, and every row maximum is in the fast range. */
 
     __device__ __forceinline__ Slopes() : simple(true) {}
-    /* `safe`: there is a target, or no logit is NaN where the weight is not. */
-    __device__ __forceinline__ void add(int i, N of_top, N of_weight, bool safe) {
-        top[i] = of_top;
+    /* Each column is added before settle(). `safe`: the column has a target, or its weight is NaN if a logit is. */
+    __device__ __forceinline__ void add(int i, N of_max, N of_weight, bool safe) {
+        row_max[i] = of_max;
         weight[i] = of_weight;
-        simple = simple && ScaledExp<N>::in_fast_range(of_top) && of_weight == of_weight && safe;
+        simple = simple && ScaledExp<N>::in_fast_range(of_max) && of_weight == of_weight && safe;
     }
     __device__ __forceinline__ void settle() {
         if (simple)
 #pragma unroll
             for (int i = 0; i < W; i++)
-                weight[i] *= ScaledExp<N>(top[i]).factor;
+                weight[i] *= ScaledExp<N>(row_max[i]).factor;
     }
-    /* The gradients in the place of logits: where that is simple, ... */
+    /* The gradients of a vector of logits, if `simple`. */
     __device__ __forceinline__ uint2 of(const uint2 &x) const {
         N g[W];
 #pragma unroll
         for (int i = 0; i < W; i++)
-            g[i] = ScaledExp<N>(top[i]).exp(Of::number(x, i)) * weight[i];
+            g[i] = ScaledExp<N>(row_max[i]).exp(Of::number(x, i)) * weight[i];
         return Of::packed(g);
     }
-    /* ... and always; y: less than 0 where there is no target. */
+    /* The gradients of a vector of logits in any case. A column without a target has y < 0. */
     __device__ __forceinline__ uint2 of(const uint2 &x, const int (&y)[W]) const {
         N g[W];
 #pragma unroll
         for (int i = 0; i < W; i++)
-            g[i] = y[i] < 0 ? N(0) : exp_below(Of::number(x, i), top[i]) * weight[i];
+            g[i] = y[i] < 0 ? N(0) : exp_below(Of::number(x, i), row_max[i]) * weight[i];
         return Of::packed(g);
     }
 };

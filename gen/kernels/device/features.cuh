@@ -1,5 +1,5 @@
-/* Feature words: the options of a call as constants, which the loader writes into the PTX before the driver compiles it.
- * nvcc sees a number that it can't know; the driver sees a constant, and the code that it excludes is gone. */
+/* Feature words hold the options of a call. The loader writes them into the PTX as constants before the driver compiles
+ * it. nvcc sees a number that it can't know. The driver sees a constant, and removes the code that it excludes. */
 #ifndef GPULOSSI_FEATURES_CUH
 #define GPULOSSI_FEATURES_CUH
 
@@ -8,7 +8,7 @@
 
 #define DEVICE static __device__ __forceinline__
 
-/* A template of one variant is built with these defined, to be compared with the specialised text. */
+/* With these macros defined, a template is compiled for one variant, to be compared with the specialised text. */
 #ifdef MODULE_CALL_WORD
 DEVICE uint32_t call_word() {
     return MODULE_CALL_WORD;
@@ -29,21 +29,21 @@ DEVICE uint32_t format_word() {
 }
 #endif
 
-/* Whether the call has any of these features: of GPULOSSI_CE_*. */
+/* Whether the call has any of these features, GPULOSSI_CE_*. */
 DEVICE bool has(uint32_t features) {
     return (call_word() & features) != 0;
 }
-/* The same of its types, layout and GPU: of GPULOSSI_FORMAT_*. */
+/* Whether its types, layout and GPU have any of these features, GPULOSSI_FORMAT_*. */
 DEVICE bool has_format(uint32_t features) {
     return (format_word() & features) != 0;
 }
 
-/* Whether the module is for GPUs of compute capability 8.0 and newer only. */
+/* Whether the module is only for GPUs of compute capability 8.0 and newer. */
 DEVICE bool is_sm_80() {
     return MODULE_TARGET >= 80;
 }
 
-/* A line of inline assembly that is there only for a type or a GPU begins with a tag. */
+/* A line of inline assembly begins with a tag if only some types or GPUs need it. */
 #define GPULOSSI_TEXT(x) #x
 #define GPULOSSI_TAG(sign, features) "1" sign GPULOSSI_TEXT(features)
 #define GPULOSSI_TAGS(sign, features, other_sign, other)                                                               \
@@ -51,13 +51,13 @@ DEVICE bool is_sm_80() {
 #define IF_FORMAT(features, line) "/*?" GPULOSSI_TAG("+", features) "*/ " line
 #define EITHER_FORMAT(features, line, otherwise)                                                                       \
     IF_FORMAT(features, line) "\n\t/*?" GPULOSSI_TAG("-", features) "*/ " otherwise
-/* One of four lines, by two features. */
+/* Selects one of four lines by two features. */
 #define BY_FORMATS(a, b, both, only_a, only_b, neither)                                                                \
     GPULOSSI_TAGS("+", a, "+", b)                                                                                      \
     both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t" GPULOSSI_TAGS("-", a, "+", b) only_b                       \
         "\n\t" GPULOSSI_TAGS("-", a, "-", b) neither
 
-/* A line with the launch bounds of some variants, which gen/ moves to where PTX has them. */
+/* The launch bounds of some variants, as a line that gen/ moves to the directives of the entry. */
 #define BOUNDS(threads, blocks) ".maxntid " #threads ", 1, 1 .minnctapersm " #blocks
 
 #endif

@@ -1,17 +1,18 @@
-/* What the blocks of a launch do together: share out the work, and sum over all of it.
+/* The tile queue of a launch, and the sums over all its blocks.
  *
- * Work is taken from a queue, tile by tile in rising order, so that the blocks always work close together in memory;
- * fixed shares drift apart, and DRAM then loses about a twentieth of its speed when it is written. Which block gets
- * which tile is therefore up to chance, and a floating-point sum over blocks would be too. So the sum over tiles is
- * exact: each tile's part (computed in a fixed order) is added as an integer, and only the total is rounded, once. */
+ * Blocks take tiles from a queue in rising order, so that all of them access neighbouring memory. With fixed shares
+ * they drift apart, and DRAM then loses about a twentieth of its speed when it is written. The assignment of tiles to
+ * blocks is not deterministic, and a floating-point sum over blocks would not be either. The sum over tiles is
+ * therefore exact: each tile's part is computed in a fixed order and added as an integer. Only the total is rounded,
+ * once. */
 #ifndef GPULOSSI_GRID_CUH
 #define GPULOSSI_GRID_CUH
 
 #include "pdl.cuh"
 #include "reduce.cuh"
 
-/* Counts up and wraps to zero after `times` calls, so that it is zero again when a launch is over. (Adding a constant
- * would be taken for something that a whole warp does, and be waited for at once.) */
+/* Counts up and wraps to zero after `times` calls, so that the counter is zero again when a launch is over. An atomic
+ * addition of a constant would be aggregated over the warp by the compiler, which waits for its result at once. */
 DEVICE uint32_t count_up(uint32_t *counter, uint32_t times) {
     uint32_t before;
     asm volatile("atom.global.inc.u32 %0, [%1], %2;"
@@ -21,20 +22,20 @@ DEVICE uint32_t count_up(uint32_t *counter, uint32_t times) {
     return before;
 }
 
-/* The rows of a launch, shared out among teams: a team is a warp, whose groups take a row each at a time, or a group
- * that is larger than a warp. A team takes `run` turns in a row before it asks for more. */
+/* The rows of a launch, distributed to teams. A team is a warp, whose groups take one row each at a time, or a group
+ * that is larger than a warp. A tile is `run` iterations of a team. */
 class Queue {
     gpulossi_scratch *scratch;
     struct Shared {
-        uint32_t tiles;                            /* that can be taken: `run` turns of a team each */
-        uint32_t teams;                            /* in the grid */
-        int run;                                   /* turns that a tile has */
-        uint32_t next[2][GPULOSSI_BLOCK / kLanes]; /* by team, used in turn */
-    } * shared;                                    /* what the block shares, and what is seldom looked at */
-    int64_t of_group;                              /* the row of this thread's group */
-    uint32_t fetched; /* less the teams, the tile after this one, in the first thread: what uses it waits for it */
-    int group_shift, team_shift; /* log2 of the threads; worked out anew where they are needed, so they are shifts */
-    int left;                    /* turns that are left of this tile: none when all is done */
+        uint32_t tiles;                            /* of the launch */
+        uint32_t teams;                            /* of the grid */
+        int run;                                   /* iterations of a tile */
+        uint32_t next[2][GPULOSSI_BLOCK / kLanes]; /* next tile of each team, double-buffered */
+    } * shared;                                    /* block-wide, or rarely used */
+    int64_t of_group;                              /* row of this thread's group */
+    uint32_t fetched; /* In a team's first thread: the next tile less the teams. The first use waits for the counter. */
+    int group_shift, team_shift; /* log2 of the threads of a group and of a team: indices are recomputed by shifts */
+    int left;                    /* remaining iterations of this tile; 0 when all rows are done */
 
     __device__ __forceinline__ bool first() const { return (threadIdx.x & ((1u << team_shift) - 1)) == 0; }
     __device__ __forceinline__ void fetch() {
@@ -44,16 +45,17 @@ class Queue {
     }
     __device__ __forceinline__ uint32_t &next() const { return shared->next[turn][threadIdx.x >> team_shift]; }
     __device__ __forceinline__ void begin(uint32_t tile) {
-        uint32_t in_turn = (threadIdx.x & ((1u << team_shift) - 1)) >> group_shift;
-        of_group = (int64_t)(((uint64_t)tile * (uint32_t)shared->run << (team_shift - group_shift)) + in_turn);
+        uint32_t group_in_team = (threadIdx.x & ((1u << team_shift) - 1)) >> group_shift;
+        of_group = (int64_t)(((uint64_t)tile * (uint32_t)shared->run << (team_shift - group_shift)) + group_in_team);
         left = tile < shared->tiles ? shared->run : 0;
         if (more())
             fetch();
     }
 
   public:
-    enum { kRunShift = 2, kRun = 1 << kRunShift }; /* turns that a tile has where rows are many, otherwise 1 */
-    int turn;                                      /* changes from tile to tile */
+    /* A tile has kRun iterations where there are many rows, otherwise 1. */
+    enum { kRunShift = 2, kRun = 1 << kRunShift };
+    int turn; /* the parity of the tile: selects its buffer */
 
     __device__ __forceinline__ Queue(gpulossi_scratch *scratch, const Group &group, int64_t rows, int run)
         : scratch(scratch), group_shift(group.shift), turn(0) {
@@ -71,10 +73,10 @@ class Queue {
     }
     __device__ __forceinline__ bool more() const { return left > 0; }
 
-    /* The row of this thread's group; it may lie past the last one. */
+    /* The row of this thread's group, which may lie past the last row. */
     __device__ __forceinline__ int64_t row() const { return of_group; }
 
-    /* announce() tells the team what comes next; after a barrier of the team, advance() goes there. */
+    /* announce() publishes the team's next tile. After a barrier of the team, advance() goes to the next row. */
     __device__ __forceinline__ void announce() {
         if (first())
             next() = shared->teams + fetched;
@@ -89,15 +91,15 @@ class Queue {
     }
 };
 
-/* A number that blocks have added to, and zero in its place. */
+/* Takes a number that blocks have added to, and resets it to zero. */
 DEVICE int64_t take_number(uint64_t *number) {
     int64_t x = (int64_t)__ldcg((unsigned long long *)number);
     *number = 0;
     return x;
 }
 
-/* Sums over the lanes of a warp in pieces, which leave room for 32 of their like in a word; for compute capability 8.0 and
- * newer. */
+/* Sums x over the lanes of a warp in pieces of 27 bits, so that the sum of 32 pieces fits a word. Needs compute
+ * capability 8.0. */
 enum { kPieceBits = 27, kPieces = 3 };
 DEVICE void sum_pieces(uint64_t x, uint32_t (&pieces)[kPieces]) {
 #pragma unroll
@@ -106,18 +108,19 @@ DEVICE void sum_pieces(uint64_t x, uint32_t (&pieces)[kPieces]) {
         asm volatile("redux.sync.add.u32 %0, %1, 0xffffffff;" : "=r"(pieces[i]) : "r"(piece) : "memory");
     }
 }
-DEVICE uint64_t together(const uint32_t (&pieces)[kPieces]) {
+DEVICE uint64_t joined_pieces(const uint32_t (&pieces)[kPieces]) {
     return pieces[0] + ((uint64_t)pieces[1] << kPieceBits) + ((uint64_t)pieces[2] << (2 * kPieceBits));
 }
 
-/* An exact sum. A thread holds a 128-bit integer in units of 2^-82, which takes every float from 2^-58 and every double
- * from 2^-29 to 2^20; what does not fit goes to the digits in memory at once. Digit i counts units of 2^(32 i - 1074),
- * so the digits take every double; each is a 64-bit integer that many additions of 32 bits do not overflow. */
+/* An exact sum. A thread has a 128-bit integer in units of 2^-82, which takes every float from 2^-58 and every double
+ * from 2^-29 to 2^20. Other numbers go to the digits in memory at once. Digit i counts units of 2^(32 i - 1074), so the
+ * digits take every double. A digit is a 64-bit integer, which 2^31 additions of 32 bits do not overflow. */
 struct Exact {
     uint64_t low;
     int64_t high;
 
-    enum { unit_digit = 31 /* 2^-82 */, kOwnDigits = 4 };
+    /* The unit 2^-82 is that of digit 31, and the integer has 4 digits. */
+    enum { unit_digit = 31, kOwnDigits = 4 };
 
     DEVICE Exact zero() {
         Exact e = {0, 0};
@@ -129,7 +132,7 @@ struct Exact {
         high += more_high + (low < more_low ? 1 : 0);
     }
 
-    /* Whether x fits. */
+    /* Adds x, or returns false if it does not fit. */
     __device__ __forceinline__ bool add(double x) {
         double size = fabs(x);
         if (!(size < 0x1p20))
@@ -175,19 +178,19 @@ struct Exact {
         add_digit(digits, digit + 2, sign * (int64_t)high);
     }
 
-    /* Over the lanes of a warp. */
+    /* Reduces over the lanes of a warp. */
     __device__ __forceinline__ void reduce_warp() {
         if (is_sm_80()) {
             uint32_t of_low[kPieces], of_high[kPieces];
             sum_pieces(low, of_low);
             sum_pieces((uint64_t)high, of_high);
             low = of_low[0];
-            high = (int64_t)together(of_high);
+            high = (int64_t)joined_pieces(of_high);
             add_integer((uint64_t)of_low[1] << kPieceBits, 0);
             add_integer((uint64_t)of_low[2] << (2 * kPieceBits), of_low[2] >> (64 - 2 * kPieceBits));
             return;
         }
-        /* Once a launch, so it stays a loop. */
+        /* This runs once a launch, so it is not unrolled. */
 #pragma unroll 1
         for (int distance = kLanes / 2; distance > 0; distance /= 2) {
             uint64_t other_low = __shfl_xor_sync(0xffffffffu, (unsigned long long)low, distance);
@@ -196,7 +199,7 @@ struct Exact {
         }
     }
 
-    /* How many units of a digit it has, from that of its own unit on. */
+    /* Digit i of the integer, where digit 0 has the unit 2^-82. */
     __device__ __forceinline__ int64_t digit(int i) const {
         return i == 0   ? (int64_t)(low & 0xffffffffu)
                : i == 1 ? (int64_t)(low >> 32)
@@ -205,8 +208,8 @@ struct Exact {
                         : 0;
     }
 
-    /* What all blocks have summed as a double, rounded once, in lane 0. Digit i from that of the unit on is with lane i after
-     * `first`; where some of the sum went to memory its digits are there too, and zero afterwards. A warp calls. */
+    /* The sum of all blocks as a double, rounded once, in lane 0. Digit i of the integers' sum is the `word` of lane
+     * first + i. Digits in memory, if there are some, are added and reset to zero. A warp calls. */
     DEVICE double take(int64_t *from, bool some_in_memory, int64_t word, int first) {
         __shared__ int64_t digits[GPULOSSI_DIGITS];
         uint32_t lane = threadIdx.x % kLanes;
@@ -243,7 +246,7 @@ struct Exact {
         __shared__ uint32_t carried[GPULOSSI_DIGITS + 2];
         int end, sign = 1;
         int64_t carry;
-        /* As digits of 32 bits; once more with the other sign when the number is negative. */
+        /* Carries reduce the digits to 32 bits. A negative number is carried again with the other sign. */
 #pragma unroll 1
         for (;;) {
             carry = 0;
@@ -257,8 +260,8 @@ struct Exact {
                 break;
             sign = -1;
         }
-        /* The highest digit that has not cancelled, and two more. What is below only matters by not being zero. */
-        uint32_t top[3] = {0, 0, 0};
+        /* The highest digit that is not zero, and two more. The digits below only matter if one of them is not zero. */
+        uint32_t high[3] = {0, 0, 0};
         bool below = false;
         int at = end - 1;
 #pragma unroll 1
@@ -268,14 +271,14 @@ struct Exact {
             return 0.0;
 #pragma unroll
         for (int i = 0; i < 3; i++)
-            top[i] = at - i >= lowest ? carried[at - i] : 0;
+            high[i] = at - i >= lowest ? carried[at - i] : 0;
 #pragma unroll 1
         for (int i = lowest; i < at - 2; i++)
             below = below || carried[i] != 0;
-        int shift = __clz((int)top[0]), power = 32 * (at - 1) - 1074 - shift;
-        uint64_t leading = ((uint64_t)top[0] << 32 | top[1]) << shift | (uint64_t)top[2] << shift >> 32;
-        below = below || (top[2] << shift) != 0;
-        /* Only the last of the 64 bits says that something is below, and that is all that rounding to 53 bits needs. */
+        int shift = __clz((int)high[0]), power = 32 * (at - 1) - 1074 - shift;
+        uint64_t leading = ((uint64_t)high[0] << 32 | high[1]) << shift | (uint64_t)high[2] << shift >> 32;
+        below = below || (high[2] << shift) != 0;
+        /* The last of the 64 bits is a sticky bit for all digits below, which suffices to round to 53 bits. */
         double rounded = (double)(leading | (below ? 1 : 0));
         return sign * rounded * power_of_two(power / 2) * power_of_two(power - power / 2);
     }
@@ -285,27 +288,28 @@ struct Exact {
     }
 };
 
-/* What a thread has written is there for whoever sees what it writes after this, if they call it too before they read. */
+/* Acquire and release at GPU scope. A thread that sees a later write of this one, and then calls this, sees the earlier
+ * writes too. */
 DEVICE void order() {
     if (is_sm_80())
-        asm volatile("fence.acq_rel.gpu;" ::: "memory"); /* sooner done than that of all orders */
+        asm volatile("fence.acq_rel.gpu;" ::: "memory"); /* faster than a sequentially consistent fence */
     else
         __threadfence();
 }
 
-/* Of the sums and counts that a launch may have, all. */
+/* A launch has all its sums and counts. */
 struct AllWanted {
     DEVICE bool sum(int) { return true; }
     DEVICE bool count(int) { return true; }
 };
 
-/* What a launch sums and counts over all rows: the first of the scratch's sums and counts, of which `Wanted` says whether
- * there is anything to add up. */
+/* The sums and counts of a launch over all rows, which are the first ones of the scratch. `Wanted` says which of them
+ * have anything to add up. */
 template <int n_sums, int n_counts, class Wanted = AllWanted, class Count = int64_t> struct Total {
     enum { kSums = n_sums, kCounts = n_counts };
     Exact sums[n_sums];
     Count counts[n_counts];
-    Count far; /* whether something went to memory at once, as a number, which leaves no bytes of a total undefined */
+    Count some_in_memory; /* 1 if a number went to memory at once. A Count leaves no bytes of a total undefined. */
 
     DEVICE Total zero() {
         Total t;
@@ -315,19 +319,19 @@ template <int n_sums, int n_counts, class Wanted = AllWanted, class Count = int6
 #pragma unroll
         for (int i = 0; i < n_counts; i++)
             t.counts[i] = 0;
-        t.far = 0;
+        t.some_in_memory = 0;
         return t;
     }
 
     __device__ __forceinline__ void add(int sum, double x, gpulossi_scratch *scratch) {
         if (sums[sum].add(x))
             return;
-        far = 1;
+        some_in_memory = 1;
         Exact::add_digits(x, scratch->digits[sum]);
     }
     __device__ __forceinline__ void count_bad(gpulossi_scratch *scratch, uint64_t bad) {
         atomicAdd((unsigned long long *)&scratch->bad_targets, (unsigned long long)bad);
-        far = 1;
+        some_in_memory = 1;
     }
     __device__ __forceinline__ void add(const Total &other) {
 #pragma unroll
@@ -338,60 +342,61 @@ template <int n_sums, int n_counts, class Wanted = AllWanted, class Count = int6
         for (int i = 0; i < n_counts; i++)
             if (Wanted::count(i))
                 counts[i] += other.counts[i];
-        far |= other.far;
+        some_in_memory |= other.some_in_memory;
     }
 
-    /* What blocks tell each other at the end, a word a lane: the digits of each sum, the counts, and who has been to memory.
-     * Each block adds its words to those of the others, and in their upper bits that it was there, so that one trip to
-     * memory tells who is the last, and tells that one everything. There are less than 2^14 blocks; what they add to a word
-     * is not negative, and less than 2^48. */
+    /* At the end the blocks add up words, one a lane: the digits of each sum, the counts, and whether numbers went to
+     * memory. Each block also adds 1 to the upper bits of each word, which count the blocks. One round trip to memory
+     * thus identifies the last block and gives it the totals. There are less than 2^14 blocks. The numbers that they
+     * add to a word are not negative, and their sum is less than 2^48. Adding 2^kBiasShift makes the highest digit of a
+     * sum positive. */
     enum {
         kFirstCount = n_sums * Exact::kOwnDigits,
-        kFar = kFirstCount + n_counts,
+        kInMemory = kFirstCount + n_counts,
         kWords,
         kBlocksShift = 48,
-        kAbove = 33 /* log2 of what makes a highest digit positive */
+        kBiasShift = 33
     };
     static_assert(kWords <= GPULOSSI_WORDS, "the scratch has room");
 
-    /* Adds up all blocks. True in the block that is the last, which is to take the results: its lanes have the words of all
-     * then. The first warp of a block, which has it all, calls. */
+    /* Adds up all blocks. Returns true in the last block, whose lanes then have the words of all blocks: it writes the
+     * results. The first warp of a block calls with the block's total. */
     __device__ __forceinline__ bool last(gpulossi_scratch *scratch, bool prepared, int64_t &word) {
         uint32_t lane = threadIdx.x % kLanes;
         __syncwarp();
         reduce_warp();
-        if (far)
+        if (some_in_memory)
             order();
-        word = lane == kFar ? (int64_t)far : 0;
+        word = lane == kInMemory ? (int64_t)some_in_memory : 0;
 #pragma unroll
         for (int i = 0; i < (int)kFirstCount; i++)
             word = lane == i ? sums[i / Exact::kOwnDigits].digit(i % Exact::kOwnDigits) : word;
 #pragma unroll
         for (int i = 0; i < n_counts; i++)
             word = lane == kFirstCount + i ? (int64_t)counts[i] : word;
-        bool counts_too = prepared && lane >= kFirstCount && lane < kFar;
-        int64_t earlier = 0; /* what the kernel before has counted */
+        bool counts_too = prepared && lane >= kFirstCount && lane < kInMemory;
+        int64_t earlier = 0; /* counts of the prepare kernel */
         if (counts_too)
             earlier = (int64_t)scratch->counts[lane - kFirstCount];
         if (gridDim.x > 1) {
             bool highest = lane < kFirstCount && lane % Exact::kOwnDigits == Exact::kOwnDigits - 1;
-            int64_t above = highest ? (int64_t)1 << kAbove : 0;
+            int64_t bias = highest ? (int64_t)1 << kBiasShift : 0;
             uint64_t all = 0;
             if (lane < kWords) {
-                uint64_t mine = (uint64_t)(word + above) + ((uint64_t)1 << kBlocksShift);
+                uint64_t mine = (uint64_t)(word + bias) + ((uint64_t)1 << kBlocksShift);
                 all = atomicAdd((unsigned long long *)&scratch->words[lane], (unsigned long long)mine) + mine;
             }
             if (__shfl_sync(0xffffffffu, (uint32_t)(all >> kBlocksShift), 0) != gridDim.x)
                 return false;
             if (lane < kWords) {
-                /* The others' words are under way at least. */
+                /* The other blocks have at least issued their additions. */
                 while (all >> kBlocksShift != gridDim.x)
                     all = *(volatile uint64_t *)&scratch->words[lane];
                 scratch->words[lane] = 0;
             }
-            word = (int64_t)(all & (((uint64_t)1 << kBlocksShift) - 1)) - above * gridDim.x;
-            far = __shfl_sync(0xffffffffu, (uint32_t)word, kFar) != 0;
-            if (far)
+            word = (int64_t)(all & (((uint64_t)1 << kBlocksShift) - 1)) - bias * gridDim.x;
+            some_in_memory = __shfl_sync(0xffffffffu, (uint32_t)word, kInMemory) != 0;
+            if (some_in_memory)
                 order();
         }
         if (counts_too)
@@ -413,23 +418,24 @@ template <int n_sums, int n_counts, class Wanted = AllWanted, class Count = int6
             if (is_sm_80()) {
                 uint32_t pieces[kPieces];
                 sum_pieces((uint64_t)counts[i], pieces);
-                counts[i] = (Count)together(pieces);
+                counts[i] = (Count)joined_pieces(pieces);
             } else {
 #pragma unroll 1
                 for (int distance = kLanes / 2; distance > 0; distance /= 2)
                     counts[i] += (Count)__shfl_xor_sync(0xffffffffu, (long long)counts[i], distance);
             }
         }
-        far = __any_sync(0xffffffffu, far != 0);
+        some_in_memory = __any_sync(0xffffffffu, some_in_memory != 0);
     }
 };
 
-/* What the sum over rows is divided by, where no row decides it. */
+/* The divisor of the sum over rows, where rows do not decide it. */
 template <class R> DEVICE double divisor_of(const gpulossi_rows &p) {
     return p.divisor_in ? (double)*(const R *)p.divisor_in : p.divisor;
 }
 
-/* The factor of all gradients: the host's and the device's, over the divisor, of which `part` is what rows decide. */
+/* The factor of all gradients: the host's times the device's, over the divisor. `part` is the factor of the divisor
+ * that rows decide. */
 template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double part) {
     double scale = p.grad_scale;
     if (p.grad_loss)
@@ -439,7 +445,7 @@ template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double p
     return scale / part;
 }
 
-/* What all blocks have summed becomes the loss; the first warp of the last block calls. */
+/* Computes the loss from the totals of all blocks. The first warp of the last block calls. */
 template <class Loss>
 DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch, bool some_in_memory, int64_t word) {
     typedef typename Loss::Totals Totals;
@@ -461,15 +467,15 @@ DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch, bool some_in_m
         loss.conclude(sums, counts);
 }
 
-/* The last step of every kernel, where the first warp of a block has it all, and calls ... */
+/* The last step of a kernel. The first warp of a block calls with the block's total. */
 template <class Loss>
 DEVICE void end_of_warp(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
     int64_t word;
     let_next_begin();
     if (loss.concludes() && total.last(scratch, loss.prepared(), word))
-        conclude(loss, scratch, total.far, word);
+        conclude(loss, scratch, total.some_in_memory, word);
 }
-/* ... and where each thread has left its own in shared memory. */
+/* The last step of a kernel. Each thread has left its total in shared memory. */
 template <int threads = GPULOSSI_BLOCK, class Loss>
 DEVICE void end(const Loss &loss, gpulossi_scratch *scratch, const typename Loss::Totals *totals) {
     __syncthreads();

@@ -22,8 +22,8 @@ DEVICE double larger(double a, double b) {
     return fmax(a, b);
 }
 
-/* a - b, also where a is a product that has been rounded: as one instruction with it, it would not be 0 where b is that
- * product too. */
+/* a - b, never fused with a product that gives a: a fused difference would not be 0 where b is the same product,
+ * rounded. */
 DEVICE float difference(float a, float b) {
     return __fsub_rn(a, b);
 }
@@ -38,13 +38,13 @@ DEVICE float power_of_2(float x) {
     return y;
 }
 
-/* exp(x - top), for x <= top; below 2^-126 it is 0. The difference is formed first: x and top may be near the end of
- * the range. */
-DEVICE float exp_below(float x, float top) {
-    return power_of_2(difference(x, top) * 1.442695041f);
+/* exp(x - row_max), for x <= row_max; below 2^-126 it is 0. The difference is formed first, because x and row_max may
+ * be near the end of the range. */
+DEVICE float exp_below(float x, float row_max) {
+    return power_of_2(difference(x, row_max) * 1.442695041f);
 }
-DEVICE double exp_below(double x, double top) {
-    return exp(difference(x, top));
+DEVICE double exp_below(double x, double row_max) {
+    return exp(difference(x, row_max));
 }
 
 /* exp(d), for d <= 0. */
@@ -55,27 +55,28 @@ DEVICE double exp_of_difference(double d) {
     return exp(d);
 }
 
-/* exp(x - top) of many x <= top, but for a factor next to 1 that all have in common. The power of 2 of x log2(e) less
- * the rounded top log2(e) takes one instruction less than that of the difference, and the factor makes good for the
- * rounding d, of which it is 1 - ln(2) d: to 2^-26 where the top is near. */
+/* exp(x - row_max) of many x <= row_max, but for a common factor next to 1. The exponent of 2 is x log2(e) less the
+ * rounded row_max log2(e), which takes one instruction less than the difference. The factor 1 - ln(2) d corrects the
+ * rounding d, to 2^-26 if row_max is in the fast range. */
 template <class N> struct ScaledExp;
 template <> struct ScaledExp<float> {
     float slope, offset, factor;
-    DEVICE bool in_fast_range(float top) { return fabs(top) < 4096.0f; }
-    DEVICE float least() { return -4095.0f; } /* that is near */
-    /* With a scale, exp(scale x - scale top). */
-    __device__ __forceinline__ explicit ScaledExp(float top, float scale = 1.0f)
-        : slope(scale * 1.442695041f), offset(top * slope) {
-        factor = fmaf(fmaf(top, slope, -offset), -0.693147181f, 1.0f);
+    DEVICE bool in_fast_range(float row_max) { return fabs(row_max) < 4096.0f; }
+    DEVICE float least() { return -4095.0f; } /* in the fast range */
+    /* With a scale, exp(scale x - scale row_max). */
+    __device__ __forceinline__ explicit ScaledExp(float row_max, float scale = 1.0f)
+        : slope(scale * 1.442695041f), offset(row_max * slope) {
+        factor = fmaf(fmaf(row_max, slope, -offset), -0.693147181f, 1.0f);
     }
     __device__ __forceinline__ float power(float x) const { return fmaf(x, slope, -offset); }
     __device__ __forceinline__ float exp(float x) const { return power_of_2(power(x)); }
 };
 template <> struct ScaledExp<double> {
-    double top, scale, factor;
+    double row_max, scale, factor;
     DEVICE bool in_fast_range(double) { return true; }
-    __device__ __forceinline__ explicit ScaledExp(double top, double scale = 1.0) : top(top), scale(scale), factor(1) {}
-    __device__ __forceinline__ double exp(double x) const { return exp_below(scale * x, scale * top); }
+    __device__ __forceinline__ explicit ScaledExp(double row_max, double scale = 1.0)
+        : row_max(row_max), scale(scale), factor(1) {}
+    __device__ __forceinline__ double exp(double x) const { return exp_below(scale * x, scale * row_max); }
 };
 
 DEVICE float natural_log(float x) {
@@ -91,7 +92,7 @@ DEVICE float reciprocal(float x) {
 DEVICE double reciprocal(double x) {
     return 1.0 / x;
 }
-/* Within an ulp, of numbers whose reciprocal is normal. */
+/* The reciprocal within an ulp, if it is normal. */
 DEVICE float quick_reciprocal(float x) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -126,7 +127,7 @@ DEVICE double tangent(double x) {
     return tanh(x);
 }
 
-/* What rounding has put beyond the end of a range goes back to it; a NaN stays one. */
+/* Clamps a number that rounding may have moved out of its range. A NaN stays NaN. */
 template <class N> DEVICE N at_least_0(N x) {
     return x < N(0) ? N(0) : x;
 }
@@ -137,7 +138,7 @@ template <class N> DEVICE N at_most_1(N x) {
     return x > N(1) ? N(1) : x;
 }
 
-/* What a logarithm of a ratio takes from the format of a number. */
+/* The format of a number, for the logarithm of a ratio. */
 template <class N> struct Format;
 template <> struct Format<float> {
     typedef uint32_t Bits;
@@ -146,20 +147,20 @@ template <> struct Format<float> {
     DEVICE Bits bits(float x) { return __float_as_uint(x); }
     DEVICE float from(Bits b) { return __uint_as_float(b); }
     DEVICE float rescued(float x) { return x * 0x1p24f; }
-    /* Numbers of 2^-125 .. 2^124: what log_near() makes of them stays normal. */
+    /* The range is 2^-125 .. 2^124, where all intermediate results of log_near() are normal. */
     DEVICE Bits least() { return 0x01000000u; }
     DEVICE Bits range() { return 0x7c800000u; }
     DEVICE float ln2_of_mantissa() { return 0.693147181f * 0x1p-23f; }
     DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
-    /* a / b in that range: the reciprocal is within an ulp, so this is within 3u. */
+    /* a / b in that range. The reciprocal is within an ulp, so the quotient is within 3u. */
     DEVICE float quotient(float a, float b) { return a * quick_reciprocal(b); }
-    /* log(a / b) for a / b in [2/3, 3/2]: with s = (a - b) / (a + b), 2 atanh(s) = 2 s + (2 s)^3 P((2 s)^2), where P is
-     * the minimax polynomial whose error stays below 2^-28 of the result. */
+    /* log(a / b) for a / b in [2/3, 3/2]. With s = (a - b) / (a + b), it is 2 atanh(s) = 2 s + (2 s)^3 P((2 s)^2). P is
+     * the minimax polynomial, whose error stays below 2^-28 of the result. */
     DEVICE float log_near(float a, float b) {
         float d = a - b;
         return of_quotient(quotient(d, fmaf(d, 0.5f, b)));
     }
-    /* The same for a = 1 + d and b = 1. */
+    /* log_near(1 + d, 1). */
     DEVICE float log_near_1(float d) { return of_quotient(quotient(d, fmaf(d, 0.5f, 1.0f))); }
     DEVICE float of_quotient(float s) {
         float z = s * s;
@@ -182,12 +183,13 @@ template <> struct Format<double> {
     DEVICE double log_near(double a, double b) { return log1p((a - b) / b); }
 };
 
-/* Quotients, rounded as they should be; and of floats that are far from the ends of their range, which are off by no more
- * than 2^-44 besides their rounding: a step of Newton's squares what the reciprocal is off by. */
+/* Correctly rounded quotients. */
 template <class N> struct Rounded {
     DEVICE N divide(N a, N b) { return Format<N>::divide(a, b); }
     DEVICE N inverse(N a) { return reciprocal(a); }
 };
+/* Quotients of floats that are far from the ends of their range. A Newton step squares the error of the reciprocal, so
+ * that they are off by no more than 2^-44 besides their rounding. */
 struct Refined {
     DEVICE float divide(float a, float b) {
         float r = quick_reciprocal(b), q = a * r;
@@ -199,19 +201,19 @@ struct Refined {
     }
 };
 
-/* How far a number is from the range in which log_ratio works: less than Format::range() inside. */
+/* The distance of a number from the start of log_ratio()'s range, in units of the last place. Inside the range it is
+ * less than Format::range(). */
 template <class N> DEVICE typename Format<N>::Bits distance(N x) {
     return Format<N>::bits(x) - Format<N>::least();
 }
 
-/* log(a / b) for a and b in range; any a that is not in range but has no sign gives something finite, 0 too. The power of
- * two next to a / b is taken out of a, so that a - b is exact and the logarithm of a ratio near 1 keeps all its digits,
- * where log(a) - log(b) or the rounded a / b would lose them. Seen as integers, exponent and mantissa of a number are
- * about its log2.
+/* log(a / b) for a and b in range. Any other a without a sign, also 0, gives a finite result. The power of two next to
+ * a / b is taken out of a. Then a - b is exact, and the logarithm of a ratio near 1 has all its digits. log(a) - log(b)
+ * or the rounded a / b would lose them. Seen as integers, exponent and mantissa of a number are about its log2.
  *
- * For float the error is within 8u of the result: (a + b) / 2, its reciprocal and s round to 3.5u at most, as the ulp of
- * the one is largest where that of the other is smallest; the polynomial and the last sum of log_near add 1.1u, which
- * the power of two raises to 7.6u at most, where the sum cancels from log(2 / 3) + log(2) to log(4 / 3). */
+ * For float the error is within 8u of the result. (a + b) / 2, its reciprocal and s round to 3.5u at most: where the
+ * ulp of one is largest, that of another is smallest. The polynomial and the last sum of log_near() add 1.1u. The power
+ * of two raises the error to 7.6u at most, where the sum cancels from log(2 / 3) + log(2) to log(4 / 3). */
 template <class N> DEVICE N log_ratio(N a, N b) {
     typedef Format<N> F;
     typedef typename F::Integer Integer;
@@ -220,31 +222,31 @@ template <class N> DEVICE N log_ratio(N a, N b) {
     return fma((N)power, F::ln2_of_mantissa(), F::log_near(F::from(F::bits(a) - power), b));
 }
 
-/* The same of numbers of 16 bits, as 2^23 log2(a / b): of_short() times it is the logarithm, and may multiply the sum
- * of many. For a and b of at most 12 digits a + b is exact as well, once the power of two is out.
+/* 2^23 log2(a / b) of numbers of 16 bits. Its product with of_short() is the logarithm; of_short() may also multiply
+ * the sum of many. For a and b of at most 12 digits a + b is exact too, once the power of two is out.
  *
- * Again within 8u, the product with of_short() included: the reciprocal is within 2u and s rounds to 1u, which makes
- * 3.1u of what the series gives. Its minimax polynomial in s^2, times 2^24 log2(e), is within 0.25u with its factors
- * rounded, its last step rounds to 0.7u, the ones before to 0.05u. These 4.1u are 5.8u where the power of two cancels
- * as above; the sum with it rounds to 1u, the product to 1.1u: 7.9u. */
+ * The error is within 8u, including the product with of_short(). The reciprocal is within 2u and s rounds to 1u, which
+ * makes 3.1u of the series. Its minimax polynomial in s^2, times 2^24 log2(e), is within 0.25u with its factors
+ * rounded. Its last step rounds to 0.7u, the earlier steps to 0.05u. The sum of these is 4.1u, or 5.8u where the power
+ * of two cancels in the same way. The sum with the power rounds to 1u and the product to 1.1u, which makes 7.9u. */
 DEVICE float short_log_ratio(float a, float b) {
     typedef Format<float> F;
     int32_t half = 1 << (F::mantissa - 1);
     int32_t power = ((int32_t)(F::bits(a) - F::bits(b)) + half) & -2 * half;
-    float near = F::from(F::bits(a) - (uint32_t)power);
-    float s = F::quotient(near - b, near + b), z = s * s;
+    float scaled_a = F::from(F::bits(a) - (uint32_t)power);
+    float s = F::quotient(scaled_a - b, scaled_a + b), z = s * s;
     return fmaf(s, fmaf(fmaf(fmaf(z, 3839503.25f, 4826070.0f), z, 8068311.5f), z, 24204406.0f), (float)power);
 }
 DEVICE float of_short() {
     return Format<float>::ln2_of_mantissa();
 }
 
-/* exp(x) of a number of 16 bits: ex2.approx to 2^-22, and 1.3u of x. */
+/* exp(x) of a number of 16 bits. Its error is 2^-22 of ex2.approx, and 1.3u of x. */
 DEVICE float short_exponential(float x) {
     return power_of_2(x * 1.442695041f);
 }
 
-/* log(x) for x in range; any other x without a sign gives something finite for a float. */
+/* log(x) for x in range. Any other float without a sign gives a finite result. */
 DEVICE float ordinary_log(float x) {
     return log_ratio(x, 1.0f);
 }
@@ -252,7 +254,8 @@ DEVICE double ordinary_log(double x) {
     return log(x);
 }
 
-/* log(1 + y), for y > -1 and 1 + y in range, as log_ratio(1 + y, 1), but for a y next to 0 not from the rounded 1 + y. */
+/* log(1 + y), for y > -1 and 1 + y in range. It is log_ratio(1 + y, 1), but uses y itself next to 0, not the rounded 1
+ * + y. */
 DEVICE float log_near_1(float y) {
     typedef Format<float> F;
     float a = 1.0f + y;
@@ -261,7 +264,7 @@ DEVICE float log_near_1(float y) {
     return fmaf((float)power, F::ln2_of_mantissa(), F::log_near_1(d));
 }
 
-/* log(a / b) for a > 0 and anything else. */
+/* log(a / b) for any a and b. */
 template <class N> DEVICE N log_any_ratio(N a, N b) {
     typedef Format<N> F;
     N ratio = F::divide(a, b), shift = 0;

@@ -1,18 +1,18 @@
-/* Waiting for copies to shared memory, and for other threads, by barriers that lie there. */
+/* Barriers in shared memory (mbarrier), to wait for bulk copies and for other threads. */
 #ifndef GPULOSSI_MBARRIER_CUH
 #define GPULOSSI_MBARRIER_CUH
 
 #include "reduce.cuh"
 
-/* The shared memory that a launch asks for. It begins on a line of 128 bytes: bulk copies to another place in it are slower
- * by up to a seventh. */
+/* The dynamic shared memory of a launch, aligned to a line of 128 bytes. A bulk copy to an address inside a line is
+ * slower by up to a seventh. */
 enum { kLine = 128 };
 DEVICE uint4 *stash_of_block() {
     extern __shared__ __align__(kLine) uint4 stash[];
     return stash;
 }
 
-/* A barrier in shared memory that counts arrivals and the bytes of copies; its phases are of alternating parity. */
+/* An mbarrier counts arrivals and the bytes of copies. Its phases have alternating parity. */
 struct Arrival {
     uint64_t barrier;
 
@@ -22,22 +22,25 @@ struct Arrival {
                      "r"(arrivals)
                      : "memory");
     }
-    /* One arrival, without bytes: who waits sees what this thread has written before. */
+    /* An arrival without bytes. A thread that waits for the phase sees the earlier writes of this thread. */
     __device__ __forceinline__ void arrive() const {
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
     }
-    /* Of one at an address the bytes of all copies of a phase, which may be none; and then each copy, of some, to an address
-     * too. 16 divides the bytes and where they are from and go to. One thread calls. */
+    /* Announces the bytes of all copies of a phase, which may be 0, to the barrier at address `at`. One thread
+     * calls. */
     DEVICE void expect(uint32_t at, uint32_t bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
     }
+    /* Starts a bulk copy to address `to`, which completes at the barrier at address `at`. 16 divides both addresses and
+     * the bytes, which are not 0. One thread calls. */
     DEVICE void copy(uint32_t at, uint32_t to, const void *from, uint32_t bytes) {
         asm volatile(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], %3, [%0];" ::"r"(at),
             "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes)
             : "memory");
     }
-    /* Writes to where block `of` of the cluster has what this one has here, and tells its barrier there of the bytes. */
+    /* Writes x to block `of` of the cluster, to the variable that is `here` in this block. The bytes complete at this
+     * barrier's counterpart in that block. */
     template <class T> __device__ __forceinline__ void put(uint32_t of, T *here, const T &x) const {
         uint32_t there, at, words[sizeof(T) / 4];
         memcpy(words, &x, sizeof x);
@@ -53,7 +56,7 @@ struct Arrival {
                 "r"(words[i]), "r"(words[i + 1]), "r"(words[i + 2]), "r"(words[i + 3]), "r"(at)
                 : "memory");
     }
-    /* A phase of one copy, of so many bytes, which may be none. */
+    /* Starts a phase of one bulk copy. Its bytes may be 0. */
     __device__ __forceinline__ void request(void *to, const void *from, uint32_t bytes) {
         asm volatile(
             "{ .reg .pred some; setp.ne.u32 some, %1, 0;\n\t"

@@ -1,33 +1,33 @@
-/* The running state of a softmax: a maximum, and the sum of exponentials below it. */
+/* The running state of an online softmax: the maximum, and the sum of exponentials relative to it. */
 #ifndef GPULOSSI_ONLINE_SOFTMAX_CUH
 #define GPULOSSI_ONLINE_SOFTMAX_CUH
 
 #include "reduce.cuh"
 
-/* top = max x, sum = sum exp(scale (x - top)), where a difference of two infinities is never formed: all -inf gives 0. The
- * scale is the same in all calls, and above 0. */
+/* row_max = max x, sum = sum exp(scale (x - row_max)). A difference of two infinities is never formed: all -inf gives
+ * 0. The scale is the same in all calls, and above 0. */
 template <class N> struct Softmax {
-    N top, sum;
+    N row_max, sum;
 
     DEVICE Softmax empty() {
         Softmax s = {-Limits<N>::infinity(), N(0)};
         return s;
     }
-    /* What to take from x: the top, where there is one. */
-    DEVICE N finite(N top) { return top == -Limits<N>::infinity() ? N(0) : top; }
+    /* A maximum that can be subtracted: that of no elements is 0. */
+    DEVICE N finite(N row_max) { return row_max == -Limits<N>::infinity() ? N(0) : row_max; }
 
     __device__ __forceinline__ void raise(N higher, N scale = N(1)) {
-        if (higher != top)
-            sum *= exp_below(scale * top, scale * higher);
-        top = higher;
+        if (higher != row_max)
+            sum *= exp_below(scale * row_max, scale * higher);
+        row_max = higher;
     }
     template <int m> __device__ __forceinline__ void enter(const N (&x)[m], N scale = N(1)) {
-        raise(larger(top, in_halves<Maximum>(x)), scale);
+        raise(larger(row_max, in_halves<Maximum>(x)), scale);
         add(x, scale);
     }
-    /* Numbers of which none is above the top. */
+    /* Adds numbers, of which none is above the maximum. */
     template <int m> __device__ __forceinline__ void add(const N (&x)[m], N scale = N(1)) {
-        N part[m], from = finite(top);
+        N part[m], from = finite(row_max);
         if (ScaledExp<N>::in_fast_range(scale * from)) {
             ScaledExp<N> below(from, scale);
 #pragma unroll
@@ -35,7 +35,7 @@ template <class N> struct Softmax {
                 part[i] = below.exp(x[i]);
             sum = fma(in_halves<Sum>(part), below.factor, sum);
         } else {
-            /* Seldom, so it stays a loop. */
+            /* This is rare, so it is not unrolled. */
 #pragma unroll
             for (int i = 0; i < m; i++)
                 part[i] = x[i];
@@ -49,12 +49,12 @@ template <class N> struct Softmax {
         }
     }
     template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes, N scale = N(1)) {
-        raise(lanes.template over<Maximum>(top), scale);
+        raise(lanes.template over<Maximum>(row_max), scale);
         sum = lanes.template over<Sum>(sum);
     }
 };
 
-/* The same for losses that work on vectors of elements (Milakov and Gimelshein, 2018). */
+/* Online softmax over vectors of elements (Milakov and Gimelshein, 2018). */
 template <class N> struct OnlineSoftmax {
     N max, sum;
 
@@ -62,7 +62,7 @@ template <class N> struct OnlineSoftmax {
         OnlineSoftmax s = {-Limits<N>::infinity(), N(0)};
         return s;
     }
-    /* A maximum that may be subtracted: that of nothing is 0. */
+    /* A maximum that can be subtracted: that of no elements is 0. */
     DEVICE N finite(N max) { return max == -Limits<N>::infinity() ? N(0) : max; }
 
     __device__ __forceinline__ void raise(N higher) {
@@ -89,7 +89,7 @@ template <class N> struct OnlineSoftmax {
             sum = fma(of_vectors, scaled.factor, sum);
         } else {
 #pragma unroll 1
-            for (int k = 0; k < K; k++) { /* seldom, so its code is there once */
+            for (int k = 0; k < K; k++) { /* rare, so it is not unrolled */
                 N part[W];
                 x[0].unpack(part);
 #pragma unroll

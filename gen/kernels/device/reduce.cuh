@@ -1,4 +1,4 @@
-/* Sums and maxima over the threads that share a row. Every order is fixed. */
+/* Reductions over the threads that share a row. Their order is fixed. */
 #ifndef GPULOSSI_REDUCE_CUH
 #define GPULOSSI_REDUCE_CUH
 
@@ -16,8 +16,8 @@ struct Minimum {
     template <class N> DEVICE N of(N a, N b) { return b < a ? b : a; }
 };
 
-/* Over n numbers of a thread from x[first] on, half by half: a short chain, and a sum whose error grows with log n
- * only. */
+/* Reduces n numbers of a thread, from x[first] on, as a binary tree. The dependency chain is short, and the error of a
+ * sum grows only with log n. */
 template <class Op, int first, int n> struct Halves {
     template <class N, int all> DEVICE N over(const N (&x)[all]) {
         return Op::of(Halves<Op, first, n / 2>::over(x), Halves<Op, first + n / 2, n - n / 2>::over(x));
@@ -30,7 +30,7 @@ template <class Op, class N, int n> DEVICE N in_halves(const N (&x)[n]) {
     return Halves<Op, 0, n>::over(x);
 }
 
-/* The largest element of array `a` of K vectors, where a NaN is none: of 16 bits two at a time where the GPU can. */
+/* The largest element of array `a` of K vectors, ignoring NaN. Newer GPUs compare two elements of 16 bits at a time. */
 template <class E, int K, int A, bool in_pairs> struct Largest {
     DEVICE typename E::Number of(const Vector<E> (&x)[K][A], int a) {
         enum { W = Width<E>::value };
@@ -43,22 +43,22 @@ template <class E, int K, int A, bool in_pairs> struct Largest {
 };
 template <class E, int K, int A> struct Largest<E, K, A, true> {
     DEVICE typename E::Number of(const Vector<E> (&x)[K][A], int a) {
-        Vector<E> top = x[0][a];
+        Vector<E> row_max = x[0][a];
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int k = 1; k < K; k++)
-                top.word[i] = E::larger_of_pairs(top.word[i], x[k][a].word[i]);
-        top.word[0] = E::larger_of_pairs(E::larger_of_pairs(top.word[0], top.word[1]),
-                                         E::larger_of_pairs(top.word[2], top.word[3]));
-        return larger(top.get(0), top.get(1));
+                row_max.word[i] = E::larger_of_pairs(row_max.word[i], x[k][a].word[i]);
+        row_max.word[0] = E::larger_of_pairs(E::larger_of_pairs(row_max.word[0], row_max.word[1]),
+                                             E::larger_of_pairs(row_max.word[2], row_max.word[3]));
+        return larger(row_max.get(0), row_max.get(1));
     }
 };
 template <class E, int K, int A> DEVICE typename E::Number largest(const Vector<E> (&x)[K][A], int a) {
     return Largest<E, K, A, (MODULE_TARGET >= 80 && sizeof(typename E::Bits) == 2)>::of(x, a);
 }
 
-/* The largest element of vectors, where a NaN is none, each with these bits of its sign flipped. */
+/* The largest element of K vectors, ignoring NaN. With `negated`, elements are negated first. */
 template <class E, int K> struct LargestOf {
     typedef typename E::Number N;
     DEVICE N of(const Vector<E> (&x)[K], bool negated) {
@@ -94,8 +94,8 @@ template <int K> struct LargestOf<any16, K> {
     }
 };
 
-/* All lanes of a warp, and `width` neighbouring ones (a power of two): both give the value over them in all of them.
- * All lanes of the warp call. */
+/* Reductions over all lanes of a warp, and over `width` neighbouring ones, a power of two. Every lane gets the result
+ * of its lanes. All lanes of the warp call. */
 struct WholeWarp {
     template <class Op, class N> __device__ __forceinline__ N over(N x) const {
 #pragma unroll
@@ -117,7 +117,7 @@ struct SomeLanes {
             x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
         return x;
     }
-    /* Several numbers in one loop. */
+    /* Reduces several numbers in one loop. */
     template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
 #pragma unroll 1
         for (int distance = width / 2; distance > 0; distance /= 2)
@@ -127,7 +127,7 @@ struct SomeLanes {
     }
 };
 
-/* The same for at most `most` lanes, in a straight line. */
+/* SomeLanes for at most `most` lanes, unrolled. */
 template <int most> struct UpTo {
     int width;
     template <class Op, class N> __device__ __forceinline__ N over(N x) const {
@@ -145,7 +145,7 @@ template <int most> struct UpTo {
     }
 };
 
-/* The same, where all other lanes of the warp repeat what those have; in a straight line only for several numbers. */
+/* SomeLanes where the other lanes of the warp repeat the numbers of the first ones. Only over_all() is unrolled. */
 template <int most> struct Repeated : SomeLanes {
     __device__ __forceinline__ explicit Repeated(int width) : SomeLanes{width} {}
     template <class Op, class N, int m> __device__ __forceinline__ void over_all(N (&x)[m]) const {
@@ -154,8 +154,8 @@ template <int most> struct Repeated : SomeLanes {
     }
 };
 
-/* The largest over lanes, of numbers that are not NaN: of floats, which have the order of integers then, over a whole warp
- * at once where the GPU can. */
+/* The largest number over lanes, none of which is NaN. Floats without NaN map to integers of the same order, which
+ * newer GPUs reduce over a whole warp in one instruction. */
 template <class Lanes, class N> DEVICE N largest_over(const Lanes &lanes, N x) {
     return lanes.template over<Maximum>(x);
 }
@@ -175,10 +175,10 @@ template <int most> DEVICE float largest_over(const Repeated<most> &, float x) {
 
 /* The threads that share a row: neighbouring lanes of a warp, or whole neighbouring warps of a block. */
 struct Group {
-    int size, shift; /* and its log2 */
+    int size, shift; /* threads of a group, and log2 of them */
     int rank;        /* of this thread in its group */
     int number;      /* of this group in its block */
-    int count;       /* of groups in a block */
+    int count;       /* groups of a block */
 
     __device__ __forceinline__ explicit Group(uint32_t threads) : size((int)threads) {
         shift = __popc(threads - 1);
@@ -187,11 +187,11 @@ struct Group {
         count = (int)(blockDim.x >> shift);
     }
 
-    /* Reduces the states of the group's threads into one, the same in all of them. A state reduces itself over some lanes;
-     * between warps it goes through shared memory. Two buffers taken in turn, 0 and 1, need one barrier a reduce: a warp writes a
-     * buffer again only after a barrier that all its readers have passed. All threads of the group call, and what any
-     * of them has read before may be overwritten by another afterwards. */
-    template <class State> __device__ __forceinline__ void reduce(State &state, int turn) const {
+    /* Reduces the states of the group's threads into one, which all of them get. A state reduces itself over lanes;
+     * between warps it goes through shared memory. Two alternating buffers, 0 and 1, need one barrier a reduction. A
+     * warp writes a buffer again only after a barrier that all its readers have passed. All threads of the group call.
+     * Memory that one of them has read before the call may be overwritten by another after it. */
+    template <class State> __device__ __forceinline__ void reduce(State &state, int buffer) const {
         if (size < kLanes) {
             SomeLanes lanes = {size};
             __syncwarp();
@@ -206,15 +206,15 @@ struct Group {
             uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
             uint32_t warps = (uint32_t)size / kLanes, first = warp & ~(warps - 1);
             if (lane == 0)
-                of_warp[turn][warp] = state;
+                of_warp[buffer][warp] = state;
             wait();
-            state = of_warp[turn][first + (lane & (warps - 1))];
+            state = of_warp[buffer][first + (lane & (warps - 1))];
             SomeLanes lanes = {(int)warps};
             state.reduce(lanes);
         }
     }
 
-    /* The part of reduce() that is about overwriting. */
+    /* The barrier of reduce() alone: memory that was read before it may be overwritten after it. */
     __device__ __forceinline__ void settle() const {
         if (size <= kLanes)
             __syncwarp();
@@ -223,8 +223,8 @@ struct Group {
     }
 
   private:
-    /* A barrier among the group's warps. Barrier 0 is left to the whole block, where other groups may be already. The
-     * numbers are spelled out because a block that computes them is taken to need all sixteen, and fewer blocks fit. */
+    /* A barrier among the group's warps. Barrier 0 is left to the whole block, where other groups may wait already. The
+     * numbers are literals: a block that computes them is assumed to need all sixteen, and fewer blocks fit. */
     __device__ __forceinline__ void wait() const {
         static_assert(kGroups == 4, "a case for each group of a block");
         switch (number) {

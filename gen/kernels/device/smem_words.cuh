@@ -1,10 +1,10 @@
-/* Words of 4 bytes of rows that lie in shared memory, and what a lane does with those of its row. */
+/* Rows in shared memory by words of 4 bytes, and a lane's part of its row. */
 #ifndef GPULOSSI_SMEM_WORDS_CUH
 #define GPULOSSI_SMEM_WORDS_CUH
 
 #include "mbarrier.cuh"
 
-/* Shared memory by address, which a loop need not form anew for each access. */
+/* Shared memory by 32-bit address, which a loop need not convert for each access. */
 struct Shared {
     DEVICE uint32_t address(const void *of) { return (uint32_t)__cvta_generic_to_shared(of); }
     DEVICE int place(uint32_t at) {
@@ -41,46 +41,46 @@ struct Shared {
     }
 };
 
-/* The elements of words. A Top is the largest of several, or of those in the same place of several words. */
+/* The elements of a word. A WordMax is the maximum over several words, for each position in the word. */
 template <class E, int bytes = sizeof(typename E::Bits)> struct Words;
 template <class E> struct Words<E, 4> {
     enum { kElements = 1 };
-    typedef float Top;
-    DEVICE Top none() { return -Limits<float>::infinity(); }
+    typedef float WordMax;
+    DEVICE WordMax none() { return -Limits<float>::infinity(); }
     DEVICE uint32_t absent() { return E::narrow(none()); }
-    DEVICE Top top(uint32_t word) { return E::widen(word); }
-    DEVICE Top larger_of(Top a, Top b) { return larger(a, b); }
-    DEVICE float number(Top a) { return a; }
+    DEVICE WordMax word_max(uint32_t word) { return E::widen(word); }
+    DEVICE WordMax larger_of(WordMax a, WordMax b) { return larger(a, b); }
+    DEVICE float number(WordMax a) { return a; }
     DEVICE float get(uint32_t word, int) { return E::widen(word); }
     DEVICE uint32_t pack(const float *x) { return E::narrow(x[0]); }
 };
 template <class E> struct Words<E, 2> {
     enum { kElements = 2 };
-    typedef uint32_t Top;
-    DEVICE Top none() { return E::narrow(-Limits<float>::infinity()) * 0x00010001u; }
+    typedef uint32_t WordMax;
+    DEVICE WordMax none() { return E::narrow(-Limits<float>::infinity()) * 0x00010001u; }
     DEVICE uint32_t absent() { return none(); }
-    DEVICE Top top(uint32_t word) { return word; }
-    DEVICE Top larger_of(Top a, Top b) { return E::larger_of_pairs(a, b); }
-    DEVICE float number(Top a) { return larger(get(a, 0), get(a, 1)); }
+    DEVICE WordMax word_max(uint32_t word) { return word; }
+    DEVICE WordMax larger_of(WordMax a, WordMax b) { return E::larger_of_pairs(a, b); }
+    DEVICE float number(WordMax a) { return larger(get(a, 0), get(a, 1)); }
     DEVICE float get(uint32_t word, int i) { return E::widen((typename E::Bits)(word >> (16 * i))); }
     DEVICE uint32_t pack(const float *x) { return E::pair(x[0], x[1], false); }
 };
 
-/* The largest of n Tops, half by half. */
-template <class Of, int n> struct LargestTop {
-    DEVICE typename Of::Top of(const typename Of::Top *x) {
-        return Of::larger_of(LargestTop<Of, n / 2>::of(x), LargestTop<Of, n - n / 2>::of(x + n / 2));
+/* The largest of n WordMax, as a binary tree. */
+template <class Of, int n> struct LargestWordMax {
+    DEVICE typename Of::WordMax of(const typename Of::WordMax *x) {
+        return Of::larger_of(LargestWordMax<Of, n / 2>::of(x), LargestWordMax<Of, n - n / 2>::of(x + n / 2));
     }
 };
-template <class Of> struct LargestTop<Of, 1> {
-    DEVICE typename Of::Top of(const typename Of::Top *x) { return x[0]; }
+template <class Of> struct LargestWordMax<Of, 1> {
+    DEVICE typename Of::WordMax of(const typename Of::WordMax *x) { return x[0]; }
 };
 
-/* A lane's pieces of a row, of so many bytes, in the stash of the block: some that all lanes of the row have, and one more
- * or none. And those of more rows, each so far after the one before. */
+/* A lane's pieces of a row in dynamic shared memory, of `bytes` bytes each. Every lane of the row has `count` pieces,
+ * and `more` is one more or none. The pieces of the next row are `apart` bytes further. */
 template <int bytes, int rows = 1> struct Pieces {
     enum { kWords = bytes / 4, kAtOnce = bytes == 16 ? 2 : 4 };
-    int start, step, twist, apart; /* in bytes */
+    int start, step, twist, apart; /* In bytes; `twist` is the XOR swizzle of addresses against bank conflicts. */
     int count, more;
 
     DEVICE void load(int at, uint32_t *words) {
@@ -119,7 +119,7 @@ template <int bytes, int rows = 1> struct Pieces {
             for (int k = 0; k < m; k++)
                 store(from[k], words[0] + k * kWords);
     }
-    /* Calls `use` with the words of some pieces at a time; `writes`: which it changes, in the first row. */
+    /* Calls `use` with the words of some pieces at a time. With `writes`, it changes the words of the first row. */
     template <bool writes, class Use> __device__ __forceinline__ void each(Use use) const {
         int at = start;
         int left = count;
@@ -132,7 +132,7 @@ template <int bytes, int rows = 1> struct Pieces {
         for (left = (left & 1) + more; left > 0; left--)
             some<writes, 1>(at, use);
     }
-    /* The same for what is seldom: shorter. */
+    /* each() with less code, for rare cases. */
     template <bool writes, class Use> __device__ __forceinline__ void each_slowly(Use use) const {
         int at = start;
 #pragma unroll 1

@@ -1,24 +1,24 @@
-/* A queue of tiles that says beforehand what comes next. */
+/* Tile schedulers whose teams know their next tiles in advance. */
 #ifndef GPULOSSI_TILE_SCHEDULER_CUH
 #define GPULOSSI_TILE_SCHEDULER_CUH
 
 #include "grid.cuh"
 
-/* Shares out tiles among teams, in rising order. A team knows its tile and up to two after it; the one after those comes
- * with the word of a reduce. What is known at first is dealt out in turn, or, where that is asked for, so many sixteenths of
- * all: teams drift apart then, but nobody asks the counter meanwhile. Where tiles take long, dealing out less lets teams
- * end together. */
+/* Distributes tiles to teams in rising order. A team knows its tile and up to two after it. The tile after them is
+ * broadcast with a reduction, as its `word`. The first tiles are static, assigned round robin: the ones known at first,
+ * or `sixteenths` / 16 of all if that is more. Static tiles need no counter, but teams drift apart. If tiles take long,
+ * fewer static tiles let the teams end at the same time. */
 struct Ahead {
     enum { kMost = 3 };
     gpulossi_scratch *scratch;
-    uint32_t tiles, teams, dealt, tile[kMost];
-    int known; /* 1 to 3 */
+    uint32_t tiles, teams, static_tiles, tile[kMost];
+    int known; /* tiles that a team knows, 1 to 3 */
 
     Ahead() = default;
     __device__ __forceinline__ Ahead(uint64_t scratch, int64_t tiles, uint32_t team, uint32_t teams, int known,
                                      uint32_t sixteenths)
         : scratch((gpulossi_scratch *)scratch), tiles((uint32_t)tiles), teams(teams),
-          dealt(max((uint32_t)known, (uint32_t)tiles / teams * sixteenths / 16) * teams), known(known) {
+          static_tiles(max((uint32_t)known, (uint32_t)tiles / teams * sixteenths / 16) * teams), known(known) {
 #pragma unroll
         for (uint32_t i = 0; i < kMost; i++)
             tile[i] = min(team + i * teams, this->tiles);
@@ -30,38 +30,39 @@ struct Ahead {
         return i == 0 ? tile[0] : i == 1 ? tile[1] : tile[2];
     }
 
-    /* The word of the team's leader: the next tile, counted from those that are dealt out. It is waited for where it is
-     * used. */
+    /* The word of the team's leader: its next tile, counted from the end of the static ones. The first use of the word
+     * waits for the counter. */
     __device__ __forceinline__ uint32_t fetch() const {
         uint32_t last = after(known - 1);
         if (last >= tiles)
-            return tiles - dealt;
-        return last + teams < dealt ? last + teams - dealt : count_up(&scratch->taken, tiles - dealt + teams);
+            return tiles - static_tiles;
+        return last + teams < static_tiles ? last + teams - static_tiles
+                                           : count_up(&scratch->taken, tiles - static_tiles + teams);
     }
     __device__ __forceinline__ void advance(uint32_t word) {
-        uint32_t last = min(word + dealt, tiles);
+        uint32_t last = min(word + static_tiles, tiles);
         tile[0] = tile[1];
         tile[1] = known == 2 ? last : tile[2];
         tile[2] = last;
     }
-    /* The same where one tile is known. */
+    /* advance() where one tile is known. */
     __device__ __forceinline__ void advance_to(uint32_t word) {
-        tile[0] = min(word + dealt, tiles);
+        tile[0] = min(word + static_tiles, tiles);
     }
 };
 
-/* Deals rows out to teams by tiles of `run` rows, a power of 2, in rising order. A team knows the next rows, up to `most` of
- * them. The tile after these comes from a counter, which the team's leader asks a row ahead, so that nobody waits for it. */
+/* Distributes rows to teams by tiles of `run` rows, a power of 2, in rising order. A team knows its next rows, at most
+ * `most`. The tile after them comes from a counter. The team's leader fetches it a row ahead, so that nobody waits. */
 template <int most> struct TileScheduler {
     gpulossi_scratch *scratch;
-    uint32_t rows, run, tiles, teams, dealt; /* dealt: tiles that no counter is asked for */
-    uint32_t row[most], asked;               /* asked: what the leader got last */
-    int known;
+    uint32_t rows, run, tiles, teams, static_tiles; /* The first `static_tiles` tiles need no counter. */
+    uint32_t row[most], fetched_tile;               /* The leader's last result of fetch() is `fetched_tile`. */
+    int known;                                      /* rows that a team knows */
 
     __device__ __forceinline__ TileScheduler(uint64_t scratch, int64_t all_rows, uint32_t run, uint32_t team,
                                              uint32_t teams, int known)
         : scratch((gpulossi_scratch *)scratch), rows((uint32_t)all_rows), run(run), tiles((rows + run - 1) / run),
-          teams(teams), dealt(run == 1 ? (uint32_t)known * teams : teams), asked(0), known(known) {
+          teams(teams), static_tiles(run == 1 ? (uint32_t)known * teams : teams), fetched_tile(0), known(known) {
 #pragma unroll
         for (uint32_t i = 0; i < most; i++)
             row[i] = run == 1 ? min(team + i * teams, rows) : team < tiles ? min(team * run + i, rows) : rows;
@@ -79,17 +80,18 @@ template <int most> struct TileScheduler {
     __device__ __forceinline__ uint32_t last() const {
         return after(known - 1);
     }
-    /* Whether the row after the last one that is known is in another tile. */
+    /* Whether the row after the last known one is in another tile. */
     __device__ __forceinline__ bool ends_tile() const {
         return ((last() + 1) & (run - 1)) == 0 && last() < rows;
     }
 
-    /* The leader calls, before the first row and whenever it has used what it got, up to a number past the last tile: so each
-     * team gets one of these, and the counter ends at zero. */
-    __device__ __forceinline__ void ask() {
-        asked = tiles > dealt ? count_up(&scratch->taken, tiles - dealt + teams) + dealt : tiles;
+    /* The leader calls before the first row, and whenever it has used a result, until a result is past the last tile.
+     * Each team gets one result past the last tile, so that the counter wraps to zero. */
+    __device__ __forceinline__ void fetch() {
+        fetched_tile =
+            tiles > static_tiles ? count_up(&scratch->taken, tiles - static_tiles + teams) + static_tiles : tiles;
     }
-    /* `tile`: what the leader got. */
+    /* `tile` is the leader's last result of fetch(). */
     __device__ __forceinline__ void advance(uint32_t tile) {
         const uint32_t next = last() >= rows ? rows
                               : ends_tile()  ? (tile < tiles ? tile * run : rows)

@@ -1,10 +1,10 @@
-/* Element types, and vectors of them: how memory becomes numbers and numbers become memory. */
+/* Element types and vectors of elements, and their conversion from and to memory. */
 #ifndef GPULOSSI_VEC16_CUH
 #define GPULOSSI_VEC16_CUH
 
 #include "features.cuh"
 
-/* Makes a number one that can't be worked out again, so that it is kept in a register. */
+/* Hides the origin of a number from the compiler, so that it stays in a register and is not computed again. */
 DEVICE void keep(int &x) {
     asm volatile("" : "+r"(x));
 }
@@ -18,10 +18,9 @@ template <class T> DEVICE void keep(T *&x) {
     asm volatile("" : "+l"(x));
 }
 
-/* An element type: `Bits` as stored, `Number` as computed with. bf16 and f16 are converted without instructions of
- * their own beyond cvt.f32.f16, so that every GPU and driver runs the same text; only modules for newer GPUs narrow two
- * at a time. Numbers known to be finite may be narrowed in fewer instructions, unless keeps_nan() says that it makes no
- * difference. */
+/* An element type is stored in `Bits` and computed with in `Number`. Conversions of bf16 and f16 use no special
+ * instructions but cvt.f32.f16, so that every GPU and driver runs the same text. Only modules for newer GPUs narrow two
+ * numbers at a time. Numbers known to be finite may be narrowed in fewer instructions, unless keeps_nan() is true. */
 struct f32 {
     typedef uint32_t Bits;
     typedef float Number;
@@ -59,7 +58,7 @@ struct bf16 {
     typedef uint16_t Bits;
     typedef float Number;
     DEVICE Number widen(Bits b) { return __uint_as_float((uint32_t)b << 16); }
-    /* Rounds to nearest, ties to even. A NaN would carry into the sign, so it is replaced by one that does not. */
+    /* Rounds to nearest, ties to even. A NaN could carry into the sign, so a fixed NaN replaces it. */
     DEVICE Bits narrow(Number x) {
         uint32_t b;
 #if MODULE_TARGET >= 80
@@ -77,16 +76,16 @@ struct bf16 {
 #define BF16_ROUND(to, from)                                                                                           \
     "mov.b32 " to ", " from "; shr.u32 odd, " to ", 16; and.b32 odd, odd, 1; add.u32 odd, odd, 32767; add.u32 " to     \
     ", " to ", odd; "
-/* Replaces it where the float is NaN. */
+/* Replaces register TO by a fixed NaN where the float is NaN. */
 #define BF16_NAN(to, from) "setp.nan.f32 nan, " from ", " from "; selp.b32 " to ", 0x7fff0000, " to ", nan; "
 
-/* f16 or bf16, by the format word. Each conversion is one line of PTX for each type. */
+/* f16 or bf16, selected by the format word. Each conversion is one line of PTX for each type. */
 struct any16 {
     typedef uint16_t Bits;
     typedef float Number;
     DEVICE uint32_t dtype() { return has_format(GPULOSSI_FORMAT_BF16) ? GPULOSS_BF16 : GPULOSS_F16; }
     DEVICE bool keeps_nan() { return is_sm_80() || !has_format(GPULOSSI_FORMAT_BF16); }
-    /* The least number that log_ratio() takes, twice in a word: 2^-125, or 2^-24 of f16. */
+    /* The least number in the range of log_ratio(), twice in a word: 2^-125 of bf16, or 2^-24 of f16. */
     DEVICE uint32_t two_of_least() { return has_format(GPULOSSI_FORMAT_BF16) ? 0x01000100 : 0x00010001; }
     DEVICE Number widen(Bits b) {
         float x;
@@ -96,7 +95,7 @@ struct any16 {
             : "h"(b));
         return x;
     }
-    /* The low or the high element of a word: without taking it out of there first, which bf16 needs not. */
+    /* The low or the high element of a word. bf16 is widened in place, without an extraction. */
     DEVICE Number widen_low(uint32_t word) {
         float x;
         asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "shl.b32 %0, %1, 16;",
@@ -141,7 +140,7 @@ struct any16 {
     DEVICE Bits narrow(Number x, bool finite = false) {
         return (Bits)pair(x, x, finite);
     }
-    /* On GPUs of compute capability 8.0 and newer. */
+    /* Needs compute capability 8.0. */
     DEVICE uint32_t larger_of_pairs(uint32_t a, uint32_t b) {
         uint32_t larger;
         asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "max.bf16x2 %0, %1, %2;", "max.f16x2 %0, %1, %2;")
@@ -151,7 +150,7 @@ struct any16 {
     }
 };
 
-/* What losses are stored as: never rounded to 16 bits. */
+/* The type of stored losses, which are never rounded to 16 bits. */
 template <class E> struct Out { typedef f32 Type; };
 template <> struct Out<f64> { typedef f64 Type; };
 
@@ -171,7 +170,7 @@ template <class E> struct Vector {
         for (int i = 0; i < n; i++)
             x[i] = get(i);
     }
-    /* The sign bits of all elements, in some order: not 0 when one is negative, or -0. */
+    /* The sign bits of all elements, in some order. The result is not 0 if an element is negative or -0. */
     __device__ __forceinline__ uint32_t signs() const {
         uint32_t odd = word[1] | word[3], even = word[0] | word[2];
         return sizeof(Bits) == 8 ? odd & 0x80000000u : (odd | even) & (sizeof(Bits) == 4 ? 0x80000000u : 0x80008000u);
@@ -180,23 +179,23 @@ template <class E> struct Vector {
         fill(x, finite, (Bits *)0);
     }
 
-    /* The element at a place that is not known beforehand; and another one for it. */
-    __device__ __forceinline__ Number find(int place) const {
+    /* Reads or replaces the element at a position known at run time only, without leaving registers. */
+    __device__ __forceinline__ Number find(int position) const {
         Number x = get(0);
 #pragma unroll
         for (int i = 1; i < (int)(sizeof word / sizeof(Bits)); i++)
-            if (i == place)
+            if (i == position)
                 x = get(i);
         return x;
     }
-    __device__ __forceinline__ void replace(int place, Bits b) {
+    __device__ __forceinline__ void replace(int position, Bits b) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            word[i] = replaced(i, place, b);
+            word[i] = replaced(i, position, b);
     }
 
-    /* Moves every element up by one place and puts b first, or takes the first and moves the rest down: a loop over
-     * these needs no element by number, so it stays a loop, and in registers. */
+    /* push() moves every element up by one position and puts b first. pop() takes the first and moves the others down.
+     * A loop over them indexes no element by a variable, so the vector stays in registers. */
     __device__ __forceinline__ void push(Bits b) {
 #pragma unroll
         for (int i = 3; i >= 0; i--)
@@ -243,11 +242,11 @@ template <class E> struct Vector {
             word[i] = E::pair(x[2 * i], x[2 * i + 1], finite);
     }
 
-    __device__ __forceinline__ uint32_t replaced(int i, int place, uint32_t b) const {
-        return i == place ? b : word[i];
+    __device__ __forceinline__ uint32_t replaced(int i, int position, uint32_t b) const {
+        return i == position ? b : word[i];
     }
-    __device__ __forceinline__ uint32_t replaced(int i, int place, uint16_t b) const {
-        return i == place / 2 ? __byte_perm(word[i], b, place % 2 ? 0x5410 : 0x3254) : word[i];
+    __device__ __forceinline__ uint32_t replaced(int i, int position, uint16_t b) const {
+        return i == position / 2 ? __byte_perm(word[i], b, position % 2 ? 0x5410 : 0x3254) : word[i];
     }
 
     __device__ __forceinline__ uint32_t up(int i, uint64_t *) const {
@@ -274,8 +273,8 @@ template <> __device__ __forceinline__ float Vector<any16>::get(int i) const {
     return i % 2 ? any16::widen_high(word[i / 2]) : any16::widen_low(word[i / 2]);
 }
 
-/* Moves each vector down by one place, the first one to the end: a loop over this needs no vector by its number, so that
- * it stays a loop over registers. */
+/* Moves each vector down by one position, and the first to the end. A loop over this call indexes no vector by a
+ * variable, so the vectors stay in registers. */
 template <class V, int K> DEVICE void rotate(V (&x)[K]) {
     V first = x[0];
 #pragma unroll
@@ -284,15 +283,15 @@ template <class V, int K> DEVICE void rotate(V (&x)[K]) {
     x[K - 1] = first;
 }
 
-/* Where each vector of a row lies. Vector v covers the elements [v * width - head, (v + 1) * width - head) of the row;
- * head is chosen so that whole vectors of the row's leading array are 16-byte aligned, or that its vector 0 begins on a
- * longer line, and all arrays of the row are cut at the same elements. An array with another alignment is then accessed by
- * elements, as are the ends of a row. */
+/* The division of a row into vectors. Vector v covers the elements [v * width - head, (v + 1) * width - head) of the
+ * row. `head` makes the vectors of the row's leading array 16-byte aligned, or its vector 0 begin on a longer line. All
+ * arrays of the row are cut at the same elements. An array of another alignment is accessed by elements, and so are the
+ * ends of a row. */
 template <class E> struct Cut {
     typedef typename E::Bits Bits;
     int64_t classes;
-    int vectors; /* in all */
-    int lead;    /* the first that is whole */
+    int vectors; /* all, whole or not */
+    int lead;    /* the first whole vector */
     uint32_t whole_vectors;
     int head;
 
@@ -312,14 +311,14 @@ template <class E> struct Cut {
     __device__ __forceinline__ bool fits(const void *row) const { return offset((const Bits *)row - head) == 0; }
     __device__ __forceinline__ bool inside(int64_t c) const { return c >= 0 && c < classes; }
 
-    /* Which vector holds element c, and where in it. */
+    /* The vector of element c, and the position of c in it. */
     __device__ __forceinline__ int vector_of(int64_t c) const { return (int)((uint64_t)(c + head) / Width<E>::value); }
-    __device__ __forceinline__ int place_of(int64_t c) const {
+    __device__ __forceinline__ int position_of(int64_t c) const {
         return (int)((uint32_t)(c + head) % (uint32_t)Width<E>::value);
     }
 };
 
-/* How long the lines of an access should stay in the cache. */
+/* The cache policy of a load, by whether its lines are read again. */
 enum Stay { kRead_again, kRead_once };
 
 template <class E, Stay stay> DEVICE Vector<E> load_vector(const void *at) {
@@ -333,7 +332,7 @@ template <class E> DEVICE void store_vector(typename E::Bits *to, const Vector<E
     __stcs((uint4 *)to, make_uint4(x.word[0], x.word[1], x.word[2], x.word[3]));
 }
 
-/* A vector of n times the same element. */
+/* A vector of equal elements. */
 template <class E> DEVICE Vector<E> filled(typename E::Number with) {
     typename E::Number same[Width<E>::value];
     Vector<E> x;
@@ -344,7 +343,7 @@ template <class E> DEVICE Vector<E> filled(typename E::Number with) {
     return x;
 }
 
-/* A vector of a row by its elements; those outside the row are `absent`. */
+/* Loads a vector of a row by elements. Elements outside the row are `absent`. */
 template <class E>
 DEVICE Vector<E> load_elements(const Cut<E> &cut, const typename E::Bits *row, int v, typename E::Number absent) {
     typename E::Bits none = E::narrow(absent);
@@ -356,7 +355,7 @@ DEVICE Vector<E> load_elements(const Cut<E> &cut, const typename E::Bits *row, i
     return x;
 }
 
-/* The elements of a vector of E, stored as O where a vector of O may begin. */
+/* Stores the elements of a vector of E as vectors of O, at an address aligned for them. */
 template <class E, class O> DEVICE void store_whole(typename O::Bits *to, const typename E::Number *x, bool finite) {
     enum { width = Width<O>::value };
 #pragma unroll
@@ -367,7 +366,8 @@ template <class E, class O> DEVICE void store_whole(typename O::Bits *to, const 
     }
 }
 
-/* The elements of a row from the first on, of vector v. */
+/* Stores a vector of O to the row's elements from `first` on, which belong to vector v. Elements outside the row are
+ * skipped. */
 template <class E, class O>
 DEVICE void store_vector(const Cut<E> &cut, typename O::Bits *row, int v, int64_t first, Vector<O> out) {
     if (cut.whole(v) && (uintptr_t)(row + first) % GPULOSSI_VECTOR_BYTES == 0) {
@@ -382,7 +382,7 @@ DEVICE void store_vector(const Cut<E> &cut, typename O::Bits *row, int v, int64_
     }
 }
 
-/* Vector v of a row whose elements are stored as O, which may be wider than the E that the row is cut by. */
+/* Stores vector v of a row whose elements are stored as O, which may be wider than the E that the row is cut by. */
 template <class E, class O>
 DEVICE void store(const Cut<E> &cut, typename O::Bits *row, int v, const typename E::Number *x, bool finite = false) {
     enum { width = Width<O>::value };

@@ -1,11 +1,12 @@
-/* The kernel that serves every loss. */
+/* The prepare kernel, which serves every loss. */
 #include "../device/grid.cuh"
 #include "../loss/targets.cuh"
 
-/* What must be known before the rows are: the divisor of a mean's gradient, and the sum of the class weights. */
+/* Computes the numbers that are needed before the first row: the divisor of a mean's gradient, and the sum of the class
+ * weights. */
 struct targets {};
 template <class> struct prepare {
-    /* A thread asks for several class indices before it waits for one. */
+    /* A thread loads several class indices before it waits for one. */
     DEVICE void count(const gpulossi_cross_entropy &p, gpulossi_scratch *scratch) {
         enum { kAtOnce = 8 };
         __shared__ int of_block;
@@ -34,7 +35,7 @@ template <class> struct prepare {
             atomicAdd((unsigned long long *)&scratch->counts[GPULOSSI_COUNT_ROWS], (unsigned long long)of_block);
     }
 
-    /* The two sums are exact, and leave the scratch's digits by their usual names. */
+    /* Both sums are exact. They use the scratch's first digits, and end in its fields of their own names. */
     struct Weights {
         typedef Total<2, 1> Totals;
         gpulossi_scratch *scratch;

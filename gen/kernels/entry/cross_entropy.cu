@@ -1,4 +1,4 @@
-/* The kernels of cross-entropy, by the names that the module table gives them. */
+/* The kernels of cross-entropy, under their names in the module table. */
 #include "../schedule/row_cta.cuh"
 #include "../schedule/nchw_generic.cuh"
 #include "../schedule/row_cluster_ws.cuh"
@@ -13,14 +13,16 @@
 #include "../schedule/packed_cta.cuh"
 #include "../schedule/row_multi.cuh"
 
-/* As many blocks on a multiprocessor as the registers of each kind allow without spilling. */
+/* The blocks of a multiprocessor for each element size. They are the most that the registers allow without spilling. */
 template <class E, int of_f32, int of_halves, int of_f64> struct Blocks {
     enum { bytes = sizeof(typename E::Bits), threads = GPULOSSI_BLOCK };
     enum { blocks = bytes == 8 ? of_f64 : bytes == 4 ? of_f32 : of_halves };
 };
 
 template <class E> struct held : Blocks<E, 3, 3, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Plain<E>>::template held<GPULOSSI_VECTORS_HELD>(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        Schedule<Plain<E>>::template in_registers<GPULOSSI_VECTORS_HELD>(p);
+    }
 };
 
 template <class E> struct streamed : Blocks<E, 3, 3, 1> {
@@ -30,7 +32,7 @@ template <class E> struct streamed : Blocks<E, 3, 3, 1> {
 };
 
 template <class E> struct short_rows : Blocks<E, 4, 4, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { Short<E>::run(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) { PackedCta<E>::run(p); }
 };
 
 template <class E> struct block_rows {
@@ -53,7 +55,7 @@ template <class E> struct packed {
 };
 
 template <class E> struct packed_held : Blocks<E, 2, 2, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { PackedHeld<E>::run_on(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) { PackedRegisters<E>::run_on(p); }
 };
 
 template <class E> struct options : Blocks<E, 3, 2, 2> {
@@ -63,11 +65,11 @@ template <class E> struct options : Blocks<E, 3, 2, 2> {
 
 template <class E> struct options_kept {
     enum { threads = GPULOSSI_KEPT_THREADS, blocks = 1 };
-    DEVICE void run(const gpulossi_cross_entropy &p) { Kept<E>::run(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) { RowCluster<E>::run(p); }
 };
 
 template <class E> struct options_together : Blocks<E, 2, 2, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { Together<E>::run(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) { MultiRow<E>::run(p); }
 };
 
 template <class E> struct probabilities : Blocks<E, 3, 2, 2> {
@@ -85,10 +87,10 @@ template <class E> struct planes : Blocks<E, 4, 3, 1> {
 };
 
 template <class E> struct planes_held : Blocks<E, 2, 2, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { PlanesHeld<E>::run(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) { PlaneRegisters<E>::run(p); }
 };
 
-/* The rows of a vocabulary in shards, one a thread, from what the shards know of them. */
+/* Combines the results of the shards of a vocabulary. A thread combines a row. */
 struct shards {};
 template <class> struct combine {
     enum { threads = GPULOSSI_BLOCK, blocks = 1 };
@@ -128,12 +130,12 @@ template <class> struct combine {
     }
 };
 
-/* What a kernel does before it waits for others. */
+/* The work of a kernel before it waits for the earlier kernels of the stream. */
 template <class Kernel> struct Before {
     DEVICE void run(const gpulossi_cross_entropy &) {}
 };
 template <class E> struct Before<block_rows<E>> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::ask_for_first(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::prefetch_first_rows(p); }
 };
 
 typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;

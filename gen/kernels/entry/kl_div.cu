@@ -1,4 +1,4 @@
-/* The kernels of divergences, by the names that the module table gives them. */
+/* The kernels of divergences, under their names in the module table. */
 #include "../schedule/jsd_logits.cuh"
 #include "../schedule/kl_logits.cuh"
 #include "../schedule/packed_reg2.cuh"
@@ -7,8 +7,8 @@
 #include "../schedule/divergence_generic.cuh"
 #include "../schedule/kl_topk.cuh"
 
-/* p for probabilities, l for logarithms, the input first. As many blocks on a multiprocessor as the registers of each
- * kind allow without spilling. */
+/* p stands for probabilities and l for logarithms, the input first. The blocks of a multiprocessor are the most that
+ * the registers allow without spilling. */
 template <class E, bool kLogInput, bool kLogTarget> struct Rows {
     typedef gpulossi_kl_div Params;
     enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 2 : 4 };
@@ -48,7 +48,7 @@ template <class E> struct logits_packed {
 template <class E> struct logits_packed_held {
     typedef gpulossi_kl_div Params;
     enum { threads = GPULOSSI_PAIRS_THREADS, blocks = GPULOSSI_PAIRS_BLOCKS };
-    DEVICE void run(const Params &p) { HeldPairs<E>::run_on(p); }
+    DEVICE void run(const Params &p) { PairRegisters<E>::run_on(p); }
 };
 
 template <class E> struct logits_block_rows {

@@ -7,7 +7,7 @@
  *   dx_c   = dz_c scale (1 - (z_c / softcap)^2)
  *   dt_c   = s r (1-e) w_c (lse - z_c)
  *
- * The loss works on vectors of a row in registers. It knows no thread and no barrier. */
+ * The loss works on vectors of a row in registers. It uses no thread index and no barrier. */
 #ifndef GPULOSSI_CROSS_ENTROPY_CUH
 #define GPULOSSI_CROSS_ENTROPY_CUH
 
@@ -25,10 +25,10 @@ template <class E> struct CrossEntropy {
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* probabilities, and their gradients */
     enum { W = Width<E>::value };
 
-    /* The place of a row's target among the classes of this launch, or why there is none. */
+    /* A row's target among the classes of this launch, or the reason why there is none. */
     enum { kIgnored = -1, kBad = -2, kInOtherShard = -3, kNoIndex = -4 };
 
-    /* Sums over the rows of a launch that a variant has. */
+    /* The sums and counts of a variant over the rows of a launch. */
     struct Wanted {
         DEVICE bool sum(int i) { return i == GPULOSSI_SUM_LOSS ? has(GPULOSSI_CE_LOSS) : has(GPULOSSI_CE_Z_OUTPUTS); }
         DEVICE bool count(int i) {
@@ -41,7 +41,7 @@ template <class E> struct CrossEntropy {
     DEVICE bool has_index() { return !has(GPULOSSI_CE_PROBABILITIES); }
     DEVICE bool has_transform() { return has(GPULOSSI_CE_LOGIT_SCALE | GPULOSSI_CE_SOFTCAP); }
     DEVICE bool finds_best() { return has(GPULOSSI_CE_ARGMAX | GPULOSSI_CE_SHARD); }
-    /* Whether a sweep has nothing but a softmax to work out. */
+    /* Whether a pass computes nothing but the softmax of the logits. */
     DEVICE bool is_basic() { return !has_soft() && !has_transform(); }
     DEVICE bool sums_only() { return is_basic(); }
     DEVICE bool writes() { return has(GPULOSSI_CE_GRADIENT | GPULOSSI_CE_TARGET_GRADIENT); }
@@ -54,7 +54,7 @@ template <class E> struct CrossEntropy {
     DEVICE bool reads_probabilities() { return has(GPULOSSI_CE_PROBABILITIES); }
 
     const Params &p;
-    /* In registers, where a variant needs them. */
+    /* Only the members that a variant needs are in registers. keep is 1-e, and smooth is e/C. */
     N keep, smooth, scale, softcap, inverse_softcap;
 
     /* All threads of the block call. */
@@ -76,7 +76,7 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ const Bits *logits(int64_t row) const {
         return (const Bits *)p.logits + row * p.logits_stride;
     }
-    /* The target probabilities from a class on, and the gradients of the logits of a row. */
+    /* The target probabilities of a row from class c on. */
     __device__ __forceinline__ const void *second_input(int64_t row, int64_t c) const {
         return Targets(p.probabilities, row * p.probabilities_stride + c).base;
     }
@@ -84,12 +84,12 @@ template <class E> struct CrossEntropy {
         return Gradients(p.rows.grad, row * p.rows.grad_stride);
     }
     DEVICE N lowest() { return -Limits<N>::infinity(); }
-    /* A logit that adds nothing to a row. */
+    /* A logit that does not change the state of a row. */
     __device__ __forceinline__ N padding() const { return has_negative_scale() ? -lowest() : lowest(); }
 
-    /* ---- what belongs to a row ---- */
+    /* ---- the inputs of a row ---- */
 
-    /* Fetched ahead, and nobody waits for it before row_of(). */
+    /* It is fetched ahead, and nobody waits for it before row_of(). */
     struct RowInput {
         int64_t index;
         N weight, lse;
@@ -104,23 +104,24 @@ template <class E> struct CrossEntropy {
             in.lse = ((const N *)p.lse_in)[row];
         return in;
     }
-    /* What a row is besides its logits. The weight of its target's class is fetched here, and not waited for. */
+    /* A row without its logits. The weight of the target's class is fetched here, and not waited for. */
     struct Row {
-        int place;
-        N weight, lse, class_weight; /* weight: 0 where the row has neither loss nor gradients, whatever it holds */
+        int target_class;
+        N weight, lse, class_weight; /* A weight of 0 means neither loss nor gradients, whatever the logits are. */
     };
     __device__ __forceinline__ Row row_of(const RowInput &in) const {
         Row r = {kNoIndex, in.weight, in.lse, N(1)};
         if (!has_index())
             return r;
         const Target target = kind_of(p, in.index);
-        const int64_t place = in.index - p.class_offset;
+        const int64_t target_class = in.index - p.class_offset;
         if (target == kClass) {
-            r.place = place >= 0 && place < p.rows.classes ? (int)place : (int)kInOtherShard;
+            r.target_class =
+                target_class >= 0 && target_class < p.rows.classes ? (int)target_class : (int)kInOtherShard;
             if (has(GPULOSSI_CE_CLASS_WEIGHTS))
                 r.class_weight = class_weight(in.index);
         } else {
-            r.place = target == ::kIgnored ? (int)kIgnored : (int)kBad;
+            r.target_class = target == ::kIgnored ? (int)kIgnored : (int)kBad;
             r.weight = N(0);
         }
         return r;
@@ -129,7 +130,7 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ bool is_read(const Row &r) const {
         return r.weight != 0 || finds_best() || (has(GPULOSSI_CE_ROW_OUTPUTS) && p.lse != 0);
     }
-    /* What the loss multiplies the target's part with. */
+    /* The factor of the target's part of the loss. */
     __device__ __forceinline__ N hard_of(const Row &r) const {
         N hard = has_index() ? N(1) : N(0);
         if (has(GPULOSSI_CE_SMOOTHING))
@@ -142,14 +143,14 @@ template <class E> struct CrossEntropy {
         return ResultArray<E>((const N *)p.class_weights + p.class_offset);
     }
     __device__ __forceinline__ N class_weight(int64_t c) const { return ((const N *)p.class_weights)[c]; }
-    /* Its target's logit as given, if it is here. */
+    /* The target's logit before scale and softcap, or 0 if it is not in this launch. */
     __device__ __forceinline__ N target_logit(int64_t row, const Row &r) const {
-        return r.place >= 0 ? E::widen(logits(row)[r.place]) : N(0);
+        return r.target_class >= 0 ? E::widen(logits(row)[r.target_class]) : N(0);
     }
 
     /* ---- scale and softcap ---- */
 
-    /* tanh a and its derivative, for |a| < 1: from a polynomial, within 1.5u. */
+    /* tanh a and its derivative, for |a| < 1, from a polynomial within 1.5u. */
     DEVICE float tanh_near_0(float a, float &slope) {
         const float z = a * a;
         float series = fmaf(fmaf(fmaf(-4.237463e-04f, z, 2.51967646e-03f), z, -8.2293814e-03f), z, 2.16655992e-02f);
@@ -158,8 +159,8 @@ template <class E> struct CrossEntropy {
         slope = fmaf(-tanh, tanh, 1.0f);
         return tanh;
     }
-    /* The same of any a, from e = exp(-2 |a|): the derivative is 4e / (1 + e)^2, which keeps its digits where tanh is next
-     * to 1. */
+    /* tanh a and its derivative for any a, from e = exp(-2 |a|). The derivative 4e / (1 + e)^2 keeps its digits where
+     * tanh is next to 1. */
     DEVICE float tanh_of(float a, float &slope) {
         const float e = power_of_2(fabs(a) * -2.885390082f), r = quick_reciprocal(1.0f + e);
         float slope_near_0;
@@ -173,8 +174,8 @@ template <class E> struct CrossEntropy {
         return tanh(a);
     }
     DEVICE double tanh_near_0(double a, double &slope) { return tanh_of(a, slope); }
-    /* A scaled logit after softcap, and the derivative of that. A class that is masked as given stays masked, but not one whose
-     * logit is infinite only when scaled. */
+    /* A scaled logit after softcap, and the softcap's derivative. A class that is masked before scaling stays masked. A
+     * class whose logit is infinite only after scaling does not. */
     __device__ __forceinline__ N capped(N given, N scaled, N &slope) const {
         const N x = softcap * tanh_of(scaled * inverse_softcap, slope);
         return given == padding() ? lowest() : x;
@@ -189,8 +190,8 @@ template <class E> struct CrossEntropy {
             x = capped(given, x, slope);
         return x;
     }
-    /* The same of a vector, which takes fewer instructions where no logit is larger than half of the softcap: there
-     * tanh(a) / a is a polynomial in a^2, within 1.6u. A NaN stays one in either way. */
+    /* transformed() of a vector. It takes fewer instructions if no logit is larger than half of the softcap: then
+     * tanh(a) / a is a polynomial in a^2, within 1.6u. A NaN stays NaN in both branches. */
     __device__ __forceinline__ void transform(N (&x)[W], N (&slope)[W]) const {
         N given[W], size[W];
 #pragma unroll
@@ -223,15 +224,15 @@ template <class E> struct CrossEntropy {
         return transformed(x, slope);
     }
 
-    /* ---- first sweep: online softmax, and what is spread over the classes ---- */
+    /* ---- first pass: online softmax, and the sums over soft targets ---- */
 
     struct State {
         OnlineSoftmax<N> softmax;
-        N soft;       /* sum of soft_c */
+        N soft_sum;   /* sum of soft_c */
         N drop;       /* sum of soft_c (max - z_c) */
-        N best_value; /* the largest so far of the numbers that `best` is about */
-        N unused;     /* to the next 8 bytes: states are sent whole */
-        int64_t best; /* its class; less kNan for the class of a NaN, which is larger than any number */
+        N best_value; /* largest number so far */
+        N unused;     /* padding to 8 bytes, as a state is sent whole */
+        int64_t best; /* class of best_value; or the class of a NaN less kNan, as a NaN is above any number */
 
         static const int64_t kNone = INT64_MAX, kNan = (int64_t)1 << 62;
 
@@ -240,15 +241,15 @@ template <class E> struct CrossEntropy {
             return s;
         }
         __device__ __forceinline__ void raise(N higher) {
-            if (has_soft() && higher != softmax.max && soft != 0)
-                drop += soft * (softmax.finite(higher) - softmax.finite(softmax.max));
+            if (has_soft() && higher != softmax.max && soft_sum != 0)
+                drop += soft_sum * (softmax.finite(higher) - softmax.finite(softmax.max));
             softmax.raise(higher);
         }
         template <class Lanes> __device__ __forceinline__ void reduce(const Lanes &lanes) {
             raise(largest_over(lanes, softmax.max));
             softmax.sum = lanes.template over<Sum>(softmax.sum);
             if (has_soft()) {
-                soft = lanes.template over<Sum>(soft);
+                soft_sum = lanes.template over<Sum>(soft_sum);
                 drop = lanes.template over<Sum>(drop);
             }
             if (finds_best()) {
@@ -259,11 +260,11 @@ template <class E> struct CrossEntropy {
                 best = lanes.template over<Minimum>((long long)best);
             }
         }
-        /* A row with nothing above -inf has its first class. */
+        /* In a row with nothing above -inf it is the first class. */
         __device__ __forceinline__ int64_t argmax() const { return best == kNone ? 0 : best < 0 ? best + kNan : best; }
     };
 
-    /* Raises the maximum of a state to what is the highest of some vectors, as highest_of() says. */
+    /* Raises the maximum of a state to the maximum of some vectors, which highest_of() gives. */
     __device__ __forceinline__ void raise(State &s, N highest) const {
         if (highest != lowest())
             s.raise(larger(s.softmax.max, transformed(has_negative_scale() ? -highest : highest)));
@@ -271,13 +272,13 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ bool has_negative_scale() const {
         return has(GPULOSSI_CE_LOGIT_SCALE) && scale < 0;
     }
-    /* The largest logit, or less the smallest one where the scale is negative. */
+    /* The largest logit, or the negated smallest one if the scale is negative. */
     __device__ __forceinline__ N highest_of(const Vector<E> &x) const {
         const Vector<E> one[1] = {x};
         return LargestOf<E, 1>::of(one, has_negative_scale());
     }
 
-    /* Adds vectors of a basic loss. */
+    /* Adds vectors to the state of a basic loss. */
     template <int K, class Side>
     __device__ __forceinline__ void accumulate_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
         const N highest = LargestOf<E, K>::of(x, false);
@@ -286,7 +287,7 @@ template <class E> struct CrossEntropy {
         s.softmax.template add<E, K>(x);
         if (!finds_best())
             return;
-        const bool all = s.softmax.sum != s.softmax.sum; /* of a row with a NaN */
+        const bool all = s.softmax.sum != s.softmax.sum; /* The row has a NaN. */
         if (!all && !rises)
             return;
         int first = 0;
@@ -300,9 +301,9 @@ template <class E> struct CrossEntropy {
             find_best(s, z, side, k);
         }
     }
-    /* Adds a vector with every option. A schedule's Side says which row it is of, and where in it: first(k) is the first
-     * class of vector k, is_inside(i) whether its element i is in the row; read(array, k, y) and write(array, k, y) access
-     * the same classes of another array. */
+    /* Adds a vector to the state, with every option. A schedule's Side knows the row and the position of the vector in
+     * it. first(k) is the first class of vector k, and is_inside(i) says whether its element i is in the row.
+     * read(array, k, y) and write(array, k, y) access the same classes of another array. */
     template <class Side>
     __device__ __forceinline__ void accumulate(State &s, const Vector<E> &x, const Side &side, int k) const {
         const N from = s.softmax.finite(s.softmax.max);
@@ -325,17 +326,19 @@ template <class E> struct CrossEntropy {
         for (int i = 0; i < W; i++)
             part[i] = shape[i] * z[i];
         N more = unit() * in_halves<Sum>(part);
-        if (!(fabs(more) <
-              Limits<N>::infinity())) { /* no soft target, no part, whatever the logit; nor too large a sum */
+        /* A class whose soft target is 0 adds nothing, whatever its logit. unit() is inside the sum against
+         * overflow. */
+        if (!(fabs(more) < Limits<N>::infinity())) {
 #pragma unroll
             for (int i = 0; i < W; i++)
                 part[i] = shape[i] == 0 ? N(0) : unit() * shape[i] * z[i];
             more = in_halves<Sum>(part);
         }
         s.drop -= more;
-        s.soft += unit() * in_halves<Sum>(shape);
+        s.soft_sum += unit() * in_halves<Sum>(shape);
     }
-    /* soft_c over the unit that all classes have in common: w_c, times 1 or (1-e) t_c + e/C. */
+    /* soft_c is unit() shape_c. An index has the unit e/C and the shape w_c. Probabilities have the unit 1 and the
+     * shape w_c ((1-e) t_c + e/C). */
     __device__ __forceinline__ N unit() const {
         return has(GPULOSSI_CE_PROBABILITIES) ? N(1) : smooth;
     }
@@ -360,9 +363,10 @@ template <class E> struct CrossEntropy {
     }
     DEVICE bool has_nan(const N (&z)[W]) {
         N sum = in_halves<Sum>(z);
-        return sum != sum; /* or infinities of both signs */
+        return sum != sum; /* also true for infinities of both signs */
     }
-    /* The class of the maximum so far, whose value is kept beside it: the lowest of several; any NaN is above all. */
+    /* Updates the class of the maximum and its value. Of equal classes the lowest one counts. A NaN is above all
+     * numbers. */
     template <class Side>
     __device__ __forceinline__ void find_best(State &s, const N (&z)[W], const Side &side, int k) const {
         const N highest = in_halves<Maximum>(z);
@@ -385,10 +389,10 @@ template <class E> struct CrossEntropy {
         if (of_nan < W)
             s.best = Minimum::of(s.best, first + of_nan - State::kNan);
     }
-    /* ---- second sweep: gradients ---- */
+    /* ---- second pass: gradients ---- */
 
-    /* What the gradients of a row have in common: g = exp(z - shift) weight - shape_c spread, times the softcap's slope. Of a
-     * basic row that is fast the exponential is scaled. */
+    /* The common factors of a row's gradients: g = exp(z - shift) weight - shape_c spread, times the softcap's slope. A
+     * basic row that is fast uses the ScaledExp. */
     struct Gradient {
         N shift, inverse, log_sum; /* p = exp(z - shift) inverse, log_sum = lse - shift */
         N scale, hard, rest;
@@ -413,7 +417,7 @@ template <class E> struct CrossEntropy {
         g.scale = (N)factor;
         g.is_zero = r.weight == 0;
         if (has_soft())
-            g.rest = reduces()                        ? s.soft
+            g.rest = reduces()                        ? s.soft_sum
                      : has(GPULOSSI_CE_CLASS_WEIGHTS) ? smooth * (N)scratch()->class_weights
                                                       : (N)p.label_smoothing;
         if (has(GPULOSSI_CE_Z_LOSS))
@@ -430,7 +434,7 @@ template <class E> struct CrossEntropy {
         g.is_fast = ScaledExp<N>::in_fast_range(g.shift) && g.weight == g.weight;
         return g;
     }
-    /* Of the logits of a vector, as if none of them were the target's: with every option, ... */
+    /* The gradients of a vector of logits, with every option, as if none of them were the target's. */
     template <class Side>
     __device__ __forceinline__ void gradients(const Gradient &g, const Vector<E> &x, const Side &side, int k,
                                               N (&of_x)[W]) const {
@@ -445,13 +449,13 @@ template <class E> struct CrossEntropy {
         if (has_soft())
             shape_of(side, k, shape);
 #pragma unroll
-        for (int i = 0; i < W; i++) { /* the sums with 0 turn -0 into 0 */
+        for (int i = 0; i < W; i++) { /* adding 0 turns -0 into 0 */
             of_x[i] = fma(of_x[i], g.weight, has_soft() ? fma(-shape[i], g.spread, N(0)) : N(0));
             if (has(GPULOSSI_CE_SOFTCAP))
                 of_x[i] *= slope[i];
         }
     }
-    /* ... and of a basic row that is fast. */
+    /* gradients() of a basic row that is fast. */
     __device__ __forceinline__ void fast_gradients(const Gradient &g, const Vector<E> &x, N (&of_x)[W]) const {
         const N weight = g.weight * g.exp.factor;
         x.unpack(of_x);
@@ -459,23 +463,24 @@ template <class E> struct CrossEntropy {
         for (int i = 0; i < W; i++)
             of_x[i] = g.exp.exp(of_x[i]) * weight;
     }
-    /* The target's, of a logit as given. p is at most 1, whatever was rounded, so that this is at most 0 by itself. */
+    /* The gradient of the target's logit x, before scale and softcap. p is clamped to 1 against rounding, so that p - 1
+     * is at most 0. */
     __device__ __forceinline__ N target_gradient(const Gradient &g, const Row &r, N x) const {
         N slope, p = exp_below(transformed(x, slope), g.shift) * g.inverse;
         p = p > N(1) ? N(1) : p;
         N of_z = g.hard * (p - N(1));
         if (has_soft() || has(GPULOSSI_CE_Z_LOSS)) {
-            N soft = has_soft() ? smooth : N(0);
+            N soft_target = has_soft() ? smooth : N(0);
             if (has(GPULOSSI_CE_SMOOTHING) && has(GPULOSSI_CE_CLASS_WEIGHTS))
-                soft *= class_weight(this->p.class_offset + r.place);
-            of_z += p * g.rest - soft;
+                soft_target *= class_weight(this->p.class_offset + r.target_class);
+            of_z += p * g.rest - soft_target;
         }
         of_z *= g.scale;
         if (has(GPULOSSI_CE_LOGIT_SCALE))
             of_z *= scale;
         return has(GPULOSSI_CE_SOFTCAP) ? of_z * slope : of_z;
     }
-    /* Of the target probabilities of a vector. */
+    /* The gradients of a vector of target probabilities. */
     template <class Side>
     __device__ __forceinline__ void probability_gradients(const Gradient &g, const Vector<E> &x, const Side &side,
                                                           int k, N (&of_t)[W]) const {
@@ -488,14 +493,14 @@ template <class E> struct CrossEntropy {
             side.read_of_classes(class_weights(), k, w);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            N mass = has(GPULOSSI_CE_SMOOTHING) ? keep * w[i] : w[i];
-            N of_class = g.scale * mass * (g.log_sum + (g.shift - transformed(of_t[i])));
-            of_t[i] = mass == 0 ? N(0) : of_class;
+            N soft_target = has(GPULOSSI_CE_SMOOTHING) ? keep * w[i] : w[i];
+            N of_class = g.scale * soft_target * (g.log_sum + (g.shift - transformed(of_t[i])));
+            of_t[i] = soft_target == 0 ? N(0) : of_class;
         }
     }
 
-    /* Writes the gradients of a vector, whose element `target` is the target's, unless that is negative: with every option,
-     * and of a basic row that is fast. */
+    /* Writes the gradients of a vector, with every option. Its element `target` is the target's, unless it is
+     * negative. */
     template <class Side>
     __device__ __forceinline__ void write(const Gradient &g, const Row &r, const Vector<E> &x, const Side &side, int k,
                                           int target) const {
@@ -510,6 +515,7 @@ template <class E> struct CrossEntropy {
             side.write(Targets(p.grad_probabilities, side.row * p.grad_probabilities_stride), k, y);
         }
     }
+    /* write() of a basic row that is fast. */
     __device__ __forceinline__ void write_fast(const Gradient &g, const Row &r, const Vector<E> &x, int64_t row,
                                                int64_t first, int target) const {
         N y[W];
@@ -517,7 +523,7 @@ template <class E> struct CrossEntropy {
         put_target(g, r, x, target, y);
         gradients_of(row).write_vector(first, y);
     }
-    /* Of a row that has no gradient, or was not read. */
+    /* Writes the gradients of a row that has none, or was not read. */
     template <class Side> __device__ __forceinline__ void write_zeros(const Side &side, int k) const {
         N zeros[W] = {};
         if (has(GPULOSSI_CE_GRADIENT))
@@ -537,7 +543,7 @@ template <class E> struct CrossEntropy {
 
     /* ---- the results of a row, by one thread ---- */
 
-    /* What a row adds to the totals of a launch. */
+    /* The contribution of a row to the totals of a launch. */
     struct Result {
         N loss, z_loss;
         int counted, correct; /* rows */
@@ -545,7 +551,7 @@ template <class E> struct CrossEntropy {
     };
     __device__ __forceinline__ Result finish(int64_t row, const Row &r, const State &s, N x_y) const {
         const N shift = reduces() ? s.softmax.max : r.lse, z_y = transformed(x_y);
-        Result of = {N(0), N(0), r.place != kIgnored, 0, r.place == kBad};
+        Result of = {N(0), N(0), r.target_class != kIgnored, 0, r.target_class == kBad};
         N log_sum = N(0);
         if (reduces())
             log_sum = has(GPULOSSI_CE_LSE_IN) ? r.lse - shift : natural_log(s.softmax.sum);
@@ -555,12 +561,12 @@ template <class E> struct CrossEntropy {
         } else if (r.weight != 0) {
             if (has_index()) {
                 const N hard = hard_of(r), of_target = log_sum + (shift - z_y);
-                of.loss = hard == 0 ? hard * log_sum : hard * at_least_0(of_target); /* by rounding, it may be less */
+                of.loss = hard == 0 ? hard * log_sum : hard * at_least_0(of_target); /* rounding may make it negative */
             }
             if (has_soft())
-                of.loss += s.soft * log_sum + s.drop;
+                of.loss += s.soft_sum * log_sum + s.drop;
             if (has(GPULOSSI_CE_Z_LOSS))
-                of.z_loss = (N)p.lse_square_scale * lse * r.weight * lse; /* lse^2 may be too large, and the weight 0 */
+                of.z_loss = (N)p.lse_square_scale * lse * r.weight * lse; /* lse^2 alone may overflow */
             if (has(GPULOSSI_CE_ROW_WEIGHTS | GPULOSSI_CE_Z_LOSS))
                 of.loss = fma(r.weight, of.loss, of.z_loss);
         }
@@ -576,14 +582,14 @@ template <class E> struct CrossEntropy {
             of.correct = finish_best(row, r, s, z_y);
         return of;
     }
-    /* Writes what belongs to the best class of a row; returns whether that is the target. */
+    /* Writes the results of the best class of a row. Returns whether it is the target. */
     __device__ __forceinline__ int finish_best(int64_t row, const Row &r, const State &s, N z_y) const {
         const int64_t best = s.argmax() + p.class_offset;
         if (has(GPULOSSI_CE_SHARD)) {
             gpuloss_shard_row shard = {(double)s.softmax.max,
                                        (double)s.softmax.sum,
-                                       r.place >= 0 ? (double)z_y : 0.0,
-                                       has_soft() ? (double)s.soft : 0.0,
+                                       r.target_class >= 0 ? (double)z_y : 0.0,
+                                       has_soft() ? (double)s.soft_sum : 0.0,
                                        has_soft() ? -(double)s.drop : 0.0,
                                        (double)best};
             if (s.best < 0)
@@ -592,7 +598,7 @@ template <class E> struct CrossEntropy {
         }
         if (p.argmax)
             ((int64_t *)p.argmax)[row] = best;
-        return r.place >= 0 && best == r.place + p.class_offset;
+        return r.target_class >= 0 && best == r.target_class + p.class_offset;
     }
     __device__ __forceinline__ void add(const Result &of, Totals &total) const {
         if (of.is_bad && p.bad_targets)
@@ -602,7 +608,7 @@ template <class E> struct CrossEntropy {
         if (has(GPULOSSI_CE_ARGMAX))
             total.counts[GPULOSSI_COUNT_CORRECT] += of.correct;
 #pragma unroll 1
-        for (int i = 0; i < Totals::kSums; i++) /* the long code of a sum is there once */
+        for (int i = 0; i < Totals::kSums; i++) /* not unrolled, because the code of a sum is long */
             if (Wanted::sum(i))
                 total.add(i, i == GPULOSSI_SUM_LOSS ? (double)of.loss : (double)of.z_loss, scratch());
     }
@@ -634,7 +640,7 @@ template <class E> struct CrossEntropy {
     }
 
   private:
-    /* Read once a row, so it takes no registers. */
+    /* It is read once a row, so it is in shared memory. */
     DEVICE double &grad_scale() {
         __shared__ double of_block;
         return of_block;

@@ -11,8 +11,9 @@
 
 #include "../device/math.cuh"
 
-/* x - 1 + exp(-x) for |x| < 1, which is at least 0, without losing the digits of a small one. For float x^2 times the
- * minimax polynomial, whose error stays below 2^-26 of the result; for double x^2/2 (1 - x/3 (1 - x/4 (1 - ... x/18))). */
+/* x - 1 + exp(-x) for |x| < 1. It is at least 0, and a small result keeps its digits. For float it is x^2 times the
+ * minimax polynomial, whose error stays below 2^-26 of the result. For double it is
+ * x^2/2 (1 - x/3 (1 - x/4 (1 - ... x/18))). */
 DEVICE float excess(float x) {
     float p = fmaf(x, -2.7722835511667654e-06f, 2.535482963139657e-05f);
     p = fmaf(p, x, -1.984402333619073e-04f);
@@ -30,20 +31,20 @@ DEVICE double excess(double x) {
     return 0.5 * x * x * sum;
 }
 
-/* A pair, and what a divergence makes of it. */
+/* A pair of probabilities, with its term of a divergence and the derivatives of the term. */
 template <class N> struct Pair {
     N p, q, d;
     N term;         /* f */
-    N f;            /* the same, or what has the same sum over a row, and no digits to lose */
-    N of_q, of_p;   /* df/dq and df/dp ... */
-    N of_lq, of_lp; /* ... times q and p: what the logarithms have */
+    N f;            /* the term, or a number that has the same sum over a row and keeps its digits there */
+    N of_q, of_p;   /* df/dq and df/dp */
+    N of_lq, of_lp; /* q df/dq and p df/dp, the derivatives with respect to log q and log p */
 
-    /* p log(p / m) + m - p, where x = log(p / m): nothing in it is negative, so that small ones keep their digits in a
-     * sum. Over a row it adds up to that of p log(p / m) where p and m have the same sum. */
+    /* p log(p / m) + m - p, where x = log(p / m). It is never negative, so that small numbers keep their digits in a
+     * sum. Over a row it has the same sum as p log(p / m), if p and m have the same sum. */
     DEVICE N surplus(N p, N m, N x) { return p == 0 ? m : surplus_of(p, m, x); }
     DEVICE N surplus_of(N p, N m, N x) { return fabs(x) < 1 ? p * excess(x) : p * (x - N(1)) + m; }
 
-    /* `normalised`: p and q are known to have the same sum. The eps are those that d has, of p and of q. */
+    /* `normalised`: p and q are known to have the same sum. eps_p and eps_q are the epsilons of p and q in d. */
     __device__ __forceinline__ void forward(bool normalised, N eps_p, N eps_q) {
         term = p == 0 ? N(0) : p * d;
         f = normalised ? surplus(p, q, d) : term;
@@ -62,7 +63,7 @@ template <class N> struct Pair {
     __device__ __forceinline__ void jensen_shannon(N b) {
         N c = N(1) - b, m = b * p + c * q;
         N p_to_m = -log_plus_1(c * exponential_minus_1(-d)), q_to_m = -log_plus_1(b * exponential_minus_1(d));
-        if (d < -60) /* where exp(-d) may be too large: the two differ by d */
+        if (d < -60) /* exp(-d) may overflow, and the two logarithms differ by d */
             p_to_m = q_to_m + d;
         if (d > 60)
             q_to_m = p_to_m - d;

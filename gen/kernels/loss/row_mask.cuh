@@ -1,10 +1,10 @@
-/* Losses whose rows may be left out by their labels: what is asked of a row, and what becomes of the sums. */
+/* Losses whose labels may exclude rows: the mask and the scale of a row, and the results of the sums. */
 #ifndef GPULOSSI_ROW_MASK_CUH
 #define GPULOSSI_ROW_MASK_CUH
 
 #include "targets.cuh"
 
-/* Params has rows, row_weights, labels, label_type, ignore_index and factor, that of all terms. */
+/* Params has rows, row_weights, labels, label_type, ignore_index and factor, which is the factor of all terms. */
 template <class N, class Params> struct Masked {
     typedef Total<1, 1> Totals;
 
@@ -26,7 +26,7 @@ template <class N, class Params> struct Masked {
     __device__ __forceinline__ double weight(int64_t row) const {
         return p.factor * (p.row_weights ? (double)((const N *)p.row_weights)[row] : 1.0);
     }
-    /* Of the gradients of all rows, and of one. */
+    /* The scale of the gradients of all rows. scale() is the scale of one row's gradients. */
     __device__ __forceinline__ double scale_of_all() const {
         return gradient_scale<N>(p.rows, prepared() ? (double)scratch()->counts[GPULOSSI_COUNT_ROWS] : 1.0);
     }

@@ -1,4 +1,4 @@
-/* Class indices: how they are stored, and what becomes of a row by its index. */
+/* Class indices: their storage types, and the kind of target that an index makes. */
 #ifndef GPULOSSI_TARGETS_CUH
 #define GPULOSSI_TARGETS_CUH
 
@@ -22,7 +22,7 @@ DEVICE int64_t read_target(const gpulossi_cross_entropy &p, int64_t row) {
     return read_index(p.targets, p.target_type, row);
 }
 
-/* Calls use(a pointer to the first class index, by its type). */
+/* Calls `use` with a typed pointer to the first class index. */
 template <class Use> DEVICE void with_targets(const gpulossi_cross_entropy &p, Use use) {
     switch (p.target_type) {
     case GPULOSS_I32:
@@ -45,8 +45,8 @@ DEVICE Target kind_of(const gpulossi_cross_entropy &p, int64_t y) {
     return y >= 0 && y < p.total_classes ? kClass : kBad;
 }
 
-/* How many rows are not ignored, of few whose indices have 4 or 8 bytes: each block counts them for itself, sooner than a
- * launch would. All of its threads call. */
+/* The number of rows that are not ignored, for a few rows whose indices have 4 or 8 bytes. Each block counts all rows,
+ * which is faster than a launch. All threads of the block call. */
 DEVICE int count_rows(const gpulossi_cross_entropy &p) {
     enum { kAtOnce = 2 };
     __shared__ int counts[kMostWarps];
@@ -79,8 +79,8 @@ DEVICE int count_rows(const gpulossi_cross_entropy &p) {
     return counted;
 }
 
-/* What divides all gradients, if rows decide that: what a launch before has found, or not ignored rows without a weight. All
- * threads of a block call. */
+/* The divisor of all gradients, if rows decide it. It is the result of an earlier launch, or the number of rows that
+ * are not ignored, without weights. All threads of a block call. */
 DEVICE double rows_that_divide(const gpulossi_cross_entropy &p) {
     const gpulossi_scratch *scratch = (const gpulossi_scratch *)p.rows.scratch;
     if (!(p.rows.flags & GPULOSSI_DATA_DIVISOR))

@@ -20,31 +20,33 @@ template <class E> struct Plain {
 
     struct Row {
         int64_t row;
-        int vector, place; /* of the target; without one -1, and a place less than 0 that says why */
-        /* gradient = exp(x - top) * inverse * scale, and at the target (exp(x - top) * inverse - 1) * scale */
-        N top, inverse, scale;
+        /* The target's vector, and its position in the vector. Without a target, the vector is -1. The position is then
+         * -1 if the row is ignored, or -2 if the target is bad. */
+        int vector, place;
+        /* gradient = exp(x - row_max) * inverse * scale, and at the target (exp(x - row_max) * inverse - 1) * scale */
+        N row_max, inverse, scale;
 
         __device__ __forceinline__ Target target() const { return place >= 0 ? kClass : place == -1 ? kIgnored : kBad; }
     };
 
-    /* What the gradients of a row have in common. */
+    /* The common factors of a row's gradients. */
     struct Slope {
         ScaledExp<N> below;
         N whole_weight, weight;
-        bool simple; /* whether the shorter formula will do */
+        bool simple; /* whether the fast formula applies */
 
         __device__ __forceinline__ explicit Slope(const Row &r)
-            : below(r.top), whole_weight(r.inverse * r.scale), weight(whole_weight * below.factor) {
-            simple = ScaledExp<N>::in_fast_range(r.top) && weight == weight && r.place >= 0;
+            : below(r.row_max), whole_weight(r.inverse * r.scale), weight(whole_weight * below.factor) {
+            simple = ScaledExp<N>::in_fast_range(r.row_max) && weight == weight && r.place >= 0;
         }
         __device__ __forceinline__ N of(N x, const Row &r) const {
-            return r.place >= 0 ? exp_below(x, r.top) * whole_weight : N(0);
+            return r.place >= 0 ? exp_below(x, r.row_max) * whole_weight : N(0);
         }
     };
 
     struct Unfinished {
         int64_t row;
-        N top, sum, x_y;
+        N row_max, sum, x_y;
         Target target;
     };
 
@@ -69,7 +71,7 @@ template <class E> struct Plain {
     __device__ __forceinline__ gpulossi_scratch *scratch() const {
         gpulossi_scratch *of_stream = (gpulossi_scratch *)p.rows.scratch;
 #if MODULE_TARGET >= 90
-        keep(of_stream); /* seldom used, so it is worked out anew each time and takes no registers */
+        keep(of_stream); /* rarely used, so it is computed again each time and takes no registers */
 #endif
         return of_stream;
     }
@@ -95,7 +97,7 @@ template <class E> struct Plain {
         r.place = live && target == kBad ? -2 : -1;
         if (live && target == kClass) {
             r.vector = cut.vector_of(y);
-            r.place = cut.place_of(y);
+            r.place = cut.position_of(y);
         }
         return r;
     }
@@ -104,7 +106,7 @@ template <class E> struct Plain {
         return r.place >= 0 ? E::widen(array(0, r.row)[cut.first(r.vector) + r.place]) : N(0);
     }
 
-    /* Whether the target is among K vectors of the row. */
+    /* Whether the target is in one of the K vectors at, at + step, ... of the row. */
     template <int K> DEVICE bool has_target(const Row &r, int at, int step) {
         uint32_t after = (uint32_t)(r.vector - at);
         return after < (uint32_t)(K * step) && (after & (uint32_t)(step - 1)) == 0;
@@ -125,13 +127,13 @@ template <class E> struct Plain {
     }
 
     __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *x_y) const {
-        Unfinished u = {r.row, r.top, s.sum, r.place >= 0 ? *x_y : N(0), r.target()};
+        Unfinished u = {r.row, r.row_max, s.sum, r.place >= 0 ? *x_y : N(0), r.target()};
         return u;
     }
 
     template <int K>
     __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int, Vector<E> (&x)[K][1]) const {
-        /* Some vectors at a time, to bound how many numbers are unpacked at once. */
+        /* Some vectors at a time, to bound the numbers that are unpacked at once. */
         enum { at_once = sizeof(N) == 8 ? 8 : 16, many = at_once / W < K ? at_once / W : K };
 #pragma unroll
         for (int first = 0; first < K; first += many) {
@@ -144,7 +146,7 @@ template <class E> struct Plain {
     }
 
     __device__ __forceinline__ void close(Row &r, const State &s) const {
-        r.top = reduces() ? s.top : ((const N *)p.lse_in)[r.row];
+        r.row_max = reduces() ? s.row_max : ((const N *)p.lse_in)[r.row];
         if (p.rows.grad)
             slope(r, s, reduces());
     }
@@ -153,7 +155,7 @@ template <class E> struct Plain {
         r.inverse = reduced ? reciprocal(s.sum) : N(1);
         r.scale = r.place >= 0 ? scale_of(r.row) : N(0);
     }
-    /* The factor of the gradients of a row that has a target; and that of all rows, if none has its own. */
+    /* The factor of the gradients of a row with a target. It is common_scale() if rows have none of their own. */
     __device__ __forceinline__ N scale_of(int64_t row) const {
         return p.rows.grad_loss_rows ? (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[row]) : common_scale();
     }
@@ -161,16 +163,18 @@ template <class E> struct Plain {
         return (N)grad_scale();
     }
 
-    /* From rounded numbers that of a confident row would be less than 0. */
-    DEVICE N loss_of(N log_sum, N top, N x_y) {
-        return at_least_0(log_sum + (top - x_y));
+    /* The loss of a row. Without the clamp, rounding could make it negative in a confident row. */
+    DEVICE N loss_of(N log_sum, N row_max, N x_y) {
+        return at_least_0(log_sum + (row_max - x_y));
     }
-    /* The loss of a row, and all results of it but what goes into the sum of losses. */
+    /* Writes all results of a row, and returns its loss. It is not yet added to the sum of losses. */
     __device__ __forceinline__ N result(const Unfinished &u, Totals &total) const {
         N log_sum = reduces() ? natural_log(u.sum) : N(0);
-        N loss = u.target == kClass ? loss_of(log_sum, u.top, u.x_y) : u.target == kIgnored ? N(0) : Limits<N>::nan();
+        N loss = u.target == kClass     ? loss_of(log_sum, u.row_max, u.x_y)
+                 : u.target == kIgnored ? N(0)
+                                        : Limits<N>::nan();
         if (p.lse)
-            ((N *)p.lse)[u.row] = u.top + log_sum;
+            ((N *)p.lse)[u.row] = u.row_max + log_sum;
         if (p.rows.loss_rows)
             ((N *)p.rows.loss_rows)[u.row] = loss;
         if (u.target == kBad && p.bad_targets)
@@ -178,7 +182,7 @@ template <class E> struct Plain {
         count(u.target != kIgnored, total);
         return loss;
     }
-    /* Whether rows that are not ignored are counted; and so many more of them. */
+    /* Whether the rows that are not ignored are counted. count() adds to their count. */
     __device__ __forceinline__ bool counts() const {
         return (p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared();
     }
@@ -198,16 +202,16 @@ template <class E> struct Plain {
     __device__ __forceinline__ bool writes() const {
         return p.rows.grad != 0;
     }
-    /* Whole vectors go in a straight line; what is left, and what may be NaN in a row that has no NaN for a weight,
-     * goes round a loop. The target's own element is written over what the others' formula gave. */
+    /* Whole vectors are written in straight-line code. A loop writes the remaining vectors, and vectors with a NaN in a
+     * row whose weight is not NaN. The target's element is written last, over the result of the common formula. */
     template <int K>
     __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int at, int step, Vector<E> (&x)[K][1],
                                           const N *x_y) const {
         typename E::Bits *to = grad(r.row);
         char *vectors = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
-        ScaledExp<N> below(r.top);
+        ScaledExp<N> below(r.row_max);
         N whole_weight = r.inverse * r.scale, weight = whole_weight * below.factor;
-        bool simple = ScaledExp<N>::in_fast_range(r.top) && weight == weight && cut.fits(to);
+        bool simple = ScaledExp<N>::in_fast_range(r.row_max) && weight == weight && cut.fits(to);
         int finite = (E::keeps_nan() || reduces()) && r.place >= 0;
         uint32_t left = 0;
         keep(finite);
@@ -231,7 +235,7 @@ template <class E> struct Plain {
                 N g[W];
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    g[i] = r.place >= 0 ? exp_below(x[0][0].get(i), r.top) * whole_weight : N(0);
+                    g[i] = r.place >= 0 ? exp_below(x[0][0].get(i), r.row_max) * whole_weight : N(0);
                 if (left & 1)
                     store<E, E>(cut, to, v, g);
                 turn(x);
@@ -239,9 +243,9 @@ template <class E> struct Plain {
         if (has_target<K>(r, at, step))
             to[cut.first(r.vector) + r.place] = E::narrow(of_target(r, *x_y));
     }
-    /* The gradient to the target's logit, whose rounded probability may be above 1. */
+    /* The gradient of the target's logit. Its rounded probability may be above 1. */
     __device__ __forceinline__ N of_target(const Row &r, N x_y) const {
-        return of_target(exp_below(x_y, r.top) * r.inverse, r.scale);
+        return of_target(exp_below(x_y, r.row_max) * r.inverse, r.scale);
     }
     DEVICE N of_target(N probability, N scale) {
         return (at_most_1(probability) - N(1)) * scale;
@@ -266,7 +270,7 @@ template <class E> struct Plain {
     }
 
   private:
-    /* Read once a row, so it takes no registers. */
+    /* It is read once a row, so it is in shared memory. */
     DEVICE double &grad_scale() {
         __shared__ double of_block;
         return of_block;

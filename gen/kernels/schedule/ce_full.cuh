@@ -1,10 +1,10 @@
-/* Cross-entropy with every option: what a row consists of, and what is made of it. With x the logits after scale and
- * softcap, a_c the mass of class c, and hard that of the target:
+/* Cross-entropy with every option: the inputs, the state and the results of a row. With x the logits after scale and
+ * softcap, a_c the soft target of class c, and hard the weight of the target's own term:
  *
  *   loss = r (hard (lse - x_y) + sum_c a_c (lse - x_c) + L lse^2)
  *   dx_c = s r (p_c (hard + rest) - a_c - hard [c = y]),   rest = sum_c a_c + 2 L lse
  *
- * where an index has hard = (1-e) w_y and a_c = w_c e/C, and probabilities t have hard = 0, a_c = w_c ((1-e) t_c + e/C). */
+ * An index has hard = (1-e) w_y and a_c = w_c e/C. Probabilities t have hard = 0 and a_c = w_c ((1-e) t_c + e/C). */
 #ifndef GPULOSSI_CE_FULL_CUH
 #define GPULOSSI_CE_FULL_CUH
 
@@ -13,12 +13,12 @@
 #include "../loss/targets.cuh"
 #include "../device/any_dtype.cuh"
 
-/* What the elements of a row add up to. */
+/* The state of a row: online softmax, the sums over soft targets, and the argmax. */
 template <class N> struct RowState {
     Softmax<N> x;
-    N mass;       /* of a */
-    N drop;       /* of a (top - x); with no top yet, of -a x */
-    int64_t best; /* class of the top; less kNan for the class of a NaN, which is larger than any number */
+    N soft_sum;   /* sum of a */
+    N drop;       /* sum of a (row_max - x), or of -a x while there is no maximum */
+    int64_t best; /* class of the maximum; or the class of a NaN less kNan, as a NaN is above any number */
 
     static const int64_t kNone = INT64_MAX, kNan = (int64_t)1 << 62;
 
@@ -27,93 +27,93 @@ template <class N> struct RowState {
         return s;
     }
     __device__ __forceinline__ void raise(N higher) {
-        if (higher != x.top && mass != 0)
-            drop += mass * (x.finite(higher) - x.finite(x.top));
+        if (higher != x.row_max && soft_sum != 0)
+            drop += soft_sum * (x.finite(higher) - x.finite(x.row_max));
         x.raise(higher);
     }
 
-    /* m elements and their masses, where there are any, of the classes first, first + step, ...: runs of so many
-     * neighbours each. */
+    /* Adds m elements and their soft targets, if there are any. Each of the classes first, first + step, ... begins a
+     * run of `run` neighbours. */
     template <int run, int m>
-    __device__ __forceinline__ void enter(const N (&logits)[m], const N (&a)[m], bool has_masses, bool finds_best,
+    __device__ __forceinline__ void enter(const N (&logits)[m], const N (&a)[m], bool has_soft_targets, bool finds_best,
                                           int64_t first, int64_t step) {
         N part[m], highest = in_halves<Maximum>(logits);
-        bool rises = highest > x.top;
-        raise(larger(x.top, highest));
+        bool rises = highest > x.row_max;
+        raise(larger(x.row_max, highest));
         x.add(logits);
         if (finds_best && best >= 0 && (rises || x.sum != x.sum)) {
-            int place = -1;
+            int position = -1;
 #pragma unroll
             for (int i = m - 1; i >= 0; i--)
-                place = rises && logits[i] == highest ? i : place;
+                position = rises && logits[i] == highest ? i : position;
             int of_nan = -1;
             if (x.sum != x.sum)
 #pragma unroll
                 for (int i = m - 1; i >= 0; i--)
                     of_nan = logits[i] != logits[i] ? i : of_nan;
-            place = of_nan >= 0 ? of_nan : place;
-            if (place >= 0)
-                best = first + place / run * step + place % run - (of_nan >= 0 ? kNan : 0);
+            position = of_nan >= 0 ? of_nan : position;
+            if (position >= 0)
+                best = first + position / run * step + position % run - (of_nan >= 0 ? kNan : 0);
         }
-        if (!has_masses)
+        if (!has_soft_targets)
             return;
 #pragma unroll
         for (int i = 0; i < m; i++)
-            part[i] = a[i] * (x.finite(x.top) - logits[i]);
+            part[i] = a[i] * (x.finite(x.row_max) - logits[i]);
         N more = in_halves<Sum>(part);
-        if (!(fabs(more) < Limits<N>::infinity())) { /* no mass, no part, whatever the logit */
+        if (!(fabs(more) < Limits<N>::infinity())) { /* a soft target of 0 adds nothing, whatever the logit */
 #pragma unroll
             for (int i = 0; i < m; i++)
                 part[i] = a[i] == 0 ? N(0) : part[i];
             more = in_halves<Sum>(part);
         }
         drop += more;
-        mass += in_halves<Sum>(a);
+        soft_sum += in_halves<Sum>(a);
     }
 
-    /* A row with nothing above -inf has its first class. */
+    /* In a row with nothing above -inf it is the first class. */
     __device__ __forceinline__ int64_t argmax() const {
         return best == kNone ? 0 : best < 0 ? best + kNan : best;
     }
 
     template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
-        N all = lanes.template over<Maximum>(x.top);
-        if (best >= 0 && x.top != all)
+        N all = lanes.template over<Maximum>(x.row_max);
+        if (best >= 0 && x.row_max != all)
             best = kNone;
         raise(all);
         x.sum = lanes.template over<Sum>(x.sum);
-        mass = lanes.template over<Sum>(mass);
+        soft_sum = lanes.template over<Sum>(soft_sum);
         drop = lanes.template over<Sum>(drop);
         best = lanes.template over<Minimum>((long long)best);
     }
-    /* Another part of the same row. */
+    /* Merges the state of another part of the same row. */
     __device__ __forceinline__ void merge(RowState other) {
-        N all = larger(x.top, other.x.top);
-        if (best >= 0 && x.top != all)
+        N all = larger(x.row_max, other.x.row_max);
+        if (best >= 0 && x.row_max != all)
             best = kNone;
-        if (other.best >= 0 && other.x.top != all)
+        if (other.best >= 0 && other.x.row_max != all)
             other.best = kNone;
         raise(all);
         other.raise(all);
         x.sum += other.x.sum;
-        mass += other.mass;
+        soft_sum += other.soft_sum;
         drop += other.drop;
         best = Minimum::of(best, other.best);
     }
 };
 
-/* Who asks: only rows of indices may be a shard, only columns have either indices or probabilities, and combined shards
- * have no gradient. Rows that share class weights have indices, logits as they are, and no lse given; some of their
- * schedules are for label smoothing only. */
+/* The users of Terms. Only rows of indices may be a shard. Only columns have either indices or probabilities. Combined
+ * shards have no gradient. Rows that share class weights have indices, no scale or softcap, and no given lse. kSmoothed
+ * always has label smoothing. */
 enum Caller { kIndices, kProbabilities, kColumns, kCombined, kSharing, kSmoothed };
 
-/* N is computed with, R is how results, weights and upstream gradients are stored. */
+/* N is the type of computations. R is the stored type of results, weights and upstream gradients. */
 template <class N, class R, Caller kCaller> struct Terms {
     typedef gpulossi_cross_entropy Params;
     typedef Total<kCaller == kProbabilities ? GPULOSSI_SUM_WEIGHTS : GPULOSSI_SUMS, GPULOSSI_COUNTS> Totals;
     typedef RowState<N> State;
 
-    /* What is worked out once a block. It lies in shared memory, where it takes no registers. */
+    /* The constants of a block, in shared memory to save registers. */
     struct Constants {
         double grad_scale;
         N keep, smooth, scale, softcap, inverse_softcap;
@@ -130,17 +130,17 @@ template <class N, class R, Caller kCaller> struct Terms {
         return kCaller == kProbabilities || (kCaller == kColumns && p.probabilities != 0);
     }
     DEVICE bool shares() { return kCaller == kSharing || kCaller == kSmoothed; }
-    __device__ __forceinline__ bool has_masses() const {
+    __device__ __forceinline__ bool has_soft_targets() const {
         return kCaller == kSmoothed || soft() || p.label_smoothing != 0;
     }
     __device__ __forceinline__ bool has_loss() const { return p.rows.loss || p.rows.loss_rows; }
-    __device__ __forceinline__ bool has_indices() const { return kCaller != kProbabilities; } /* perhaps */
+    __device__ __forceinline__ bool has_indices() const { return kCaller != kProbabilities; } /* possibly */
     __device__ __forceinline__ bool writes_shard() const { return (kCaller == kIndices || shares()) && p.shard_rows; }
     __device__ __forceinline__ bool counts_correct() const { return has_indices() && p.correct; }
     __device__ __forceinline__ bool counts_bad() const { return has_indices() && p.bad_targets; }
     __device__ __forceinline__ bool finds_best() const { return p.argmax || counts_correct() || writes_shard(); }
     __device__ __forceinline__ bool from_lse() const { return kCaller != kCombined && !shares() && p.lse_in; }
-    /* The rows decide the divisor; an earlier launch has found it. */
+    /* Whether the rows decide the divisor. With prepared(), an earlier launch has computed it. */
     __device__ __forceinline__ bool data_divides() const {
         return has_indices() && (p.rows.flags & GPULOSSI_DATA_DIVISOR);
     }
@@ -148,12 +148,12 @@ template <class N, class R, Caller kCaller> struct Terms {
         return has_indices() && kCaller != kCombined && (p.rows.flags & GPULOSSI_PREPARED);
     }
     __device__ __forceinline__ bool reduces() const {
-        return !from_lse() || soft() || (has_masses() && has_loss()) || finds_best();
+        return !from_lse() || soft() || (has_soft_targets() && has_loss()) || finds_best();
     }
     __device__ __forceinline__ bool writes() const { return p.rows.grad || p.grad_probabilities; }
 
-    /* Scale and softcap. What a softcap takes is long, so it is there once. A class that was masked by an infinite logit stays
-     * masked, not one whose logit is infinite only when scaled. */
+    /* Applies scale and softcap. The loop of a softcap is not unrolled, because its code is long. A class that is
+     * masked by an infinite logit stays masked. A class whose logit is infinite only after scaling does not. */
     template <int n> __device__ __forceinline__ void transform(N (&x)[n]) const {
         const N masked = of_block.scale < 0 ? Limits<N>::infinity() : -Limits<N>::infinity();
         if (shares())
@@ -174,8 +174,8 @@ template <class N, class R, Caller kCaller> struct Terms {
         transform(x);
         return x[0];
     }
-    /* Makes gradients of x those of the logits as given: times scale and 1 - tanh^2 z = 4 e / (1 + e)^2, where
-     * e = exp(-2 |z|) keeps the digits of a tanh next to 1. */
+    /* Converts gradients of x to gradients of the logits as given. The factors are scale and 1 - tanh^2 z = 4 e / (1 +
+     * e)^2. With e = exp(-2 |z|), it keeps its digits where tanh is next to 1. */
     template <int n> __device__ __forceinline__ void transform_back(N (&g)[n], const N (&logits)[n]) const {
         N z[n];
         if (shares())
@@ -197,16 +197,16 @@ template <class N, class R, Caller kCaller> struct Terms {
         }
     }
 
-    /* The mass of a class of weight 1: of a probability, or without one. */
-    template <bool kSoft> __device__ __forceinline__ N mass(N probability) const {
+    /* The soft target of a class of weight 1, with or without a target probability. */
+    template <bool kSoft> __device__ __forceinline__ N soft_target(N probability) const {
         return kSoft ? fma(of_block.keep, probability, of_block.smooth) : of_block.smooth;
     }
     __device__ __forceinline__ N class_weight(int64_t c) const {
         return p.class_weights ? (N)((const R *)p.class_weights)[c] : N(1);
     }
-    /* The mass of a class of this launch that is a target. */
-    __device__ __forceinline__ N mass_of(int64_t c) const {
-        return has_masses() ? of_block.smooth * class_weight(p.class_offset + c) : N(0);
+    /* The soft target of the target's class c, which is in this launch. */
+    __device__ __forceinline__ N soft_target_of(int64_t c) const {
+        return has_soft_targets() ? of_block.smooth * class_weight(p.class_offset + c) : N(0);
     }
     __device__ __forceinline__ N row_weight(int64_t row) const {
         return p.row_weights ? (N)((const R *)p.row_weights)[row] : N(1);
@@ -237,21 +237,21 @@ template <class N, class R, Caller kCaller> struct Terms {
         return r.target != kClass || row_weight(r.row) == 0;
     }
 
-    /* Writes the results of a row; x_y is the target's logit, if it is here. */
+    /* Writes the results of a row. x_y is the target's logit, if it is in this launch. */
     __device__ __forceinline__ void finish(const Row &r, const State &s, N x_y, Totals &total) const {
-        N top = reduces() ? s.x.top : (N)((const R *)p.lse_in)[r.row], log_sum = N(0);
+        N row_max = reduces() ? s.x.row_max : (N)((const R *)p.lse_in)[r.row], log_sum = N(0);
         if (reduces())
-            log_sum = from_lse() ? (N)((const R *)p.lse_in)[r.row] - top : natural_log(s.x.sum);
-        N lse = top + log_sum, weight = row_weight(r.row), loss = N(0), z = N(0);
+            log_sum = from_lse() ? (N)((const R *)p.lse_in)[r.row] - row_max : natural_log(s.x.sum);
+        N lse = row_max + log_sum, weight = row_weight(r.row), loss = N(0), z = N(0);
         if (r.target == kClass && weight != 0) {
             if (p.lse_square_scale != 0)
-                z = (N)p.lse_square_scale * lse * weight * lse; /* lse^2 may be too large, and the weight small */
+                z = (N)p.lse_square_scale * lse * weight * lse; /* lse^2 alone may overflow */
             if (!soft())
                 loss = r.hard * log_sum; /* NaN where the row is */
             if (r.hard != 0)
-                loss = r.hard * at_least_0(log_sum + (top - x_y)); /* rounded, it may be less */
-            if (has_masses())
-                loss += s.mass * log_sum + s.drop;
+                loss = r.hard * at_least_0(log_sum + (row_max - x_y)); /* rounding may make it negative */
+            if (has_soft_targets())
+                loss += s.soft_sum * log_sum + s.drop;
             loss = fma(weight, loss, z);
         } else if (has_indices() && r.target == kBad) {
             loss = z = Limits<N>::nan();
@@ -267,7 +267,7 @@ template <class N, class R, Caller kCaller> struct Terms {
         if (data_divides() && !prepared())
             total.counts[GPULOSSI_COUNT_ROWS] += r.target != kIgnored;
 #pragma unroll 1
-        for (int i = 0; i < Totals::kSums; i++) /* the long code of a sum is there once */
+        for (int i = 0; i < Totals::kSums; i++) /* not unrolled, because the code of a sum is long */
             if (wants(i))
                 total.add(i,
                           i == GPULOSSI_SUM_LOSS          ? (double)loss
@@ -279,7 +279,7 @@ template <class N, class R, Caller kCaller> struct Terms {
             finish_best(r, s, x_y, total);
     }
 
-    /* Of the gradients of a row. */
+    /* The factor of a row's gradients. */
     __device__ __forceinline__ double factor_of(int64_t row) const {
         double factor = of_block.grad_scale;
         if (p.rows.grad_loss_rows)
@@ -288,44 +288,44 @@ template <class N, class R, Caller kCaller> struct Terms {
             factor *= ((const R *)p.row_weights)[row];
         return factor;
     }
-    /* What is multiplied with and taken from the probabilities: see the top. */
+    /* The common terms of a row's gradients, in the formulas at the head of this file. */
     struct Gradient {
-        N top, inverse; /* p = exp(x - top) inverse */
-        N log_sum;      /* lse - top */
+        N row_max, inverse; /* p = exp(x - row_max) inverse */
+        N log_sum;          /* lse - row_max */
         N scale, hard, rest;
-        int y; /* kZero: all is 0; else the target's class or -1, where classes fit an int, as in columns */
+        int y; /* kZero if all gradients are 0, else the target's class or -1; in columns a class fits an int */
     };
     enum { kZero = -2 };
     __device__ __forceinline__ Gradient gradient(const Row &r, const State &s) const {
-        Gradient g = {s.x.top, N(1), N(0), N(0), r.hard, N(0), is_silent(r) ? (int)kZero : (int)r.y};
+        Gradient g = {s.x.row_max, N(1), N(0), N(0), r.hard, N(0), is_silent(r) ? (int)kZero : (int)r.y};
         if (from_lse()) {
-            g.top = (N)((const R *)p.lse_in)[r.row];
+            g.row_max = (N)((const R *)p.lse_in)[r.row];
         } else {
             g.inverse = reciprocal(s.x.sum);
             g.log_sum = natural_log(s.x.sum);
         }
         g.scale = (N)factor_of(r.row);
-        if (has_masses())
-            g.rest = reduces()         ? s.mass
+        if (has_soft_targets())
+            g.rest = reduces()         ? s.soft_sum
                      : p.class_weights ? of_block.smooth * (N)scratch()->class_weights
                                        : (N)p.label_smoothing;
         if (p.lse_square_scale != 0)
-            g.rest += N(2) * (N)p.lse_square_scale * (g.top + g.log_sum);
+            g.rest += N(2) * (N)p.lse_square_scale * (g.row_max + g.log_sum);
         return g;
     }
-    /* Of an x, whose class has mass a. */
+    /* The gradient of an x whose class has the soft target a. */
     __device__ __forceinline__ N element(const Gradient &g, N x, N a, bool is_target) const {
-        N p = exp_below(x, g.top) * g.inverse, of_x = p * (g.hard + g.rest) - a;
+        N p = exp_below(x, g.row_max) * g.inverse, of_x = p * (g.hard + g.rest) - a;
         if (is_target) { /* p - 1 is formed first: it is exact near 1 */
             p = at_most_1(p);
             of_x = g.hard * (p - N(1)) + (p * g.rest - a);
         }
         return g.y == kZero ? N(0) : of_x * g.scale;
     }
-    /* Of the probability of a class of weight w. */
+    /* The gradient of the target probability of a class of weight w. */
     __device__ __forceinline__ N element_of_target(const Gradient &g, N x, N w) const {
-        N mass = of_block.keep * w;
-        return mass == 0 || g.y == kZero ? N(0) : g.scale * mass * (g.log_sum + (g.top - x));
+        N soft_target = of_block.keep * w;
+        return soft_target == 0 || g.y == kZero ? N(0) : g.scale * soft_target * (g.log_sum + (g.row_max - x));
     }
 
     __device__ __forceinline__ bool wants(int i) const {
@@ -355,7 +355,7 @@ template <class N, class R, Caller kCaller> struct Terms {
   private:
     DEVICE const Constants &constants(const Params &p) {
         __shared__ Constants c;
-        double part = 1; /* of probabilities the host knows it all */
+        double part = 1; /* With probabilities, the host knows the whole divisor. */
         if (kCaller != kCombined && kCaller != kProbabilities && (p.rows.grad || p.grad_probabilities))
             part = rows_that_divide(p);
         if (threadIdx.x == 0) {
@@ -374,8 +374,8 @@ template <class N, class R, Caller kCaller> struct Terms {
     __device__ __forceinline__ void finish_best(const Row &r, const State &s, N x_y, Totals &total) const {
         int64_t best = s.argmax() + p.class_offset;
         if (writes_shard()) {
-            gpuloss_shard_row shard = {(double)s.x.top, (double)s.x.sum, r.y >= 0 ? (double)x_y : 0.0,
-                                       (double)s.mass,  -(double)s.drop, (double)best};
+            gpuloss_shard_row shard = {(double)s.x.row_max, (double)s.x.sum, r.y >= 0 ? (double)x_y : 0.0,
+                                       (double)s.soft_sum,  -(double)s.drop, (double)best};
             if (s.best < 0 && s.best != State::kNone)
                 shard.max = CUDART_NAN;
             ((gpuloss_shard_row *)p.shard_rows)[r.row] = shard;

@@ -50,25 +50,25 @@ template <class E, Caller kCaller> struct Options {
         return kSoft || r.of.y < 0 ? N(0) : terms.transformed(E::widen(array(0, r.of.row)[r.of.y]));
     }
 
-    /* The masses of vector v, or with kWeights only the weights of its classes. */
+    /* The soft targets of vector v, or with kWeights only the weights of its classes. */
     template <bool kWeights>
-    __device__ __forceinline__ void masses(const Cut<E> &cut, int64_t row, int v, N (&a)[W]) const {
+    __device__ __forceinline__ void soft_targets(const Cut<E> &cut, int64_t row, int v, N (&a)[W]) const {
         if (cut.whole(v) && fit<kWeights>(cut, row, v))
-            whole_masses<kWeights>(cut, row, v, a);
+            whole_soft_targets<kWeights>(cut, row, v, a);
         else
-            some_masses<kWeights>(cut, row, v, a);
+            some_soft_targets<kWeights>(cut, row, v, a);
     }
     __device__ __forceinline__ Typed weights() const {
         return Typed(p.class_weights, sizeof(N) == 8 ? GPULOSS_F64 : GPULOSS_F32);
     }
     __device__ __forceinline__ Typed probabilities() const { return Typed(p.probabilities, p.target_dtype); }
-    /* Whether what the masses of a whole vector are made of can be read at once. */
+    /* Whether the inputs of a whole vector's soft targets are aligned for vector accesses. */
     template <bool kWeights> __device__ __forceinline__ bool fit(const Cut<E> &cut, int64_t row, int v) const {
         return (p.class_weights == 0 || weights().template fits<W>(p.class_offset + cut.first(v))) &&
                (!kSoft || kWeights || probabilities().template fits<W>(row * p.probabilities_stride + cut.first(v)));
     }
     template <bool kWeights>
-    __device__ __forceinline__ void whole_masses(const Cut<E> &cut, int64_t row, int v, N (&a)[W]) const {
+    __device__ __forceinline__ void whole_soft_targets(const Cut<E> &cut, int64_t row, int v, N (&a)[W]) const {
         int64_t first = cut.first(v);
         N w[W];
 #pragma unroll
@@ -80,26 +80,26 @@ template <class E, Caller kCaller> struct Options {
             probabilities().read_few(row * p.probabilities_stride + first, a);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            a[i] = kWeights ? w[i] : w[i] * terms.template mass<kSoft>(a[i]);
+            a[i] = kWeights ? w[i] : w[i] * terms.template soft_target<kSoft>(a[i]);
     }
-    /* Of any vector, class by class; 0 outside of the row. */
+    /* The soft targets of any vector, class by class. They are 0 outside of the row. */
     template <bool kWeights>
-    __device__ __forceinline__ void some_masses(const Cut<E> &cut, int64_t row, int v, N (&a)[W]) const {
+    __device__ __forceinline__ void some_soft_targets(const Cut<E> &cut, int64_t row, int v, N (&a)[W]) const {
 #pragma unroll
         for (int i = 0; i < W; i++)
             a[i] = N(0);
 #pragma unroll 1
         for (int i = 0; i < W; i++) {
             int64_t c = cut.first(v) + i;
-            N mass = N(0), t = N(0);
+            N soft_target = N(0), t = N(0);
             if (cut.inside(c)) {
-                mass = p.class_weights ? weights().template read<N>(p.class_offset + c) : N(1);
+                soft_target = p.class_weights ? weights().template read<N>(p.class_offset + c) : N(1);
                 if (kSoft && !kWeights)
                     t = probabilities().template read<N>(row * p.probabilities_stride + c);
                 if (!kWeights)
-                    mass *= terms.template mass<kSoft>(t);
+                    soft_target *= terms.template soft_target<kSoft>(t);
             }
-            shift_in(a, mass);
+            shift_in(a, soft_target);
         }
     }
 
@@ -111,14 +111,14 @@ template <class E, Caller kCaller> struct Options {
     }
     __device__ __forceinline__ void enter_vector(State &s, const Cut<E> &cut, int v, const N (&x)[W],
                                                  const N (&a)[W]) const {
-        s.template enter<W>(x, a, terms.has_masses(), terms.finds_best(), cut.first(v), 0);
+        s.template enter<W>(x, a, terms.has_soft_targets(), terms.finds_best(), cut.first(v), 0);
     }
-    /* The short way first, in a straight line; what is not whole, or not aligned, or has a softcap, goes round a loop. */
+    /* Vectors that are whole, aligned and without a softcap are added in straight-line code. A loop adds the others. */
     template <int K>
     __device__ __forceinline__ void enter(const Row &r, State &s, const Cut<E> &cut, int at, int step,
                                           Vector<E> (&x)[K][1]) const {
         if (cut.whole(at) && cut.whole(at + (K - 1) * step) && p.softcap == 0 &&
-            (!terms.has_masses() || fit<false>(cut, r.of.row, at))) {
+            (!terms.has_soft_targets() || fit<false>(cut, r.of.row, at))) {
             enum { at_once = sizeof(N) == 8 ? 4 : 16, many = at_once / W < K ? at_once / W : K };
 #pragma unroll
             for (int first = 0; first < K; first += many) {
@@ -128,11 +128,11 @@ template <class E, Caller kCaller> struct Options {
                     part[i] = x[first + i / W][0].get(i % W) * terms.of_block.scale;
                     a[i] = N(0);
                 }
-                if (terms.has_masses())
+                if (terms.has_soft_targets())
 #pragma unroll
                     for (int k = 0; k < many; k++)
-                        whole_masses<false>(cut, r.of.row, at + (first + k) * step, (N(&)[W])a[k * W]);
-                s.template enter<W>(part, a, terms.has_masses(), terms.finds_best(), cut.first(at + first * step),
+                        whole_soft_targets<false>(cut, r.of.row, at + (first + k) * step, (N(&)[W])a[k * W]);
+                s.template enter<W>(part, a, terms.has_soft_targets(), terms.finds_best(), cut.first(at + first * step),
                                     (int64_t)step * W);
             }
             return;
@@ -143,7 +143,7 @@ template <class E, Caller kCaller> struct Options {
             turn(x);
         }
     }
-    /* One vector of the row, whatever it is. */
+    /* Adds one vector of the row, whole or not. */
     __device__ __forceinline__ void enter_one(const Row &r, State &s, const Cut<E> &cut, int v,
                                               const Vector<E> &logits) const {
         N part[W], a[W];
@@ -153,7 +153,7 @@ template <class E, Caller kCaller> struct Options {
             for (int i = 0; i < W; i++)
                 if (!cut.inside(cut.first(v) + i))
                     part[i] = absent(0);
-        some_masses<false>(cut, r.of.row, v, a);
+        some_soft_targets<false>(cut, r.of.row, v, a);
         enter_vector(s, cut, v, part, a);
     }
 
@@ -169,19 +169,19 @@ template <class E, Caller kCaller> struct Options {
         terms.finish(u.of, u.state, u.x_y, total);
     }
 
-    /* The gradients of the logits of whole vectors in a straight line, where they are all that is wanted and nothing is
-     * out of the ordinary; the target's own is written over what the others' formula gave. What is left goes round a
-     * loop. */
+    /* Writes the gradients of whole vectors in straight-line code, if only gradients of logits are wanted and the fast
+     * formula applies. The target's gradient is then written over the result of the common formula. A loop writes the
+     * remaining vectors. */
     template <int K>
     __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int at, int step, Vector<E> (&x)[K][1],
                                           const N *x_y) const {
         typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.of.row * p.rows.grad_stride;
         const typename OfRows::Gradient &g = gradient();
-        ScaledExp<N> below(g.top);
+        ScaledExp<N> below(g.row_max);
         N of_exp = (g.hard + g.rest) * g.inverse * below.factor, scale = g.scale * terms.of_block.scale;
         bool simple = p.rows.grad && p.grad_dtype == E::dtype() && cut.fits(to) && p.softcap == 0 &&
-                      (!kSoft || p.grad_probabilities == 0) && ScaledExp<N>::in_fast_range(g.top) && of_exp == of_exp &&
-                      (!terms.has_masses() || fit<false>(cut, r.of.row, at));
+                      (!kSoft || p.grad_probabilities == 0) && ScaledExp<N>::in_fast_range(g.row_max) &&
+                      of_exp == of_exp && (!terms.has_soft_targets() || fit<false>(cut, r.of.row, at));
         uint32_t left = 0;
         if (g.y == OfRows::kZero)
             scale = N(0);
@@ -197,8 +197,8 @@ template <class E, Caller kCaller> struct Options {
 #pragma unroll
             for (int i = 0; i < W; i++)
                 a[i] = N(0);
-            if (terms.has_masses())
-                whole_masses<false>(cut, r.of.row, v, a);
+            if (terms.has_soft_targets())
+                whole_soft_targets<false>(cut, r.of.row, v, a);
 #pragma unroll
             for (int i = 0; i < W; i++) /* adding 0 turns -0 into 0 */
                 y[i] = fma(fma(below.exp(x[k][0].get(i) * terms.of_block.scale), of_exp, -a[i]), scale, N(0));
@@ -209,7 +209,7 @@ template <class E, Caller kCaller> struct Options {
         }
         int after = r.of.y < 0 ? -1 : cut.vector_of(r.of.y) - at;
         if (after >= 0 && after < K * step && (after & (step - 1)) == 0 && (left >> after / step & 1) == 0)
-            to[r.of.y] = E::narrow(terms.of_block.scale * terms.element(g, *x_y, terms.mass_of(r.of.y), true));
+            to[r.of.y] = E::narrow(terms.of_block.scale * terms.element(g, *x_y, terms.soft_target_of(r.of.y), true));
         if (left)
 #pragma unroll 1
             for (int v = at; left; left >>= 1, v += step) {
@@ -227,8 +227,8 @@ template <class E, Caller kCaller> struct Options {
 #pragma unroll
             for (int i = 0; i < W; i++)
                 a[i] = N(0);
-            if (terms.has_masses())
-                masses<false>(cut, r.of.row, v, a);
+            if (terms.has_soft_targets())
+                soft_targets<false>(cut, r.of.row, v, a);
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 y[i] = terms.element(gradient(), y[i], a[i], r.of.y >= 0 && i == target);
@@ -239,7 +239,7 @@ template <class E, Caller kCaller> struct Options {
         }
         if (kSoft && p.grad_probabilities) {
             transformed(x[0], y);
-            masses<true>(cut, r.of.row, v, a);
+            soft_targets<true>(cut, r.of.row, v, a);
 #pragma unroll
             for (int i = 0; i < W; i++)
                 y[i] = terms.element_of_target(gradient(), y[i], a[i]);
@@ -261,7 +261,7 @@ template <class E, Caller kCaller> struct Options {
     }
 
   private:
-    /* Of this thread's row. In shared memory, where it takes no registers. */
+    /* The Gradient of this thread's row, in shared memory to save registers. */
     DEVICE typename OfRows::Gradient &gradient() {
         __shared__ typename OfRows::Gradient of_threads[GPULOSSI_BLOCK];
         return of_threads[threadIdx.x];

@@ -1,12 +1,12 @@
-/* Divergences of two arrays in general: probabilities, logarithms of them or logits on either side, the target of a type
- * of its own, every divergence, gradients to both sides.
+/* Divergences of two arrays in general. Either side is probabilities, their logarithms or logits, and the target may
+ * have another type. All divergences and gradients to both sides are supported.
  *
- * A row takes up to three passes: one for the softmax of what is logits (and for what a side of probabilities adds up
- * to), one for the sums over a row that a gradient to logits needs, one for the terms and the gradients. What a pass
- * does not change is not done: without logits there is one. With u = q df/dq of divergence.cuh, and T the temperature:
+ * A row takes up to three passes. The first finds the softmax of logits, and the sum of a side of probabilities. The
+ * second finds the sums over the row that a gradient to logits needs. The third computes the terms and the gradients. A
+ * pass without an effect is skipped: without logits there is one. With u = q df/dq of divergence_terms.cuh, and T the
+ * temperature, the gradients are:
  *
- *   input of probabilities: df/dq      of logarithms: u      of logits z: (u - q sum_c u) / T
- */
+ *   input of probabilities: df/dq      of logarithms: u      of logits z: (u - q sum_c u) / T */
 #ifndef GPULOSSI_DIVERGENCE_GENERIC_CUH
 #define GPULOSSI_DIVERGENCE_GENERIC_CUH
 
@@ -26,24 +26,24 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
     using Base::p;
     typedef typename Out<E>::Type Result;
     enum {
-        kArrays = 1, /* that a row is cut by: the input */
+        kArrays = 1, /* Arrays that a row is cut by: the input. */
         W = Width<E>::value,
-        kVectors = W < 8 ? 2 : 1, /* that a thread takes at a time */
+        kVectors = W < 8 ? 2 : 1, /* Vectors that a thread works on at a time. */
         n = kVectors * W
     };
 
-    /* What one side adds up to. */
+    /* The sums of one side. */
     struct Side {
-        Softmax<N> x; /* of logits, over the temperature */
-        double mass;  /* of probabilities */
+        Softmax<N> x;    /* The softmax of logits over the temperature. */
+        double prob_sum; /* The sum of probabilities. */
     };
     struct Sides {
         Side input, target;
         template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
             input.x.reduce(lanes);
             target.x.reduce(lanes);
-            input.mass = lanes.template over<Sum>(input.mass);
-            target.mass = lanes.template over<Sum>(target.mass);
+            input.prob_sum = lanes.template over<Sum>(input.prob_sum);
+            target.prob_sum = lanes.template over<Sum>(target.prob_sum);
         }
     };
     struct Sums {
@@ -54,20 +54,20 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
             of_lp = lanes.template over<Sum>(of_lp);
         }
     };
-    /* Worked out once a block. */
+    /* Computed once a block. */
     struct Constants {
         double grad_scale;
         N eps, beta, inverse_temperature;
     };
-    /* Of a row, once its sides are known. */
+    /* A row whose sides are reduced. */
     struct Row {
         int64_t row;
-        bool out; /* by its label */
-        N input_top, input_log_sum, input_inverse;
-        N target_top, target_log_sum, target_inverse;
-        N apart;                       /* lse of the target less that of the input */
-        N sum_of_input, sum_of_target; /* of u, for a gradient to logits */
-        N term_scale, scale;           /* of terms and gradients */
+        bool out; /* The row is left out by its label. */
+        N input_max, input_log_sum, input_inverse;
+        N target_max, target_log_sum, target_inverse;
+        N lse_difference;              /* The lse of the target less that of the input. */
+        N sum_of_input, sum_of_target; /* Sums of u, for a gradient to logits. */
+        N term_scale, scale;           /* Factors of terms and of gradients. */
     };
 
     const Constants &of_block;
@@ -92,7 +92,8 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
     }
     __device__ __forceinline__ Typed target() const { return Typed(p.target, p.target_dtype); }
 
-    /* The elements of the vectors v, v + step, ...: the input's, and the target's. Outside of the row they are `none`. */
+    /* Loads the elements of the vectors v, v + step, ... of the input and of the target. They are `none` outside of the
+     * row. */
     __device__ __forceinline__ void fetch(const Cut<E> &cut, int64_t row, int v, int step, N none, N (&x)[n],
                                           N (&t)[n]) const {
 #pragma unroll
@@ -127,7 +128,7 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
         }
     }
 
-    /* n elements of a side enter what it adds up to; outside of the row they are -inf. */
+    /* Reduces n elements of a side into its sums. Elements outside of the row are -inf. */
     __device__ __forceinline__ void enter(Side &side, uint32_t kind, N (&x)[n]) const {
         if (is(kind, GPULOSS_LOGITS)) {
 #pragma unroll
@@ -141,7 +142,7 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
             x[i] = x[i] == -Limits<N>::infinity()        ? N(0)
                    : is(kind, GPULOSS_LOG_PROBABILITIES) ? exponential(x[i])
                                                          : x[i];
-        side.mass += (double)in_halves<Sum>(x);
+        side.prob_sum += (double)in_halves<Sum>(x);
     }
 
     __device__ __forceinline__ Row begin(int64_t row, const Sides &s) const {
@@ -150,54 +151,55 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
         r.out = this->left_out(row);
         r.term_scale = (N)this->weight(row);
         r.scale = (N)this->scale(row, of_block.grad_scale);
-        r.input_top = s.input.x.top;
+        r.input_max = s.input.x.row_max;
         r.input_log_sum = natural_log(s.input.x.sum);
         r.input_inverse = reciprocal(s.input.x.sum);
-        r.target_top = s.target.x.top;
+        r.target_max = s.target.x.row_max;
         r.target_log_sum = natural_log(s.target.x.sum);
         r.target_inverse = reciprocal(s.target.x.sum);
-        r.apart = (r.target_top - r.input_top) + (r.target_log_sum - r.input_log_sum);
-        /* Of forward KL u is -p, and of reverse KL it is -q: these sums are known before. */
-        r.sum_of_input = is(p.target_kind, GPULOSS_LOGITS) ? N(-1) : (N)-s.target.mass;
-        r.sum_of_target = is(p.input_kind, GPULOSS_LOGITS) ? N(-1) : (N)-s.input.mass;
+        r.lse_difference = (r.target_max - r.input_max) + (r.target_log_sum - r.input_log_sum);
+        /* For forward KL u is -p, and for reverse KL it is -q: these sums are known in advance. */
+        r.sum_of_input = is(p.target_kind, GPULOSS_LOGITS) ? N(-1) : (N)-s.target.prob_sum;
+        r.sum_of_target = is(p.input_kind, GPULOSS_LOGITS) ? N(-1) : (N)-s.input.prob_sum;
         return r;
     }
 
-    /* An element of a side: its probability, and its logarithm as far as it is no ratio of two. */
-    __device__ __forceinline__ N probability(uint32_t kind, N x, N top, N inverse) const {
-        return is(kind, GPULOSS_LOGITS)              ? exp_below(x * of_block.inverse_temperature, top) * inverse
+    /* The probability of an element of a side, and its logarithm for pairs without a formula for the ratio. */
+    __device__ __forceinline__ N probability(uint32_t kind, N x, N row_max, N inverse) const {
+        return is(kind, GPULOSS_LOGITS)              ? exp_below(x * of_block.inverse_temperature, row_max) * inverse
                : is(kind, GPULOSS_LOG_PROBABILITIES) ? exponential(x)
                                                      : x;
     }
-    __device__ __forceinline__ N logarithm(uint32_t kind, N x, N top, N log_sum) const {
-        return is(kind, GPULOSS_LOGITS)              ? difference(x * of_block.inverse_temperature, top) - log_sum
+    __device__ __forceinline__ N logarithm(uint32_t kind, N x, N row_max, N log_sum) const {
+        return is(kind, GPULOSS_LOGITS)              ? difference(x * of_block.inverse_temperature, row_max) - log_sum
                : is(kind, GPULOSS_LOG_PROBABILITIES) ? x
                                                      : natural_log(x + of_block.eps);
     }
 
     __device__ __forceinline__ Pair<N> pair(const Row &r, N x, N t) const {
         Pair<N> y;
-        bool input_plain = is(p.input_kind, GPULOSS_PROBABILITIES),
-             target_plain = is(p.target_kind, GPULOSS_PROBABILITIES);
-        N eps_q = input_plain ? of_block.eps : N(0), eps_p = target_plain ? of_block.eps : N(0);
-        y.q = probability(p.input_kind, x, r.input_top, r.input_inverse);
-        y.p = probability(p.target_kind, t, r.target_top, r.target_inverse);
+        bool input_is_prob = is(p.input_kind, GPULOSS_PROBABILITIES),
+             target_is_prob = is(p.target_kind, GPULOSS_PROBABILITIES);
+        N eps_q = input_is_prob ? of_block.eps : N(0), eps_p = target_is_prob ? of_block.eps : N(0);
+        y.q = probability(p.input_kind, x, r.input_max, r.input_inverse);
+        y.p = probability(p.target_kind, t, r.target_max, r.target_inverse);
         if (normalised())
-            y.d = (t - x) * of_block.inverse_temperature - r.apart;
-        else if (input_plain && target_plain)
+            y.d = (t - x) * of_block.inverse_temperature - r.lse_difference;
+        else if (input_is_prob && target_is_prob)
             y.d = log_any_ratio(t + of_block.eps, x + of_block.eps);
         else
-            y.d = logarithm(p.target_kind, t, r.target_top, r.target_log_sum) -
-                  logarithm(p.input_kind, x, r.input_top, r.input_log_sum);
-        /* A side that is no weight is asked for its logarithm only, and with eps may have one. */
-        if ((input_plain && x < 0 && p.divergence != GPULOSS_FORWARD_KL) ||
-            (target_plain && t < 0 && p.divergence != GPULOSS_REVERSE_KL))
+            y.d = logarithm(p.target_kind, t, r.target_max, r.target_log_sum) -
+                  logarithm(p.input_kind, x, r.input_max, r.input_log_sum);
+        /* A negative probability makes NaN. A side that is not the weight needs only its logarithm, which eps may make
+         * finite. */
+        if ((input_is_prob && x < 0 && p.divergence != GPULOSS_FORWARD_KL) ||
+            (target_is_prob && t < 0 && p.divergence != GPULOSS_REVERSE_KL))
             y.d = y.p = y.q = Limits<N>::nan();
         switch (p.divergence) {
         case GPULOSS_FORWARD_KL:
             y.forward(normalised(), eps_p, eps_q);
             if (y.p == 0 && (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN)) {
-                N zero = logarithm(p.input_kind, x, r.input_top, r.input_log_sum) * N(0);
+                N zero = logarithm(p.input_kind, x, r.input_max, r.input_log_sum) * N(0);
                 if (is(p.target_kind, GPULOSS_LOG_PROBABILITIES))
                     zero += t * N(0);
                 y.term = zero;
@@ -223,12 +225,13 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
                                                                 : (of_lp - p * sum) * of_block.inverse_temperature);
     }
 
-    /* What a thread works on, element by element: in shared memory they have a number, and the code is there once. */
-    struct Desk {
+    /* The elements that a thread works on. Shared memory can be indexed in a rolled loop, so that the code exists
+     * once. */
+    struct SmemElements {
         N x[n][GPULOSSI_BLOCK], t[n][GPULOSSI_BLOCK], term[n][GPULOSSI_BLOCK];
     };
 
-    /* n of this thread's numbers, into the vectors v, v + step, ... of a row. */
+    /* Stores n numbers of this thread to the vectors v, v + step, ... of a row. */
     DEVICE void put(const Cut<E> &cut, const Typed &array, int64_t start, int v, int step,
                     const N (&from)[n][GPULOSSI_BLOCK]) {
 #pragma unroll
@@ -242,18 +245,18 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
             }
     }
 
-    /* The terms of the vectors v, v + step, ..., into the sums and into memory as far as wanted, and the gradients. Of a
-     * row that is left out everything is 0, whatever it holds. */
-    __device__ __forceinline__ void work(Desk &desk, const Cut<E> &cut, const Row &r, int v, int step, bool terms,
-                                         bool gradients, Sums &s) const {
+    /* Adds the terms of the vectors v, v + step, ... to the sums, and stores terms and gradients if they are wanted. A
+     * row that is left out has 0 in all of them, whatever its elements are. */
+    __device__ __forceinline__ void work(SmemElements &smem, const Cut<E> &cut, const Row &r, int v, int step,
+                                         bool terms, bool gradients, Sums &s) const {
         N x[n], t[n];
         fetch(cut, r.row, v, step, N(0), x, t);
 #pragma unroll
         for (int i = 0; i < n; i++)
-            desk.x[i][threadIdx.x] = x[i], desk.t[i][threadIdx.x] = t[i];
+            smem.x[i][threadIdx.x] = x[i], smem.t[i][threadIdx.x] = t[i];
 #pragma unroll 1
         for (int i = 0; i < n; i++) {
-            N &at_x = desk.x[i][threadIdx.x], &at_t = desk.t[i][threadIdx.x], &at_term = desk.term[i][threadIdx.x];
+            N &at_x = smem.x[i][threadIdx.x], &at_t = smem.t[i][threadIdx.x], &at_term = smem.term[i][threadIdx.x];
             if (r.out || !cut.inside(cut.first(v + i / W * step) + i % W)) {
                 at_x = at_t = at_term = N(0);
                 continue;
@@ -268,16 +271,16 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
             at_t = gradient(p.target_kind, r, y.of_p, y.of_lp, y.p, r.sum_of_target);
         }
         if (terms && p.elements)
-            put(cut, Typed(p.elements, Result::dtype()), r.row * p.elements_stride, v, step, desk.term);
+            put(cut, Typed(p.elements, Result::dtype()), r.row * p.elements_stride, v, step, smem.term);
         if (gradients && p.rows.grad)
-            put(cut, Typed(p.rows.grad, E::dtype()), r.row * p.rows.grad_stride, v, step, desk.x);
+            put(cut, Typed(p.rows.grad, E::dtype()), r.row * p.rows.grad_stride, v, step, smem.x);
         if (gradients && p.grad_target)
-            put(cut, Typed(p.grad_target, p.target_dtype), r.row * p.grad_target_stride, v, step, desk.t);
+            put(cut, Typed(p.grad_target, p.target_dtype), r.row * p.grad_target_stride, v, step, smem.t);
     }
 
     DEVICE void run(const Params &p) {
         __shared__ Totals totals[GPULOSSI_BLOCK];
-        __shared__ Desk desk;
+        __shared__ SmemElements smem;
         Pairs pairs(p);
         typename Schedule<Pairs>::Rows rows(p);
         Group &group = rows.group;
@@ -304,8 +307,8 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
             Row r = {};
             if (live)
                 r = pairs.begin(row, sides);
-            /* For the sums, where they are needed first, and for the gradients. The last pass begins at the end: what was
-             * read last is still in the cache. */
+            /* Pass 0 is for the sums, if the gradients need them first. Pass 1 is for the gradients. A pass goes
+             * backwards: the vectors that the first loop read last are still in the cache. */
             bool sums_first = pairs.needs_sums(), gradients = p.rows.grad || p.grad_target;
             int last = group.rank + (cut.vectors - 1 - group.rank) / stride * stride;
 #pragma unroll 1
@@ -314,7 +317,7 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
                 if (cut.vectors > group.rank && (terms || gradients))
 #pragma unroll 1
                     for (int v = last; v >= 0; v -= stride)
-                        pairs.work(desk, cut, r, v, step, terms, pass == 1 && gradients, sums);
+                        pairs.work(smem, cut, r, v, step, terms, pass == 1 && gradients, sums);
                 if (!terms)
                     continue;
                 group.reduce(sums, rows.queue.turn);

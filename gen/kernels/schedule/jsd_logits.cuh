@@ -1,9 +1,11 @@
 /* Reverse KL, Jensen-Shannon and total variation of two arrays of logits of one type, and the student's gradient, for
- * clusters. With f of divergence.cuh, u = q df/dq but for what is the same for all classes, and T the temperature:
+ * clusters. With f of divergence_terms.cuh, u = q df/dq without the part of df/dq that is the same for all classes, and
+ * T the temperature:
  *
  *   gradient = (u - q sum_c u) / T
  *
- * For Jensen-Shannon log(q / M) is kept in shared memory from the sum to the gradient, in place of the target's logits. */
+ * For Jensen-Shannon, the pass of the sums overwrites the target's logits in shared memory with log(q / M). The
+ * gradient reads it from there. */
 #ifndef GPULOSSI_JSD_LOGITS_CUH
 #define GPULOSSI_JSD_LOGITS_CUH
 
@@ -17,21 +19,21 @@ template <class E, int K> struct Distances : Distil<E, K> {
     typedef typename E::Bits Bits;
     using Sides::p;
     enum { W = Sides::W, n = Sides::n, kSums = 1 };
-    enum { kKept = 1 + W / 4, kPlaces = GPULOSSI_DISTANCES_PLACES };
+    enum { kSmemVectors = 1 + W / 4, kStages = GPULOSSI_DISTANCES_PLACES };
     enum { kAtOnce = W < 8 ? 4 : 2 };
 
     struct OfAny {
-        int weighing; /* the side whose exponentials weigh differences, or -1 for neither */
+        int weighing; /* The side whose exponentials weigh the differences, or -1 for neither. */
     };
     typedef typename Sides::template StateOf<OfAny> State;
     struct Row : Sides::Row {
-        N mean;        /* of u / q, under q; where it is rough, of log2(q / M) */
-        bool rough;    /* whether Jensen-Shannon is by the logarithm of the mixture */
-        bool zeros;    /* whether this thread has met a probability of 0 then */
-        bool kept;     /* and whether it has kept log2(q / M) in place of logits */
-        bool ordinary; /* whether the gradient's short formulas give numbers, and zeros where they should */
+        N mean;           /* The mean of u / q under q, or if `approximate`, of log2(q / M). */
+        bool approximate; /* Whether Jensen-Shannon is computed from the logarithm of the mixture. */
+        bool zeros;       /* Whether this thread has met a probability of 0 in that case. */
+        bool replaced;    /* Whether this thread has overwritten logits with log2(q / M). */
+        bool ordinary;    /* Whether the short formulas of the gradient give finite numbers, and 0 where they should. */
     };
-    /* What of u / q is summed is that over `inverse`, and of f too, but where the pairs are probabilities. */
+    /* The sums of f and u over `inverse`. If pairs() computes the terms, the sums are final. */
     struct Sums {
         double f, u;
         template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
@@ -48,7 +50,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;
         r.row = row;
-        r.zeros = r.kept = r.ordinary = false;
+        r.zeros = r.replaced = r.ordinary = false;
         return r;
     }
     __device__ __forceinline__ State empty() const {
@@ -59,26 +61,28 @@ template <class E, int K> struct Distances : Distil<E, K> {
     }
     __device__ __forceinline__ void enter(const typename Sides::Row &, State &s, const Cut<E> &, int, int,
                                           const Vector<E> (&x)[K][2]) const {
-        Sides::template enter_both<0>(s, x); /* for other divergences the differences are not looked at */
+        /* Other divergences do not read the differences. */
+        Sides::template enter_both<0>(s, x);
     }
 
-    template <class Held> __device__ __forceinline__ bool enter_held(State &s, const Held &held) const {
-        return p.divergence == GPULOSS_REVERSE_KL ? Sides::template enter_all<0, kAtOnce>(s, held)
-                                                  : Sides::template enter_all<-1, kAtOnce>(s, held);
+    template <class SmemStep> __device__ __forceinline__ bool enter_step(State &s, const SmemStep &step) const {
+        return p.divergence == GPULOSS_REVERSE_KL ? Sides::template enter_all<0, kAtOnce>(s, step)
+                                                  : Sides::template enter_all<-1, kAtOnce>(s, step);
     }
-    DEVICE bool spoiled(const Row &r) { return r.kept; }
+    DEVICE bool spoiled(const Row &r) { return r.replaced; }
 
-    /* Of a pair of probabilities, where d = log t - log q. */
+    /* The terms f and u of a pair of probabilities, where d = log t - log q. */
     struct Parts {
         N f, u;
     };
     __device__ __forceinline__ Parts reverse(N t, N q, N d) const {
-        /* Where q = 0, -d may be -inf or NaN, and any number will do. */
+        /* Where q = 0, -d may be -inf or NaN. Any finite number gives the same term. */
         Parts y = {surplus(q, t, larger(-d, N(-1e30))), q == 0 ? N(0) : -q * d};
         return y;
     }
-    /* The logarithm of one side over the mixture is that of 1 + w (exp(z) - 1) with the other's share w and z = +-d, and
-     * the other differs by d: for small d that which loses no digits, for large d that which does not overflow. */
+    /* The logarithm of M over one side is log(1 + w (exp(z) - 1)). Here w is the other side's share, and z is d or -d.
+     * The logarithm of the other side differs by d. For |d| < 1 the side is taken that loses no digits, otherwise the
+     * one that does not overflow. */
     __device__ __forceinline__ Parts jensen_shannon(N t, N q, N d) const {
         N b = beta, c = N(1) - beta, m = b * t + c * q;
         bool target_first = fabs(d) < 1 ? b > c : d > 0;
@@ -90,11 +94,11 @@ template <class E, int K> struct Distances : Distil<E, K> {
         y.u = d != d && q != 0 ? d : y.u;
         return y;
     }
-    /* That of a pair, without a branch: where threads differ, both sides would be taken anyway. An x of 0 does for a p of
-     * 0, where it is m. */
+    /* Pair::surplus() without a branch: threads diverge, so that both sides would run anyway. For p = 0 the result is
+     * m, and x may be 0. */
     DEVICE N surplus(N p, N m, N x) {
-        N near = p * excess(x), far = fma(p, x - N(1), m);
-        return fabs(x) < 1 && p != 0 ? near : far;
+        N of_small_x = p * excess(x), of_large_x = fma(p, x - N(1), m);
+        return fabs(x) < 1 && p != 0 ? of_small_x : of_large_x;
     }
     /* log(1 + w (exp(z) - 1)), for w below 1, and a z that is not large. */
     DEVICE float log_plus(float w, float z) {
@@ -102,16 +106,16 @@ template <class E, int K> struct Distances : Distil<E, K> {
         return log_near_1(w * (fabs(z) < 1 ? excess(-z) + z : e - 1));
     }
 
-    /* A vector of each side. */
+    /* q, f and u of one vector of each side. */
     __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[1][2], N (&q)[W], N (&f)[W],
                                           N (&u)[W]) const {
         N t[W];
-        this->exponentials(x, 0, r.input_top, r.near, q);
-        this->exponentials(x, 1, r.target_top, r.near, t);
+        this->exponentials(x, 0, r.input_max, r.in_fast_range, q);
+        this->exponentials(x, 1, r.target_max, r.in_fast_range, t);
         N inverse_of_target = r.inverse * r.ratio;
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            N d = fma(x[0][1].get(i) - x[0][0].get(i), this->inverse_temperature, -r.apart);
+            N d = fma(x[0][1].get(i) - x[0][0].get(i), this->inverse_temperature, -r.lse_difference);
             q[i] *= r.inverse;
             t[i] *= inverse_of_target;
             Parts y = p.divergence == GPULOSS_REVERSE_KL ? reverse(t[i], q[i], d) : jensen_shannon(t[i], q[i], d);
@@ -120,26 +124,27 @@ template <class E, int K> struct Distances : Distil<E, K> {
         }
     }
 
-    /* Total variation, all of it times inverse: q, |t - q|, and df/dq. */
+    /* Total variation: q and |t - q|, both over `inverse`, and df/dq. */
     template <int k, int m>
     __device__ __forceinline__ void variations(const Row &r, const Vector<E> (&x)[k][2], N (&q)[m], N (&f)[m],
                                                N (&v)[m]) const {
-        this->exponentials(x, 0, r.input_top, r.near, q);
-        this->exponentials(x, 1, r.target_top, r.near, v);
+        this->exponentials(x, 0, r.input_max, r.in_fast_range, q);
+        this->exponentials(x, 1, r.target_max, r.in_fast_range, v);
 #pragma unroll
         for (int i = 0; i < m; i++) {
-            N apart = fma(-r.ratio, v[i], q[i]);
-            f[i] = fabs(apart);
-            v[i] = apart > 0 ? N(0.5) : apart < 0 ? N(-0.5) : apart;
+            N difference = fma(-r.ratio, v[i], q[i]);
+            f[i] = fabs(difference);
+            v[i] = difference > 0 ? N(0.5) : difference < 0 ? N(-0.5) : difference;
         }
     }
 
-    /* Jensen-Shannon where it is not next to 0: with e the exponentials below the tops, z their log2, and M of the
-     * pairs e_input, e_target * ratio, the log2 of both over M, but for that of the ratio. */
+    /* Jensen-Shannon where it is not close to 0. Let e be the exponentials of the logits less their row maximum, and z
+     * their log2. Let M be the mixture of e_input and e_target * ratio. Computes e, and z - log2(M) of both sides,
+     * which for the target lacks log2(ratio). */
     template <int k, int m>
-    __device__ __forceinline__ void roughly(const Row &r, const Vector<E> (&x)[k][2], N (&q)[m], N (&t)[m],
-                                            N (&q_to_m)[m], N (&t_to_m)[m]) const {
-        ScaledExp<N> input(r.input_top, this->inverse_temperature), target(r.target_top, this->inverse_temperature);
+    __device__ __forceinline__ void approximate_terms(const Row &r, const Vector<E> (&x)[k][2], N (&q)[m], N (&t)[m],
+                                                      N (&q_to_m)[m], N (&t_to_m)[m]) const {
+        ScaledExp<N> input(r.input_max, this->inverse_temperature), target(r.target_max, this->inverse_temperature);
         N b = beta * r.ratio, c = N(1) - beta;
 #pragma unroll
         for (int i = 0; i < m; i++) {
@@ -162,7 +167,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
         Sides::close(r, s);
         r.mean = r.sum;
         r.ordinary = r.known;
-        r.rough = p.divergence == GPULOSS_JENSEN_SHANNON && r.near;
+        r.approximate = p.divergence == GPULOSS_JENSEN_SHANNON && r.in_fast_range;
     }
     __device__ __forceinline__ bool wants_sums(const Row &r) const {
         return !r.known;
@@ -171,9 +176,9 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ void add(const Cut<E> &cut, Row &r, int at, int step, const Vector<E> (&x)[K][2],
                                         Sums &sums) const {
         N q[n], f[n], u[n];
-        if (r.rough) {
+        if (r.approximate) {
             N t[n];
-            roughly(r, x, q, t, u, f);
+            approximate_terms(r, x, q, t, u, f);
             N of_t = times(t, f), of_q = times(q, u);
             if (!(fabs(of_t + of_q) < Limits<N>::infinity())) {
                 drop_zeros(t, f);
@@ -191,7 +196,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.u += (double)times(q, u);
             return;
         }
-        exactly(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
+        for_each_pair(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
             N q[W], f[W], u[W];
             pairs(r, one, q, f, u);
             if (!cut.whole(v))
@@ -203,13 +208,13 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.u += (double)in_halves<Sum>(u);
         });
     }
-    /* What add() does, of all that a thread holds at a time. False where it takes more care. */
-    template <class Held> __device__ __forceinline__ bool add_held(Row &r, const Held &held, Sums &sums) const {
-        if (p.divergence == GPULOSS_TOTAL_VARIATION && r.near) {
+    /* Does the add() of all vectors of a thread in a stage. Returns false if the general code is needed. */
+    template <class SmemStep> __device__ __forceinline__ bool add_step(Row &r, const SmemStep &step, Sums &sums) const {
+        if (p.divergence == GPULOSS_TOTAL_VARIATION && r.in_fast_range) {
             N all_f = N(0), all_u = N(0);
 #pragma unroll kAtOnce
-            for (int i = 0; i < Held::vectors; i++) {
-                Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
+            for (int i = 0; i < SmemStep::vectors; i++) {
+                Vector<E> x[1][2] = {{step.vector(i, 0), step.vector(i, 1)}};
                 N q[W], f[W], v[W];
                 variations(r, x, q, f, v);
                 all_f += in_halves<Sum>(f);
@@ -219,22 +224,22 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.u += (double)all_u;
             return true;
         }
-        if (!r.rough)
+        if (!r.approximate)
             return false;
-        r.kept = writes(r);
+        r.replaced = writes(r);
         N of_t[4] = {N(0), N(0), N(0), N(0)}, of_q[4] = {N(0), N(0), N(0), N(0)};
 #pragma unroll kAtOnce
-        for (int i = 0; i < Held::vectors; i++) {
-            Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
+        for (int i = 0; i < SmemStep::vectors; i++) {
+            Vector<E> x[1][2] = {{step.vector(i, 0), step.vector(i, 1)}};
             N q[W], t[W], q_to_m[W], t_to_m[W];
-            roughly(r, x, q, t, q_to_m, t_to_m);
+            approximate_terms(r, x, q, t, q_to_m, t_to_m);
 #pragma unroll
             for (int j = 0; j < W; j++) {
                 of_t[j % 4] = fma(t[j], t_to_m[j], of_t[j % 4]);
                 of_q[j % 4] = fma(q[j], q_to_m[j], of_q[j % 4]);
             }
-            if (r.kept)
-                held.keep(i, 1, q_to_m);
+            if (r.replaced)
+                step.store(i, 1, q_to_m);
         }
         N all_t = in_halves<Sum>(of_t), all_q = in_halves<Sum>(of_q);
         if (!(fabs(all_t + all_q) < Limits<N>::infinity()))
@@ -243,8 +248,9 @@ template <class E, int K> struct Distances : Distil<E, K> {
         sums.u += (double)all_q;
         return true;
     }
-    /* For each pair of vectors, with their number: in a loop, as that takes long anyway. */
-    template <class What> DEVICE void exactly(const Vector<E> (&x)[K][2], int at, int step, What what) {
+    /* Calls `use` for each pair of vectors, with its number. The loop is not unrolled, since the terms take long
+     * anyway. */
+    template <class Use> DEVICE void for_each_pair(const Vector<E> (&x)[K][2], int at, int step, Use use) {
         Vector<E> y[K][2];
 #pragma unroll
         for (int k = 0; k < K; k++)
@@ -252,11 +258,11 @@ template <class E, int K> struct Distances : Distil<E, K> {
 #pragma unroll 1
         for (int k = 0; k < K; k++) {
             Vector<E> one[1][2] = {{y[0][0], y[0][1]}};
-            what(one, at + k * step);
+            use(one, at + k * step);
             turn(y);
         }
     }
-    /* The sum of products. */
+    /* The sum of the products. */
     template <int m> DEVICE N times(const N (&a)[m], const N (&b)[m]) {
         N part[m];
 #pragma unroll
@@ -265,28 +271,29 @@ template <class E, int K> struct Distances : Distil<E, K> {
         return in_halves<Sum>(part);
     }
 
-    /* What is rough has an error of some u: one that this could show in is summed again. */
+    /* The approximate sum has an error of a few u. A row whose sum is at most 1/32 could show it, so it is summed
+     * again. */
     __device__ __forceinline__ void close(Row &r, const Sums &sums) const {
         r.known = true;
         r.sum = (N)sums.f;
         r.mean = (N)sums.u;
-        if (r.rough) {
+        if (r.approximate) {
             r.sum = N(0.693147181) * fma(r.sum, r.inverse, beta * (natural_log(r.ratio) * N(1.442695041)));
             r.mean *= r.inverse;
-            r.known = r.rough = r.ordinary = r.sum > N(0.03125) && r.sum < Limits<N>::infinity();
+            r.known = r.approximate = r.ordinary = r.sum > N(0.03125) && r.sum < Limits<N>::infinity();
         } else if (p.divergence == GPULOSS_TOTAL_VARIATION) {
             r.sum *= N(0.5) * r.inverse;
             r.mean *= r.inverse;
-            r.ordinary = r.near && r.sum < Limits<N>::infinity();
+            r.ordinary = r.in_fast_range && r.sum < Limits<N>::infinity();
         }
     }
 
     __device__ __forceinline__ void work(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
                                          bool whole, double &) const {
         N q[n], f[n], u[n], scale = r.inverse * r.scale;
-        if (r.rough) {
+        if (r.approximate) {
             N t[n];
-            roughly(r, x, q, t, u, f);
+            approximate_terms(r, x, q, t, u, f);
             if (r.zeros)
                 drop_zeros(q, u);
             scale *= N(0.693147181) * (N(1) - beta);
@@ -298,14 +305,14 @@ template <class E, int K> struct Distances : Distil<E, K> {
 #pragma unroll
             for (int i = 0; i < n; i++)
                 u[i] = q[i] * (u[i] - r.mean);
-        } else if (p.divergence == GPULOSS_REVERSE_KL && r.near && r.sum < Limits<N>::infinity()) {
-            this->exponentials(x, 0, r.input_top, true, q);
+        } else if (p.divergence == GPULOSS_REVERSE_KL && r.in_fast_range && r.sum < Limits<N>::infinity()) {
+            this->exponentials(x, 0, r.input_max, true, q);
             differences(r, x, q, u);
 #pragma unroll
             for (int i = 0; i < n; i++)
                 u[i] *= q[i];
         } else {
-            exactly(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
+            for_each_pair(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
                 N q[W], f[W], u[W];
                 pairs(r, one, q, f, u);
 #pragma unroll
@@ -318,47 +325,48 @@ template <class E, int K> struct Distances : Distil<E, K> {
 #pragma unroll
         for (int i = 0; i < n; i++)
             u[i] = fma(u[i], scale, N(0));
-        this->store_gradient(cut, r, at, step, whole, u, r.rough);
+        this->store_gradient(cut, r, at, step, whole, u, r.approximate);
     }
-    /* The same of all that a thread holds at a time, which are whole vectors. False where it takes more care. */
-    template <class Held>
-    __device__ __forceinline__ bool work_held(const Cut<E> &cut, const Row &r, int at, const Held &held) const {
+    /* Does the work() of all vectors of a thread in a stage, which are whole. Returns false if the general code is
+     * needed. */
+    template <class SmemStep>
+    __device__ __forceinline__ bool write_step(const Cut<E> &cut, const Row &r, int at, const SmemStep &step) const {
         if (!r.ordinary || r.zeros || !cut.fits((Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = this->gradient_at(cut, r, at);
         N scale = r.inverse * r.scale;
-        if (r.rough)
-            write_held(first, held, scale * (N(0.693147181) * (N(1) - beta)),
-                       [&](int i, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
-                           held.kept(i, 1, u);
-                           this->exponentials(x, 0, r.input_top, true, q);
-                           less(u, r.mean);
-                       });
+        if (r.approximate)
+            write_vectors(first, step, scale * (N(0.693147181) * (N(1) - beta)),
+                          [&](int i, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
+                              step.load(i, 1, u);
+                              this->exponentials(x, 0, r.input_max, true, q);
+                              less(u, r.mean);
+                          });
         else if (p.divergence == GPULOSS_TOTAL_VARIATION)
-            write_held(first, held, scale, [&](int, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
+            write_vectors(first, step, scale, [&](int, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
                 N f[W];
                 variations(r, x, q, f, u);
                 less(u, r.mean);
             });
         else
-            write_held(first, held, scale, [&](int, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
-                this->exponentials(x, 0, r.input_top, true, q);
+            write_vectors(first, step, scale, [&](int, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
+                this->exponentials(x, 0, r.input_max, true, q);
                 differences(r, x, q, u);
             });
         return true;
     }
-    /* Gradients of q u, where `what` gives both. */
-    template <class Held, class What>
-    __device__ __forceinline__ void write_held(char *to, const Held &held, N scale, What what) const {
+    /* Writes the gradients q u scale, where `use` gives q and u. */
+    template <class SmemStep, class Use>
+    __device__ __forceinline__ void write_vectors(char *to, const SmemStep &step, N scale, Use use) const {
 #pragma unroll kAtOnce
-        for (int i = 0; i < Held::vectors; i++) {
-            Vector<E> x[1][2] = {{held.vector(i, 0), held.vector(i, 1)}};
+        for (int i = 0; i < SmemStep::vectors; i++) {
+            Vector<E> x[1][2] = {{step.vector(i, 0), step.vector(i, 1)}};
             N q[W], u[W];
-            what(i, x, q, u);
+            use(i, x, q, u);
 #pragma unroll
             for (int j = 0; j < W; j++)
                 u[j] = fma(q[j] * u[j], scale, N(0));
-            store_whole<E, E>((Bits *)(to + Held::step * (i * GPULOSSI_VECTOR_BYTES)), u, true);
+            store_whole<E, E>((Bits *)(to + SmemStep::step * (i * GPULOSSI_VECTOR_BYTES)), u, true);
         }
     }
     template <int m> DEVICE void less(N (&u)[m], N mean) {
@@ -366,15 +374,15 @@ template <class E, int K> struct Distances : Distil<E, K> {
         for (int i = 0; i < m; i++)
             u[i] -= mean;
     }
-    /* log(q / t) less its mean under q, where there is a q. */
+    /* log(q / t) less its mean under q, or 0 where q = 0. */
     template <int k, int m>
     __device__ __forceinline__ void differences(const Row &r, const Vector<E> (&x)[k][2], const N (&q)[m],
                                                 N (&u)[m]) const {
-        N apart = r.apart - r.mean;
+        N offset = r.lse_difference - r.mean;
 #pragma unroll
         for (int i = 0; i < m; i++)
             u[i] = q[i] == 0 ? N(0)
-                             : fma(x[i / W][0].get(i % W) - x[i / W][1].get(i % W), this->inverse_temperature, apart);
+                             : fma(x[i / W][0].get(i % W) - x[i / W][1].get(i % W), this->inverse_temperature, offset);
     }
     DEVICE float log2_of(float x) {
         float y;

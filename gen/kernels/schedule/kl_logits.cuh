@@ -1,11 +1,12 @@
-/* Forward KL of two arrays of logits of one type, and the student's gradient: what distillation does. With T the
+/* Forward KL of two arrays of logits of one type, and the student's gradient: the loss of distillation. With T the
  * temperature, and d = (t - x) / T less the difference of the two lse:
  *
  *   f = p d                                                gradient = (q - p) / T
  *
- * The first pass finds both softmaxes, and the mean of (t - x) / T under p, which less the difference of the two lse is
- * the sum of f. Where that is far enough from 0 to have its digits, the second pass, which finds most of the row in the
- * cache, only writes the gradient; else it also sums p d - p + q, of which nothing is negative (see divergence.cuh). */
+ * The first pass finds both softmaxes, and the mean of (t - x) / T under p. This mean less the difference of the two
+ * lse is the sum of f. If the sum is far enough from 0 to have its digits, the second pass only writes the gradient.
+ * Otherwise it also sums p d - p + q, of which no term is negative (see divergence_terms.cuh). The second pass finds
+ * most of the row in the cache. */
 #ifndef GPULOSSI_KL_LOGITS_CUH
 #define GPULOSSI_KL_LOGITS_CUH
 
@@ -15,7 +16,7 @@
 #include "row_generic.cuh"
 #include "../device/online_softmax.cuh"
 
-/* K pairs of vectors at a time; kLossOnly: for calls that want no gradient. */
+/* Works on K pairs of vectors at a time. kLossOnly: for calls without a gradient. */
 template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typename E::Number, gpulossi_kl_div> {
     typedef E Element;
     typedef typename E::Number Number;
@@ -26,51 +27,53 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
     typedef Schedule<Distil> OfRows;
     typedef typename Base::Divergence Divergence;
     using Base::p;
-    enum { W = Width<E>::value, n = K * W, kAtOnce = W < 8 ? 1 : 2 /* vectors of each side, in a straight line */ };
-    enum { kArrays = 2, kKept = kArrays, kSums = 0 };
-    enum { kPlaces = GPULOSSI_SLOTS / (kArrays * GPULOSSI_VECTORS_STREAMED) }; /* of a ring */
+    /* Vectors of each side that enter_step() unrolls. */
+    enum { W = Width<E>::value, n = K * W, kAtOnce = W < 8 ? 1 : 2 };
+    enum { kArrays = 2, kSmemVectors = kArrays, kSums = 0 };
+    enum { kStages = GPULOSSI_SLOTS / (kArrays * GPULOSSI_VECTORS_STREAMED) }; /* Stages of a ring. */
 
-    /* The softmaxes of both sides, and the sum of one side's exponentials times its logits less the other's. */
+    /* The softmaxes of both sides, and the sum of one side's exponentials times its logits less the other side's. */
     template <class Weighing> struct StateOf : Weighing {
-        Softmax<N> side[2]; /* input, target */
-        N apart, scale;
+        Softmax<N> side[2]; /* The input and the target. */
+        N weighted_difference, scale;
         __device__ __forceinline__ void raise(int a, N higher) {
             Softmax<N> &s = side[a];
-            if (higher != s.top) {
-                N down = exp_below(scale * s.top, scale * higher);
+            if (higher != s.row_max) {
+                N down = exp_below(scale * s.row_max, scale * higher);
                 s.sum *= down;
                 if (this->weighing == a)
-                    apart *= down;
+                    weighted_difference *= down;
             }
-            s.top = higher;
+            s.row_max = higher;
         }
         template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
-            N tops[2] = {largest_over(lanes, side[0].top), largest_over(lanes, side[1].top)};
+            N row_maxima[2] = {largest_over(lanes, side[0].row_max), largest_over(lanes, side[1].row_max)};
 #pragma unroll
             for (int a = 0; a < 2; a++) {
-                N below = exp_below(scale * side[a].top, scale * tops[a]), down = tops[a] == side[a].top ? N(1) : below;
-                side[a].top = tops[a];
+                N below = exp_below(scale * side[a].row_max, scale * row_maxima[a]),
+                  down = row_maxima[a] == side[a].row_max ? N(1) : below;
+                side[a].row_max = row_maxima[a];
                 side[a].sum *= down;
                 if (this->weighing == a)
-                    apart *= down;
+                    weighted_difference *= down;
             }
-            N sums[3] = {side[0].sum, side[1].sum, apart};
+            N sums[3] = {side[0].sum, side[1].sum, weighted_difference};
             lanes.template over_all<Sum>(sums);
             side[0].sum = sums[0];
             side[1].sum = sums[1];
-            apart = sums[2];
+            weighted_difference = sums[2];
         }
     };
     struct OfTarget {
         enum { weighing = 1 };
     };
     typedef StateOf<OfTarget> State;
-    /* With e the exponentials below the tops, q = e_input * inverse and p = e_target * ratio * inverse. `sum` is that of
-     * f, if it is known. */
+    /* With e the exponentials of the logits less their row maximum, q = e_input * inverse and p = e_target * ratio *
+     * inverse. `lse_difference` is the target's lse less the input's. `sum` is the sum of f, if `known`. */
     struct Row {
         int64_t row;
-        N input_top, target_top, ratio, inverse, apart, scale, sum;
-        bool near, known;
+        N input_max, target_max, ratio, inverse, lse_difference, scale, sum;
+        bool in_fast_range, known;
     };
 
     N inverse_temperature;
@@ -95,7 +98,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
 
     template <class State> __device__ __forceinline__ void clear(State &s) const {
         s.side[0] = s.side[1] = Softmax<N>::empty();
-        s.apart = N(0);
+        s.weighted_difference = N(0);
         s.scale = inverse_temperature;
     }
     __device__ __forceinline__ State empty() const {
@@ -121,7 +124,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         return row >= p.rows.rows || this->left_out(row);
     }
 
-    /* Both sides, of which `a` weighs the differences. */
+    /* Reduces vectors of both sides into the state. Side `a` weighs the differences. */
     template <int a, class State>
     __device__ __forceinline__ void enter_both(State &s, const Vector<E> (&x)[K][2]) const {
         N own[n], other[n];
@@ -130,14 +133,14 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
             own[i] = x[i / W][a].get(i % W);
             other[i] = x[i / W][1 - a].get(i % W);
         }
-        s.raise(a, larger(s.side[a].top, largest(x, a)));
-        s.raise(1 - a, larger(s.side[1 - a].top, largest(x, 1 - a)));
-        N from = Softmax<N>::finite(s.side[a].top), from_other = Softmax<N>::finite(s.side[1 - a].top);
+        s.raise(a, larger(s.side[a].row_max, largest(x, a)));
+        s.raise(1 - a, larger(s.side[1 - a].row_max, largest(x, 1 - a)));
+        N from = Softmax<N>::finite(s.side[a].row_max), from_other = Softmax<N>::finite(s.side[1 - a].row_max);
         if (!(ScaledExp<N>::in_fast_range(inverse_temperature * from) &&
               ScaledExp<N>::in_fast_range(inverse_temperature * from_other))) {
             s.side[a].add(own, inverse_temperature);
             s.side[1 - a].add(other, inverse_temperature);
-            s.apart = Limits<N>::nan();
+            s.weighted_difference = Limits<N>::nan();
             return;
         }
         ScaledExp<N> below(from, inverse_temperature), below_other(from_other, inverse_temperature);
@@ -153,77 +156,80 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
             part[i % 4] = fma(e[i], other[i], part[i % 4]);
         }
         N all = in_halves<Sum>(part);
-        if (!(fabs(all) < Limits<N>::infinity())) { /* what has no mass adds nothing, whatever the difference is */
+        /* A class of zero probability adds nothing, whatever its difference is. */
+        if (!(fabs(all) < Limits<N>::infinity())) {
             all = N(0);
 #pragma unroll
             for (int i = 0; i < n; i++)
                 all += e[i] == 0 ? N(0) : e[i] * other[i];
         }
         s.side[a].sum = fma(in_halves<Sum>(e), below.factor, s.side[a].sum);
-        s.apart = fma(all, below.factor, s.apart);
+        s.weighted_difference = fma(all, below.factor, s.weighted_difference);
     }
     __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int,
                                           const Vector<E> (&x)[K][2]) const {
         enter_both<1>(s, x);
     }
 
-    /* All that a thread holds at a time, of both arrays; side `weighing` weighs the differences, or -1 for neither. False
-     * where it takes more care; nothing but the tops has changed then. */
-    template <int weighing, int at_once, class State, class Held>
-    __device__ __forceinline__ bool enter_all(State &s, const Held &held) const {
-        N tops[2];
+    /* Reduces all vectors of a thread in a stage, of both arrays. Side `weighing` weighs the differences, or neither if
+     * it is -1. Returns false if the general code is needed. Only the row maxima have changed then. */
+    template <int weighing, int at_once, class State, class SmemStep>
+    __device__ __forceinline__ bool enter_all(State &s, const SmemStep &step) const {
+        N row_maxima[2];
 #pragma unroll
         for (int a = 0; a < 2; a++) {
-            Vector<E> x[Held::vectors][1];
+            Vector<E> x[SmemStep::vectors][1];
 #pragma unroll
-            for (int i = 0; i < Held::vectors; i++)
-                x[i][0] = held.vector(i, a);
-            tops[a] = largest(x, 0);
+            for (int i = 0; i < SmemStep::vectors; i++)
+                x[i][0] = step.vector(i, a);
+            row_maxima[a] = largest(x, 0);
         }
 #pragma unroll
         for (int a = 0; a < 2; a++)
-            s.raise(a, larger(s.side[a].top, tops[a]));
-        N from_input = Softmax<N>::finite(s.side[0].top), from_target = Softmax<N>::finite(s.side[1].top);
+            s.raise(a, larger(s.side[a].row_max, row_maxima[a]));
+        N from_input = Softmax<N>::finite(s.side[0].row_max), from_target = Softmax<N>::finite(s.side[1].row_max);
         if (!(ScaledExp<N>::in_fast_range(inverse_temperature * from_input) &&
               ScaledExp<N>::in_fast_range(inverse_temperature * from_target)))
             return false;
         ScaledExp<N> input(from_input, inverse_temperature), target(from_target, inverse_temperature);
-        N sums[2] = {N(0), N(0)}, apart[4] = {N(0), N(0), N(0), N(0)};
+        N sums[2] = {N(0), N(0)}, weighted_differences[4] = {N(0), N(0), N(0), N(0)};
 #pragma unroll at_once
-        for (int i = 0; i < Held::vectors; i++) {
-            Vector<E> x = held.vector(i, 0), t = held.vector(i, 1);
+        for (int i = 0; i < SmemStep::vectors; i++) {
+            Vector<E> x = step.vector(i, 0), t = step.vector(i, 1);
             N e[2][W];
 #pragma unroll
             for (int j = 0; j < W; j++) {
                 e[0][j] = input.exp(x.get(j));
                 e[1][j] = target.exp(t.get(j));
                 if (weighing >= 0)
-                    apart[j % 4] = fma(e[weighing == 1][j], weighing == 1 ? t.get(j) - x.get(j) : x.get(j) - t.get(j),
-                                       apart[j % 4]);
+                    weighted_differences[j % 4] =
+                        fma(e[weighing == 1][j], weighing == 1 ? t.get(j) - x.get(j) : x.get(j) - t.get(j),
+                            weighted_differences[j % 4]);
             }
             sums[0] += in_halves<Sum>(e[0]);
             sums[1] += in_halves<Sum>(e[1]);
         }
-        N all = in_halves<Sum>(apart);
+        N all = in_halves<Sum>(weighted_differences);
         if (!(fabs(all) < Limits<N>::infinity()))
             return false;
         s.side[0].sum = fma(sums[0], input.factor, s.side[0].sum);
         s.side[1].sum = fma(sums[1], target.factor, s.side[1].sum);
-        s.apart = fma(all, weighing == 1 ? target.factor : input.factor, s.apart);
+        s.weighted_difference = fma(all, weighing == 1 ? target.factor : input.factor, s.weighted_difference);
         return true;
     }
-    template <class State, class Held> __device__ __forceinline__ bool enter_held(State &s, const Held &held) const {
-        return enter_all<1, kAtOnce>(s, held);
+    template <class State, class SmemStep>
+    __device__ __forceinline__ bool enter_step(State &s, const SmemStep &step) const {
+        return enter_all<1, kAtOnce>(s, step);
     }
     DEVICE bool spoiled(const Row &) {
         return false;
     }
 
-    /* The mean of the differences, with what is taken from it, has an error of up to 7u times 1 + |apart|: 3u from the
-     * exponentials, 4u from the logarithm of the ratio of the sums. They seldom add up: where the sum is a sixteenth of
-     * 2 + |apart|, of 10^6 rows of 3 classes none was off by more than 0.8 of what the sum of p d - p + q may be, whose
-     * terms have some 30u each, most of it from p. A row that has such a sum holds nothing but numbers, and -inf where
-     * neither side has mass. */
+    /* The mean of the differences, less the difference of the two lse, has an error of up to 7u (1 + |lse_difference|).
+     * 3u are from the exponentials, 4u from the logarithm of the ratio of the sums. They rarely add up: 10^6 rows of 3
+     * classes were tested, with a sum of 1/16 of 2 + |lse_difference|. No error was above 0.8 of the error that the sum
+     * of p d - p + q may have. Its terms have errors of about 30u each, most of it from p. In a row with a known sum
+     * all logits are finite, or -inf where neither side has a probability above 0. */
     template <class State> __device__ __forceinline__ void close(Row &r, const State &s) const {
         close_sums<Rounded<N>>(r, s);
         if (wants_gradient()) {
@@ -241,66 +247,71 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
     }
     template <class Divides, class State> __device__ __forceinline__ void close_sums(Row &r, const State &s) const {
         Softmax<N> x = s.side[0], t = s.side[1];
-        r.near = ScaledExp<N>::in_fast_range(inverse_temperature * x.top) &&
-                 ScaledExp<N>::in_fast_range(inverse_temperature * t.top);
-        r.input_top = x.top;
-        r.target_top = t.top;
+        r.in_fast_range = ScaledExp<N>::in_fast_range(inverse_temperature * x.row_max) &&
+                          ScaledExp<N>::in_fast_range(inverse_temperature * t.row_max);
+        r.input_max = x.row_max;
+        r.target_max = t.row_max;
         r.inverse = Divides::inverse(x.sum);
         r.ratio = Divides::divide(x.sum, t.sum);
-        r.apart =
-            x.sum > 0 && t.sum > 0 ? (t.top - x.top) * inverse_temperature + log_ratio(t.sum, x.sum) : Limits<N>::nan();
-        N mean = Divides::divide(s.apart, s.weighing == 0 ? x.sum : t.sum);
-        r.sum = fma(mean, inverse_temperature, s.weighing == 0 ? r.apart : -r.apart);
-        r.known = s.weighing >= 0 && r.near && r.sum * N(16) > N(2) + fabs(r.apart) && r.sum < Limits<N>::infinity();
-        if (r.near) { /* both factors are next to 1 */
-            N of_input = ScaledExp<N>(x.top, inverse_temperature).factor;
-            N of_target = ScaledExp<N>(t.top, inverse_temperature).factor;
+        r.lse_difference = x.sum > 0 && t.sum > 0
+                               ? (t.row_max - x.row_max) * inverse_temperature + log_ratio(t.sum, x.sum)
+                               : Limits<N>::nan();
+        N mean = Divides::divide(s.weighted_difference, s.weighing == 0 ? x.sum : t.sum);
+        r.sum = fma(mean, inverse_temperature, s.weighing == 0 ? r.lse_difference : -r.lse_difference);
+        r.known = s.weighing >= 0 && r.in_fast_range && r.sum * N(16) > N(2) + fabs(r.lse_difference) &&
+                  r.sum < Limits<N>::infinity();
+        /* Both factors are close to 1: there 1 / of_input is 2 - of_input to first order. */
+        if (r.in_fast_range) {
+            N of_input = ScaledExp<N>(x.row_max, inverse_temperature).factor;
+            N of_target = ScaledExp<N>(t.row_max, inverse_temperature).factor;
             r.inverse *= of_input;
             r.ratio *= fma(of_target - of_input, N(2) - of_input, N(1));
         }
     }
 
-    template <int m> __device__ __forceinline__ void exponentials(const N (&x)[m], N top, bool near, N (&y)[m]) const {
-        if (near) {
-            ScaledExp<N> below(top, inverse_temperature);
+    template <int m>
+    __device__ __forceinline__ void exponentials(const N (&x)[m], N row_max, bool in_fast_range, N (&y)[m]) const {
+        if (in_fast_range) {
+            ScaledExp<N> below(row_max, inverse_temperature);
 #pragma unroll
             for (int i = 0; i < m; i++)
                 y[i] = below.exp(x[i]);
         } else {
 #pragma unroll
             for (int i = 0; i < m; i++)
-                y[i] = exp_below(x[i] * inverse_temperature, top * inverse_temperature);
+                y[i] = exp_below(x[i] * inverse_temperature, row_max * inverse_temperature);
         }
     }
-    /* Of side `a` of any number of pairs of vectors. */
+    /* The exponentials of side `a` of any number of pairs of vectors. */
     template <int k, int m>
-    __device__ __forceinline__ void exponentials(const Vector<E> (&x)[k][2], int a, N top, bool near, N (&y)[m]) const {
+    __device__ __forceinline__ void exponentials(const Vector<E> (&x)[k][2], int a, N row_max, bool in_fast_range,
+                                                 N (&y)[m]) const {
         N logits[m];
 #pragma unroll
         for (int i = 0; i < m; i++)
             logits[i] = x[i / W][a].get(i % W);
-        exponentials(logits, top, near, y);
+        exponentials(logits, row_max, in_fast_range, y);
     }
-    /* Of logits of a row whose sum is known: the gradients, but for a factor that they have in common. */
+    /* The gradients of a row whose sum is known, without their common factor. */
     template <int m>
     __device__ __forceinline__ void slopes(const Row &r, const N (&x)[m], const N (&t)[m], N (&q)[m]) const {
         N p[m];
-        exponentials(x, r.input_top, true, q);
-        exponentials(t, r.target_top, true, p);
+        exponentials(x, r.input_max, true, q);
+        exponentials(t, r.target_max, true, p);
 #pragma unroll
         for (int i = 0; i < m; i++)
             q[i] = fma(-r.ratio, p[i], q[i]);
     }
-    /* The same of any row; and the sum of the terms, but for a factor. */
+    /* The gradients of any row, and the sum of its terms, each without a common factor. */
     template <int m>
     __device__ __forceinline__ N terms(const Row &r, const N (&x)[m], const N (&t)[m], N (&q)[m]) const {
         N p[m], d[m], f[m], most = N(0);
-        exponentials(x, r.input_top, r.near, q);
-        exponentials(t, r.target_top, r.near, p);
+        exponentials(x, r.input_max, r.in_fast_range, q);
+        exponentials(t, r.target_max, r.in_fast_range, p);
 #pragma unroll
         for (int i = 0; i < m; i++) {
-            d[i] = fma(t[i] - x[i], inverse_temperature, -r.apart);
-            /* Where t = 0 it may be -inf or NaN, and any number will do. */
+            d[i] = fma(t[i] - x[i], inverse_temperature, -r.lse_difference);
+            /* Where p = 0, d may be -inf or NaN. Any finite number below -1 will do. */
             d[i] = larger(d[i], N(-1e30));
             most = larger(most, fabs(d[i]));
             p[i] *= r.ratio;
@@ -318,13 +329,13 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         return in_halves<Sum>(f);
     }
 
-    /* Where vector `at` of a row's gradient goes. */
+    /* The address of vector `at` of the row's gradient. */
     __device__ __forceinline__ char *gradient_at(const Cut<E> &cut, const Row &r, int at) const {
         typename E::Bits *to = (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride;
         return (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
     }
-    /* Of whole vectors or any, however many, and of numbers, unless it is said that there may be others. Of a row that is
-     * left out it is 0 then, whatever the row holds. */
+    /* Stores the gradients of any number of vectors; `whole`: all are whole vectors. `ordinary`: none is NaN. A row
+     * that is left out has gradients of 0, whatever its logits are. */
     template <int m>
     __device__ __forceinline__ void store_gradient(const Cut<E> &cut, const Row &r, int at, int step, bool whole,
                                                    N (&g)[m], bool ordinary) const {
@@ -349,7 +360,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
                 store<E, E>(cut, to, at + k * step, g + k * W);
     }
 
-    /* The gradients of K pairs of vectors of a row whose sum is known, and else their terms too. */
+    /* Writes the gradients of K pairs of vectors. If the sum of the row is not known, adds their terms to `sum`. */
     __device__ __forceinline__ void work(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
                                          bool whole, double &sum) const {
         N own[n], of_target[n], q[n];
@@ -366,32 +377,33 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         }
         N scale = r.inverse * r.scale;
 #pragma unroll
-        for (int i = 0; i < n; i++) /* adding 0 turns -0 into 0 */
+        for (int i = 0; i < n; i++) /* Adding +0 changes -0 to +0. */
             q[i] = fma(q[i], scale, N(0));
         store_gradient(cut, r, at, step, whole, q, r.known);
     }
 
-    /* The same of all that a thread holds at a time, which are whole vectors. False where it takes more than that. */
-    template <class Held>
-    __device__ __forceinline__ bool work_held(const Cut<E> &cut, const Row &r, int at, const Held &held) const {
+    /* Does the work() of all vectors of a thread in a stage, which are whole. Returns false if the general code is
+     * needed. */
+    template <class SmemStep>
+    __device__ __forceinline__ bool write_step(const Cut<E> &cut, const Row &r, int at, const SmemStep &step) const {
         if (kLossOnly || !r.known || !cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = gradient_at(cut, r, at);
-        ScaledExp<N> input(r.input_top, inverse_temperature), target(r.target_top, inverse_temperature);
+        ScaledExp<N> input(r.input_max, inverse_temperature), target(r.target_max, inverse_temperature);
         N scale = r.inverse * r.scale;
 #pragma unroll 2
-        for (int i = 0; i < Held::vectors; i++) {
-            Vector<E> x = held.vector(i, 0), t = held.vector(i, 1);
+        for (int i = 0; i < SmemStep::vectors; i++) {
+            Vector<E> x = step.vector(i, 0), t = step.vector(i, 1);
             N g[W];
 #pragma unroll
-            for (int j = 0; j < W; j++) /* adding 0 turns -0 into 0 */
+            for (int j = 0; j < W; j++) /* Adding +0 changes -0 to +0. */
                 g[j] = fma(fma(-r.ratio, target.exp(t.get(j)), input.exp(x.get(j))), scale, N(0));
-            store_whole<E, E>((typename E::Bits *)(first + Held::step * (i * GPULOSSI_VECTOR_BYTES)), g, true);
+            store_whole<E, E>((typename E::Bits *)(first + SmemStep::step * (i * GPULOSSI_VECTOR_BYTES)), g, true);
         }
         return true;
     }
 
-    /* The divergence, or, where it is not known, what makes it of the sum of what work() has given. */
+    /* The divergence of the row if it is known, otherwise the factor that makes it from the sum of work(). */
     __device__ __forceinline__ double factor_of(const Row &r) const {
         return (double)(r.known ? r.sum : r.inverse);
     }
@@ -425,7 +437,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
             }
             group.reduce(state, rows.queue.turn);
             distil.close(r, state);
-            /* From the end: what was read last is still in the cache. */
+            /* Backwards: the vectors that were read last are still in the cache. */
             if (cut.vectors > group.rank && distil.writes(r))
 #pragma unroll 1
                 for (int at = group.rank + (cut.vectors - 1 - group.rank) / stride * stride; at >= 0; at -= stride) {
@@ -441,7 +453,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         end(distil, distil.scratch(), totals);
     }
 
-    /* Of all gradients. Read once a row, so it takes no registers. */
+    /* The factor of all gradients. It is read once a row, so it is in shared memory. */
     DEVICE double &grad_scale() {
         __shared__ double of_block;
         return of_block;

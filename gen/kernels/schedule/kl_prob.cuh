@@ -1,7 +1,6 @@
-/* Kullback-Leibler divergence of a target t from an input q, each given as probabilities or as logarithms of them:
+/* Kullback-Leibler divergence of a target t from an input q, each given as probabilities or as their logarithms:
  *
- *   term = t (log t - log q),   d term / dq = -t / q,   d term / d log q = -t
- */
+ *   term = t (log t - log q),   d term / dq = -t / q,   d term / d log q = -t */
 #ifndef GPULOSSI_KL_PROB_CUH
 #define GPULOSSI_KL_PROB_CUH
 
@@ -30,24 +29,26 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 
     struct Row {
         int64_t row;
-        N scale; /* of t or t / q in the gradient */
+        N scale; /* The factor of t or of t / q in the gradient. */
     };
 
-    /* What is wanted; kAnyway: the long ways for all numbers. kPlainly: nothing that the shortest ways leave out. */
-    enum { kTerms = 1, kElements = 2, kGradient = 4, kAnyway = 8, kPlainly = 16 };
+    /* The results that are wanted. kGeneral: all pairs take the general code. kFast: the fast path has all that is
+     * wanted. */
+    enum { kTerms = 1, kElements = 2, kGradient = 4, kGeneral = 8, kFast = 16 };
 
     const Params &p;
     N eps;
-    int wanted; /* in one register: asking the addresses again takes a dozen instructions a step */
+    /* In one register: testing the pointers again takes a dozen instructions a step. */
+    int wanted;
 
     __device__ __forceinline__ explicit KlDiv(const Params &p) : p(p), eps((N)p.eps) {
         if (threadIdx.x == 0)
             grad_scale() = gradient_scale<N>(p.rows, 1.0);
         __syncthreads();
         wanted = (p.rows.loss || p.rows.loss_rows || p.elements ? kTerms : 0) | (p.elements ? kElements : 0) |
-                 (p.rows.grad ? kGradient : 0) | (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN ? kAnyway : 0);
-        if (kShort && !(wanted & (kElements | kAnyway)) && ((kLogInput && kLogTarget) || eps == 0))
-            wanted |= kPlainly;
+                 (p.rows.grad ? kGradient : 0) | (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN ? kGeneral : 0);
+        if (kShort && !(wanted & (kElements | kGeneral)) && ((kLogInput && kLogTarget) || eps == 0))
+            wanted |= kFast;
         keep(wanted);
     }
 
@@ -58,17 +59,17 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     __device__ __forceinline__ typename E::Bits *grad(int64_t row) const {
         return (typename E::Bits *)p.rows.grad + row * p.rows.grad_stride;
     }
-    /* Where rows are cut anew, the first stretches may have several. */
-    __device__ __forceinline__ int64_t first_row(int64_t stretch) const {
-        return stretch < p.long_stretches ? stretch * GPULOSSI_LONG_STRETCH
-                                          : stretch + p.long_stretches * (GPULOSSI_LONG_STRETCH - 1);
+    /* If packed arrays are cut into new rows, the first row tiles may have several of them. */
+    __device__ __forceinline__ int64_t first_row(int64_t row_tile) const {
+        return row_tile < p.long_stretches ? row_tile * GPULOSSI_LONG_STRETCH
+                                           : row_tile + p.long_stretches * (GPULOSSI_LONG_STRETCH - 1);
     }
-    __device__ __forceinline__ int64_t classes_of(int64_t stretch) const {
-        return stretch < p.long_stretches   ? p.rows.classes * GPULOSSI_LONG_STRETCH
-               : stretch + 1 == p.rows.rows ? p.rows.last_classes
-                                            : p.rows.classes;
+    __device__ __forceinline__ int64_t classes_of(int64_t row_tile) const {
+        return row_tile < p.long_stretches   ? p.rows.classes * GPULOSSI_LONG_STRETCH
+               : row_tile + 1 == p.rows.rows ? p.rows.last_classes
+                                             : p.rows.classes;
     }
-    /* t = 0 and q = 1; as logarithms, a t so small that exp(t) is 0, and yet finite. */
+    /* t = 0 and q = 1. As logarithms: log q = 0, and a finite log t whose exp() is 0. */
     __device__ __forceinline__ N absent(int a) const {
         return a == 0 ? (kLogInput ? N(0) : N(1)) : (kLogTarget ? N(-60000) : N(0));
     }
@@ -85,10 +86,10 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return r;
     }
 
-    /* Here q is the input as given, and where it is a probability, with eps. */
+    /* Below, q is the input as given, plus eps if it is a probability. */
     __device__ __forceinline__ N weight(N target) const { return kLogTarget ? exponential(target) : target; }
 
-    /* log t - log q, for ordinary numbers: finite where t = 0. */
+    /* log t - log q of ordinary numbers. It is finite where t = 0. */
     __device__ __forceinline__ N logarithm(N q, N target) const {
         if (kLogInput && kLogTarget)
             return target - q;
@@ -99,11 +100,12 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return log_ratio(target + eps, q);
     }
 
-    /* For all numbers: t = 0 makes 0, or what PyTorch makes of it, which is NaN when 0 meets an infinite or undefined
-     * logarithm. */
+    /* The term of any pair. t = 0 makes 0. With GPULOSSI_KEEP_ZERO_NAN it makes PyTorch's NaN if the logarithm is
+     * infinite or NaN. */
     __device__ __forceinline__ N any_term(N q, N target) const {
         N t = weight(target);
-        if (t < 0) /* which t + eps need not be */
+        /* Then t + eps need not be negative. */
+        if (t < 0)
             return Limits<N>::nan();
         if (t != 0)
             return t * (!kLogInput && !kLogTarget
@@ -114,7 +116,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return N(0) * (kLogTarget ? target : N(0)) - N(0) * (kLogInput ? q : natural_log(q));
     }
 
-    /* Adding 0 turns -0 into 0. */
+    /* Adding +0 changes -0 to +0. */
     __device__ __forceinline__ N gradient_of(const Row &r, N q, N target) const {
         N t = weight(target);
         return kLogInput && t == 0 ? N(0) : fma(kLogInput ? t : Format<N>::quotient(t, q), r.scale, N(0));
@@ -122,12 +124,12 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 
     __device__ __forceinline__ N any_gradient_of(const Row &r, N q, N target) const {
         N t = weight(target);
-        if (t == 0 && !(wanted & kAnyway))
+        if (t == 0 && !(wanted & kGeneral))
             return N(0);
         return (kLogInput ? t : Format<N>::divide(t, q)) * r.scale;
     }
 
-    /* Only what is known to be finite is stored where the input is not a logarithm. */
+    /* Callers store only finite numbers if the input is a probability, and !kLogInput says so to the store. */
     template <class O, int K>
     DEVICE void store_each(const Cut<E> &cut, typename O::Bits *row, int at, int step, const N (&y)[K * W]) {
         typename O::Bits *to = row + cut.first(at);
@@ -143,8 +145,8 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
                 store<E, O>(cut, row, at + k * step, y + k * W, !kLogInput);
     }
 
-    /* What is left of the terms and the gradients of some pairs of vectors, element by element from memory: for what is
-     * not ordinary. Returns the sum of the terms, or what it is already. */
+    /* The general code: computes the `rest` of the terms and gradients of some vectors, element by element from memory.
+     * Returns the sum of the terms, or `sum` if they are not in `rest`. */
     __device__ __forceinline__ N any_of(const Row &r, const Cut<E> &cut, int at, int step, int vectors, int rest,
                                         N sum) const {
         typedef typename Out<E>::Type O;
@@ -172,9 +174,9 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return (typename Out<E>::Type::Bits *)p.elements + row * p.elements_stride;
     }
 
-    /* Whether probabilities of 16 bits are below 2 and not negative, and those of the input not next to 0: two bits of
-     * each tell. Then no term and no gradient overflows, but for the scale. */
-    template <int K> DEVICE bool are_plain(const Vector<E> (&x)[K][2]) {
+    /* Whether probabilities of 16 bits are in [0, 2), and the input's not close to 0: two bits of each show it. Then no
+     * term overflows, and no gradient unless by its scale. */
+    template <int K> DEVICE bool fit_fast_path(const Vector<E> (&x)[K][2]) {
         uint32_t bits = 0;
 #pragma unroll
         for (int i = 0; i < 4 * K; i++) {
@@ -186,7 +188,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return (bits & 0xc000c000u) == 0;
     }
 
-    DEVICE N plain_term(N q, N target, N weighs, N sum) {
+    DEVICE N fast_term(N q, N target, N weighs, N sum) {
         N l = kLogInput && kLogTarget ? target - q
               : kLogInput             ? fma(short_log_ratio(target, N(1)), of_short(), -q)
               : kLogTarget            ? fma(short_log_ratio(q, N(1)), -of_short(), target)
@@ -194,11 +196,11 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return fma(weighs, l, sum);
     }
 
-    /* The shortest ways, for 16 bits: the terms and, with kGradients, the gradients of all pairs. Where some are not
-     * plain numbers nothing is done: what is infinite or undefined in a logarithm shows in the sum. */
+    /* The fast path, for 16 bits: the terms of all pairs, and with kGradients their gradients. Returns false without
+     * any result if a pair needs the general code. Infinite or NaN logarithms show in the sum. */
     template <bool kGradients, int K>
-    __device__ __forceinline__ bool enter_plainly(const Row &r, State &s, const Cut<E> &cut, int at, int step,
-                                                  const Vector<E> (&x)[K][2]) const {
+    __device__ __forceinline__ bool enter_fast(const Row &r, State &s, const Cut<E> &cut, int at, int step,
+                                               const Vector<E> (&x)[K][2]) const {
         Vector<E> out[K];
         N sum = 0, check = 0;
 #pragma unroll
@@ -207,10 +209,10 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 N q = x[k][0].get(i), t = x[k][1].get(i), weighs = kLogTarget ? short_exponential(t) : t;
-                sum = plain_term(q, t, weighs, sum);
+                sum = fast_term(q, t, weighs, sum);
                 if (kGradients) {
                     y[i] = fma(kLogInput ? weighs : Format<N>::quotient(weighs, q), r.scale, N(0));
-                    if (!kLogInput && kLogTarget) /* the quotient may overflow */
+                    if (!kLogInput && kLogTarget) /* The quotient may overflow. */
                         check += y[i];
                 }
             }
@@ -247,10 +249,10 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         if constexpr (kShort) {
             int wants = wanted;
             keep(wants);
-            if (wants & kPlainly && are_plain<K>(x)) {
+            if (wants & kFast && fit_fast_path<K>(x)) {
                 if (wants & kGradient
-                        ? fabs(r.scale) < Limits<N>::infinity() && enter_plainly<true, K>(r, s, cut, at, step, x)
-                        : enter_plainly<false, K>(r, s, cut, at, step, x))
+                        ? fabs(r.scale) < Limits<N>::infinity() && enter_fast<true, K>(r, s, cut, at, step, x)
+                        : enter_fast<false, K>(r, s, cut, at, step, x))
                     return;
             }
 #pragma unroll 1
@@ -267,15 +269,15 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return x[i / W][0].get(i % W) + (kLogInput ? N(0) : eps);
     }
 
-    /* The short ways are taken first, in a straight line; where they are not right for all of the pairs, any_of()
-     * follows. */
+    /* The short formulas come first, without branches. If they are not right for all pairs, any_of() follows. */
     template <int K>
     __device__ __forceinline__ void enter_each(const Row &r, State &s, const Cut<E> &cut, int at, int step,
                                                Vector<E> (&x)[K][2]) const {
         enum { n = K * W };
         N q[n], t[n], y[n];
         int wants = wanted;
-        keep(wants); /* or what follows from it takes registers over all steps */
+        /* Otherwise values that follow from it would take registers over all steps. */
+        keep(wants);
         typename Format<N>::Bits worst = 0;
         uint32_t signs = 0;
 #pragma unroll
@@ -287,7 +289,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
             if (!kLogTarget && i % W == 0)
                 signs |= x[i / W][1].signs();
         }
-        bool fine = worst < Format<N>::range() && signs == 0 && !(wants & kAnyway);
+        bool fine = worst < Format<N>::range() && signs == 0 && !(wants & kGeneral);
         int rest = wants & (kTerms | kGradient);
         N sum = 0;
         if (wants & kTerms) {
@@ -308,7 +310,8 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
                 rest = wants & kGradient;
         }
         if (wants & kGradient && fine) {
-            if constexpr (kShort) { /* widened once more, which takes fewer registers than to keep it all */
+            /* Widening the elements once more takes fewer registers than keeping the numbers. */
+            if constexpr (kShort) {
 #pragma unroll
                 for (int i = 0; i < 8 * K; i++)
                     keep(x[i / 8][i / 4 % 2].word[i % 4]);
@@ -316,7 +319,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 #pragma unroll
             for (int i = 0; i < n; i++)
                 y[i] = gradient_of(r, q_of(x, i), x[i / W][1].get(i % W));
-            /* A quotient that overflows is infinite, or NaN. */
+            /* A quotient that overflows is infinite or NaN. */
             if (kLogInput || fabs(in_halves<Sum>(y)) < Limits<N>::infinity()) {
                 store_each<E, K>(cut, grad(r.row), at, step, y);
                 rest = 0;
@@ -369,7 +372,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     }
 
   private:
-    /* Read once a row, so it takes no registers. */
+    /* It is read once a row, so it is in shared memory. */
     DEVICE double &grad_scale() {
         __shared__ double of_block;
         return of_block;

@@ -1,11 +1,12 @@
-/* Forward KL of a teacher that is given by k classes a row and their probabilities p, from the logits of a student. With
- * q = softmax(logits / T), P = sum_k p, Q = sum_k q, and what the k classes leave over, rest = 1 - P and R = 1 - Q:
+/* Forward KL of a teacher that is given by k classes a row and their probabilities p, from the logits of a student. Let
+ * q = softmax(logits / T), P = sum_k p and Q = sum_k q. All other classes have rest = 1 - P and R = 1 - Q:
  *
  *   drop          sum_k p log(p / q)                             gradient q P - p
  *   renormalise   the same with p / P for p                      gradient q - p / P
- *   bucket        the same and rest log(rest / R)                gradient q - p of the k classes, q (1 - rest / R) of others
+ *   bucket        the same and rest log(rest / R)                gradient q - p of the k, q (1 - rest / R) of others
  *
- * times 1 / T, and p = 0 for other classes. Equal indices of a row are one class, whose probability is their sum. */
+ * All gradients are times 1 / T, and p = 0 for other classes. Equal indices of a row are one class, whose probability
+ * is their sum. */
 #ifndef GPULOSSI_KL_TOPK_CUH
 #define GPULOSSI_KL_TOPK_CUH
 
@@ -26,7 +27,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
     using Base::p;
     enum { kArrays = 1, K = GPULOSSI_VECTORS_STREAMED / 2, W = Width<E>::value };
 
-    /* Of the teacher's k classes, and of exp(x - top) over them and over all. */
+    /* The sums of the teacher's probabilities, and of exp(x - row_max) over the k classes and over all classes. */
     struct Sums {
         double teacher, student, all;
         int bad;
@@ -37,13 +38,17 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             bad = lanes.template over<Sum>(bad);
         }
     };
-    /* Of a row, once its softmax is known. */
+    /* A row whose softmax is known. */
     struct Row {
         int64_t row;
-        bool out, zero; /* left out; that, past the last row or with a bad index: the gradient is 0 */
-        N top, inverse, log_sum, scale;
-        N norm, own, others; /* what p is divided by, q is multiplied with, and that of other classes */
-        N share, share_top;  /* and what comes off of those, over exp(x - share_top) */
+        /* `out`: the row is left out, or is past the last one. `zero`: its gradient is 0, which it also is with a bad
+         * index. */
+        bool out, zero;
+        N row_max, inverse, log_sum, scale;
+        /* p is divided by `norm`. q is multiplied by `own` for the k classes, and by `others` for the other classes. */
+        N norm, own, others;
+        /* share * exp(x - share_max) is subtracted from the gradients of other classes. */
+        N share, share_max;
     };
 
     __device__ __forceinline__ explicit Sparse(const Params &p) : Base(p) {}
@@ -61,7 +66,8 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         N v = Typed(p.values, p.value_dtype).template read<N>(row * p.values_stride + j);
         return p.value_kind == GPULOSS_LOG_PROBABILITIES ? exponential(v) : v >= 0 ? v : Limits<N>::nan();
     }
-    /* The probability of the class of the j-th entry: of all entries with its index, or -1 if an earlier one has it. */
+    /* The probability of the class of entry j, summed over all entries with its index, or -1 if an earlier entry has
+     * it. */
     __device__ __forceinline__ N teacher(int64_t row, int64_t j) const {
         int64_t c = index(row, j);
         N sum = N(0);
@@ -78,7 +84,8 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         return over_temperature(E::widen(array(0, row)[c]));
     }
 
-    __device__ __forceinline__ Softmax<N> softmax(const Group &group, const Cut<E> &cut, int64_t row, int turn) const {
+    __device__ __forceinline__ Softmax<N> softmax(const Group &group, const Cut<E> &cut, int64_t row,
+                                                  int buffer) const {
         typename Schedule<Sparse>::Arrays arrays(*this, cut, row);
         Softmax<N> s = Softmax<N>::empty();
 #pragma unroll 1
@@ -91,11 +98,11 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
                 part[i] = over_temperature(x[i / W][0].get(i % W));
             s.enter(part);
         }
-        group.reduce(s, turn);
+        group.reduce(s, buffer);
         return s;
     }
 
-    /* Over the entries that belong to this thread. */
+    /* The sums over the entries of this thread. */
     __device__ __forceinline__ Sums sums(const Group &group, const Row &r) const {
         Sums s = {0.0, 0.0, 0.0, 0};
 #pragma unroll 1
@@ -109,11 +116,11 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             if (t == N(-1))
                 continue;
             s.teacher += (double)t;
-            s.student += (double)exp_below(logit(r.row, c), r.top);
+            s.student += (double)exp_below(logit(r.row, c), r.row_max);
         }
         return s;
     }
-    /* Over the elements: in double, so that what is left when those of the k classes are taken off keeps its digits. */
+    /* The sum over all classes. It is a double: the difference from the sum of the k classes must have its digits. */
     __device__ __forceinline__ double sum_of_all(const Group &group, const Cut<E> &cut, const Row &r) const {
         double sum = 0;
 #pragma unroll 1
@@ -121,7 +128,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
 #pragma unroll 1
             for (int i = 0; i < W; i++)
                 if (cut.inside(cut.first(v) + i))
-                    sum += (double)exp_below(logit(r.row, cut.first(v) + i), r.top);
+                    sum += (double)exp_below(logit(r.row, cut.first(v) + i), r.row_max);
         return sum;
     }
     __device__ __forceinline__ Divergence divergence(const Group &group, const Row &r) const {
@@ -131,8 +138,8 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             N t = teacher(r.row, j);
             if (t == N(-1))
                 continue;
-            N x = logit(r.row, index(r.row, j)), log_q = (x - r.top) - r.log_sum;
-            Pair<N> y = {t / r.norm, exp_below(x, r.top) * r.inverse, natural_log(t / r.norm) - log_q};
+            N x = logit(r.row, index(r.row, j)), log_q = (x - r.row_max) - r.log_sum;
+            Pair<N> y = {t / r.norm, exp_below(x, r.row_max) * r.inverse, natural_log(t / r.norm) - log_q};
             y.forward(p.residual == GPULOSS_BUCKET, N(0), N(0));
             d.f += (double)y.f;
         }
@@ -145,36 +152,36 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
                 return true;
         return false;
     }
-    struct Top {
-        N top;
+    struct Others {
+        N row_max;
         template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
-            top = lanes.template over<Maximum>(top);
+            row_max = lanes.template over<Maximum>(row_max);
         }
     };
-    /* What is left over when the difference of two sums has no digits of it. */
-    __device__ __forceinline__ Top top_of_others(const Group &group, const Cut<E> &cut, const Row &r) const {
-        Top t = {-Limits<N>::infinity()};
+    /* The row maximum of the other classes, for a row where the difference of the two sums has lost its digits. */
+    __device__ __forceinline__ Others others_of(const Group &group, const Cut<E> &cut, const Row &r) const {
+        Others t = {-Limits<N>::infinity()};
 #pragma unroll 1
         for (int v = group.rank; v < cut.vectors && !r.out; v += group.size)
 #pragma unroll 1
             for (int i = 0; i < W; i++)
                 if (cut.inside(cut.first(v) + i) && !is_known(r.row, cut.first(v) + i))
-                    t.top = larger(t.top, logit(r.row, cut.first(v) + i));
+                    t.row_max = larger(t.row_max, logit(r.row, cut.first(v) + i));
         return t;
     }
     __device__ __forceinline__ Divergence sum_of_others(const Group &group, const Cut<E> &cut, const Row &r,
-                                                        N top) const {
+                                                        N row_max) const {
         Divergence d = {0.0};
 #pragma unroll 1
         for (int v = group.rank; v < cut.vectors && !r.out; v += group.size)
 #pragma unroll 1
             for (int i = 0; i < W; i++)
                 if (cut.inside(cut.first(v) + i) && !is_known(r.row, cut.first(v) + i))
-                    d.f += (double)exp_below(logit(r.row, cut.first(v) + i), top);
+                    d.f += (double)exp_below(logit(r.row, cut.first(v) + i), row_max);
         return d;
     }
-    /* What follows from the sums; gives the bucket's part of the divergence. */
-    __device__ __forceinline__ double complete(const Group &group, const Cut<E> &cut, int turn, Row &r,
+    /* Completes the row from the sums. Returns the bucket's part of the divergence. */
+    __device__ __forceinline__ double complete(const Group &group, const Cut<E> &cut, int buffer, Row &r,
                                                const Sums &s) const {
         double rest = 1 - s.teacher, left = (s.all - s.student) / s.all;
         r.zero = r.zero || s.bad != 0;
@@ -183,23 +190,24 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
                 : p.residual == GPULOSS_RENORMALIZE ? (N)(s.teacher / s.teacher)
                                                     : (N)(s.teacher <= 1 ? 1.0 : s.teacher);
         r.others = r.own;
-        r.share = r.share_top = 0;
+        r.share = r.share_max = 0;
         if (p.residual != GPULOSS_BUCKET)
             return 0;
-        rest = rest > 0 || rest != rest ? rest : 0; /* a sum that rounds to more than 1 leaves nothing over */
+        /* A sum that rounds to more than 1 leaves a rest of 0. */
+        rest = rest > 0 || rest != rest ? rest : 0;
         left = left > 0 || left != left ? left : 0;
         bool little = left < 0x1p-20 && rest > 0;
         if (__any_sync(0xffffffffu, little)) {
-            Top t = top_of_others(group, cut, r);
-            group.reduce(t, turn);
+            Others t = others_of(group, cut, r);
+            group.reduce(t, buffer);
             group.settle();
-            N from = Softmax<N>::finite(t.top);
+            N from = Softmax<N>::finite(t.row_max);
             Divergence d = sum_of_others(group, cut, r, from);
-            group.reduce(d, turn ^ 1);
+            group.reduce(d, buffer ^ 1);
             group.settle();
             if (little) {
-                left = d.f * exp((double)from - (double)r.top) / s.all;
-                r.share_top = from;
+                left = d.f * exp((double)from - (double)r.row_max) / s.all;
+                r.share_max = from;
                 r.share = (N)(rest / d.f);
             }
         }
@@ -214,28 +222,30 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         N g[W];
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            N z = over_temperature(x.get(i)), e = exp_below(z, r.top) * r.inverse * r.others;
+            N z = over_temperature(x.get(i)), e = exp_below(z, r.row_max) * r.inverse * r.others;
             if (r.share != 0)
-                e -= exp_below(z, r.share_top) * r.share;
+                e -= exp_below(z, r.share_max) * r.share;
             g[i] = r.zero ? N(0) : e * r.scale;
         }
         store<E, E>(cut, (typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride, v, g);
     }
 
-    /* The gradients of all classes as if they were others, and then of the k classes, whose own are worked out before:
-     * the gradient may lie over the logits. */
-    __device__ __forceinline__ void gradients(const Group &group, const Cut<E> &cut, const Row &r, N *kept) const {
+    /* Writes the gradients of all classes as if none were among the k, then the gradients of the k classes. The latter
+     * are computed first, since the gradient may overwrite the logits. */
+    __device__ __forceinline__ void gradients(const Group &group, const Cut<E> &cut, const Row &r,
+                                              N *smem_gradients) const {
         typename Schedule<Sparse>::Arrays arrays(*this, cut, r.row);
         int at = 0;
 #pragma unroll 1
         for (int64_t j = group.rank; j < p.k && !r.zero; j += group.size, at++) {
             N t = teacher(r.row, j);
-            kept[at * GPULOSSI_BLOCK] =
+            smem_gradients[at * GPULOSSI_BLOCK] =
                 t == N(-1)
                     ? N(0)
-                    : r.scale * (exp_below(logit(r.row, index(r.row, j)), r.top) * r.inverse * r.own - t / r.norm);
+                    : r.scale * (exp_below(logit(r.row, index(r.row, j)), r.row_max) * r.inverse * r.own - t / r.norm);
         }
-        group.settle(); /* nobody reads these logits any more */
+        /* All threads have read these logits. */
+        group.settle();
 #pragma unroll 1
         for (int v = group.rank; v < cut.vectors; v += K * group.size) {
             Vector<E> x[K][1];
@@ -251,7 +261,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
         for (int64_t j = group.rank; j < p.k && !r.zero; j += group.size, at++)
             if (teacher(r.row, j) != N(-1))
                 ((typename E::Bits *)p.rows.grad)[r.row * p.rows.grad_stride + index(r.row, j)] =
-                    E::narrow(kept[at * GPULOSSI_BLOCK]);
+                    E::narrow(smem_gradients[at * GPULOSSI_BLOCK]);
     }
 
     __device__ __forceinline__ bool concludes() const {
@@ -265,7 +275,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
 
     DEVICE void run(const Params &p) {
         __shared__ Totals totals[GPULOSSI_BLOCK];
-        __shared__ N kept[GPULOSSI_ENTRIES_A_VECTOR * W][GPULOSSI_BLOCK];
+        __shared__ N smem_gradients[GPULOSSI_ENTRIES_A_VECTOR * W][GPULOSSI_BLOCK];
         Sparse sparse(p);
         typename Schedule<Sparse>::Rows rows(p);
         Group &group = rows.group;
@@ -279,7 +289,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             Softmax<N> softmax = sparse.softmax(group, cut, row, rows.queue.turn);
             Row r = {row, !live || sparse.left_out(row)};
             r.zero = r.out;
-            r.top = softmax.top;
+            r.row_max = softmax.row_max;
             r.inverse = reciprocal(softmax.sum);
             r.log_sum = natural_log(softmax.sum);
             if (live)
@@ -292,7 +302,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             Divergence d = sparse.divergence(group, r);
             group.reduce(d, rows.queue.turn);
             if (p.rows.grad)
-                sparse.gradients(group, cut, r, &kept[0][threadIdx.x]);
+                sparse.gradients(group, cut, r, &smem_gradients[0][threadIdx.x]);
             if (live && group.rank == 0) {
                 double loss = r.out ? 0.0 : sums.bad ? CUDART_NAN : (d.f + bucket) * sparse.weight(row);
                 if (sums.bad && p.bad_indices)

@@ -1,8 +1,8 @@
-/* Cross-entropy where the classes are not innermost: arrays [images, classes, inner], a row is a column of an image.
+/* Cross-entropy where the classes are not innermost: in arrays [images, classes, inner], a row is a column of an image.
  *
- * A tile is kTile neighbouring columns. Lanes lie along the columns, so that accesses are coalesced, and the warps of a
- * group along the classes; what the warps find is brought together in shared memory, where a thread finishes a column.
- * A tile of all classes is small enough to stay in the L2 cache until the gradient reads it again. */
+ * A tile is kTile neighbouring columns. Lanes lie along the columns, so that accesses are coalesced. The warps of a
+ * group lie along the classes. Their states are merged in shared memory, where a thread finishes a column. A tile of
+ * all classes is small enough to stay in the L2 cache until the gradient reads it again. */
 #ifndef GPULOSSI_NCHW_GENERIC_CUH
 #define GPULOSSI_NCHW_GENERIC_CUH
 
@@ -16,13 +16,15 @@ template <class E> struct Columns {
     typedef typename Of::State State;
     typedef typename Of::Totals Totals;
     enum {
-        I = 2, /* columns of a thread: with more, the registers allow fewer warps */
+        /* A thread has I columns. With more, the registers would allow fewer warps. */
+        I = 2,
         kTile = I * kLanes,
-        K = sizeof(Bits) == 8 ? 2 : 8, /* classes that a thread has in flight, of one array and of two */
+        /* A thread has K classes of one array in flight, or kPairs classes of two arrays. */
+        K = sizeof(Bits) == 8 ? 2 : 8,
         kPairs = sizeof(Bits) == 8 ? 2 : 4
     };
 
-    /* What is known of a column: the state of one warp's classes, then what the gradient needs. */
+    /* First the state of one warp's classes of a column, then the Gradient of the column. */
     union Slot {
         State state;
         typename Of::Gradient gradient;
@@ -32,20 +34,20 @@ template <class E> struct Columns {
     Of terms;
     Group group;
     int64_t tile;
-    int64_t image, within; /* of this thread's first column */
-    uint32_t steps[I];     /* images from there to the i-th */
+    int64_t image, within; /* image of this thread's first column, and the column in it */
+    uint32_t steps[I];     /* images from there to that of column i */
 
     __device__ __forceinline__ explicit Columns(const Params &p) : p(p), terms(p), group(p.rows.group) {}
 
     __device__ __forceinline__ int lane() const { return threadIdx.x % kLanes; }
-    __device__ __forceinline__ int warp() const { return group.rank / kLanes; } /* in its group, which has: */
+    __device__ __forceinline__ int warp() const { return group.rank / kLanes; } /* in its group */
     __device__ __forceinline__ int warps() const { return group.size / kLanes; }
 
     __device__ __forceinline__ int64_t number(int i) const { return tile * kTile + lane() * I + i; }
     __device__ __forceinline__ bool live(int i) const { return number(i) < p.rows.rows; }
 
     __device__ __forceinline__ int64_t image_of(int64_t number) const {
-        return (int64_t)((uint64_t)number / (uint64_t)p.inner); /* in 32 bits where that does */
+        return (int64_t)((uint64_t)number / (uint64_t)p.inner); /* unsigned, so that 32 bits are used if they suffice */
     }
     __device__ __forceinline__ void go_to(int64_t next) {
         tile = next;
@@ -56,53 +58,54 @@ template <class E> struct Columns {
             steps[i] = i == 0 || within + i < p.inner ? 0 : (uint32_t)(image_of(number(i)) - image);
     }
 
-    /* An array, and where this thread's columns begin in it. */
-    struct Places {
+    /* An array, and the position of this thread's columns in it. */
+    struct ColumnArray {
         Typed array;
-        int64_t at, jump; /* of the first column; more from one image to the next than between neighbours */
-        __device__ __forceinline__ Places(const Columns &c, uint64_t address, uint32_t dtype, int64_t stride)
+        int64_t at, jump; /* position of the first column; additional step to a neighbour in the next image */
+        __device__ __forceinline__ ColumnArray(const Columns &c, uint64_t address, uint32_t dtype, int64_t stride)
             : array(address, dtype), at(c.image * stride + c.within), jump(stride - c.p.inner) {}
     };
-    __device__ __forceinline__ int64_t place(const Places &in, int64_t c, int i) const {
+    __device__ __forceinline__ int64_t position(const ColumnArray &in, int64_t c, int i) const {
         return in.at + c * p.inner + i + steps[i] * in.jump;
     }
-    __device__ __forceinline__ bool at_once(const Places &in, int64_t c) const {
-        return steps[I - 1] == 0 && live(I - 1) && in.array.template fits<I>(place(in, c, 0));
+    __device__ __forceinline__ bool is_aligned(const ColumnArray &in, int64_t c) const {
+        return steps[I - 1] == 0 && live(I - 1) && in.array.template fits<I>(position(in, c, 0));
     }
-    __device__ __forceinline__ void read(const Places &from, int64_t c, N (&x)[I]) const {
-        if (at_once(from, c)) {
-            from.array.read_few(place(from, c, 0), x);
+    __device__ __forceinline__ void read(const ColumnArray &from, int64_t c, N (&x)[I]) const {
+        if (is_aligned(from, c)) {
+            from.array.read_few(position(from, c, 0), x);
             return;
         }
 #pragma unroll
         for (int i = 0; i < I; i++)
-            x[i] = live(i) ? from.array.template read<N>(place(from, c, i)) : N(0);
+            x[i] = live(i) ? from.array.template read<N>(position(from, c, i)) : N(0);
     }
-    __device__ __forceinline__ void write(const Places &to, int64_t c, const N (&x)[I]) const {
-        if (at_once(to, c)) {
-            to.array.write_few(place(to, c, 0), x);
+    __device__ __forceinline__ void write(const ColumnArray &to, int64_t c, const N (&x)[I]) const {
+        if (is_aligned(to, c)) {
+            to.array.write_few(position(to, c, 0), x);
             return;
         }
 #pragma unroll
         for (int i = 0; i < I; i++)
             if (live(i))
-                to.array.write(place(to, c, i), x[i]);
+                to.array.write(position(to, c, i), x[i]);
     }
 
-    /* The masses of a class. */
-    template <bool kSoft> __device__ __forceinline__ void masses(const Places &t, int64_t c, N (&a)[I]) const {
+    /* The soft targets of a class. */
+    template <bool kSoft>
+    __device__ __forceinline__ void soft_targets(const ColumnArray &t, int64_t c, N (&a)[I]) const {
         N w = terms.class_weight(c);
         if (kSoft)
             read(t, c, a);
 #pragma unroll
         for (int i = 0; i < I; i++)
-            a[i] = w * terms.template mass<kSoft>(a[i]);
+            a[i] = w * terms.template soft_target<kSoft>(a[i]);
     }
 
-    /* This warp's classes enter the states of the thread's columns, K at a time. */
+    /* Adds this warp's classes to the states of the thread's columns, n at a time. */
     template <bool kSoft, int n> __device__ __forceinline__ void reduce(State (&s)[I]) const {
-        Places logits(*this, p.logits, E::dtype(), p.logits_stride);
-        Places t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
+        ColumnArray logits(*this, p.logits, E::dtype(), p.logits_stride);
+        ColumnArray t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
 #pragma unroll 1
         for (int64_t c = warp(); c < p.rows.classes; c += n * warps()) {
             N x[n * I], a[n][I];
@@ -114,8 +117,8 @@ template <class E> struct Columns {
                     of_class[i] = a[k][i] = N(0);
                 if (c + k * warps() < p.rows.classes) {
                     read(logits, c + k * warps(), of_class);
-                    if (terms.has_masses())
-                        masses<kSoft>(t, c + k * warps(), a[k]);
+                    if (terms.has_soft_targets())
+                        soft_targets<kSoft>(t, c + k * warps(), a[k]);
                 }
 #pragma unroll
                 for (int i = 0; i < I; i++)
@@ -124,18 +127,18 @@ template <class E> struct Columns {
             terms.transform(x);
 #pragma unroll
             for (int i = 0; i < I; i++) {
-                N part[n], mass[n];
+                N part[n], soft_target[n];
 #pragma unroll
                 for (int k = 0; k < n; k++) {
                     part[k] = c + k * warps() < p.rows.classes ? x[k * I + i] : -Limits<N>::infinity();
-                    mass[k] = a[k][i];
+                    soft_target[k] = a[k][i];
                 }
-                s[i].template enter<1>(part, mass, terms.has_masses(), terms.finds_best(), c, warps());
+                s[i].template enter<1>(part, soft_target, terms.has_soft_targets(), terms.finds_best(), c, warps());
             }
         }
     }
 
-    /* One column of the tile from the states of its warps: its results, and what stays in their place. */
+    /* Merges the states of a column of the tile, writes its results, and replaces the state by the Gradient. */
     __device__ __forceinline__ void finish(Slot (*slots)[kTile], int column, Totals &total) const {
         int64_t number = tile * kTile + column;
         State s = slots[0][column].state;
@@ -155,14 +158,14 @@ template <class E> struct Columns {
 
     template <bool kSoft> __device__ __forceinline__ void gradients(const Slot (*slots)[kTile]) const {
         typename Of::Gradient of[I];
-        Places logits(*this, p.logits, E::dtype(), p.logits_stride);
-        Places t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
-        Places grad(*this, p.rows.grad, p.grad_dtype, p.rows.grad_stride);
-        Places grad_t(*this, p.grad_probabilities, p.target_dtype, p.grad_probabilities_stride);
+        ColumnArray logits(*this, p.logits, E::dtype(), p.logits_stride);
+        ColumnArray t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
+        ColumnArray grad(*this, p.rows.grad, p.grad_dtype, p.rows.grad_stride);
+        ColumnArray grad_t(*this, p.grad_probabilities, p.target_dtype, p.grad_probabilities_stride);
 #pragma unroll
         for (int i = 0; i < I; i++)
             of[i] = slots[0][lane() * I + (live(i) ? i : 0)].gradient;
-            /* From the end: what was read last is still in the cache. */
+            /* The pass starts at the end, which was read last and is still in the cache. */
 #pragma unroll 1
         for (int64_t c = warp() + (p.rows.classes - 1 - warp()) / warps() * warps(); c >= 0; c -= warps()) {
             N given[I], x[I], a[I], g[I];
@@ -171,8 +174,8 @@ template <class E> struct Columns {
             for (int i = 0; i < I; i++)
                 a[i] = N(0), x[i] = given[i];
             terms.transform(x);
-            if (terms.has_masses())
-                masses<kSoft>(t, c, a);
+            if (terms.has_soft_targets())
+                soft_targets<kSoft>(t, c, a);
             if (kSoft && p.grad_probabilities) {
                 N w = terms.class_weight(c);
 #pragma unroll

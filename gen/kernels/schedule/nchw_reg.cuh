@@ -1,7 +1,7 @@
-/* Cross-entropy without options where the classes are not innermost, as in nchw_smem.cuh, but few: a thread has all classes
- * of 8 bytes of columns at once, all of which it asks for before it waits for the first. It adds them up from registers,
- * and keeps them in shared memory besides, in slots of its own, from where it picks those of the targets, and where the
- * gradients are completed. */
+/* Cross-entropy without options where the classes are not innermost, as in nchw_smem.cuh, but few. A thread has all
+ * classes of 8 bytes of columns in registers, and issues all loads before it waits for the first. It also stores the
+ * logits in shared memory, in slots of its own. There it reads the targets' logits by index, and completes the
+ * gradients. */
 #ifndef GPULOSSI_NCHW_REG_CUH
 #define GPULOSSI_NCHW_REG_CUH
 
@@ -9,7 +9,7 @@
 #include "../device/column_vec.cuh"
 #include "row_generic.cuh"
 
-template <class E> class PlanesHeld {
+template <class E> class PlaneRegisters {
     typedef typename E::Number N;
     typedef typename E::Bits Bits;
     typedef gpulossi_cross_entropy Params;
@@ -24,19 +24,19 @@ template <class E> class PlanesHeld {
     const Loss &loss;
     uint2 *slots;
     int classes;
-    int reduces, writes, results, further; /* results: besides the gradient; further: and besides the sum of losses */
-    N scale;                               /* of all gradients, where columns have none of their own */
+    int reduces, writes, results, further; /* `further` results are others than the gradient and the sum of losses. */
+    N scale;                               /* factor of all gradients, if columns have none of their own */
 
-    struct Place {
-        int64_t first, image; /* column, of this thread's in a tile, and the image that it is in */
-    } at;                     /* in the tile that is worked on; and of each column there: */
-    int y[W];                 /* the target's class, or a number less than 0 that says why there is none */
-    N top[W], sum[W];
-    double losses; /* of tiles that are taken in a row; and how many columns have a class */
-    int counted;
+    struct Position {
+        int64_t first, image; /* first column of this thread in a tile, and its image */
+    } at;                     /* in the current tile */
+    int y[W];                 /* target's class of a column, or a negative reason why there is none */
+    N row_max[W], sum[W];
+    double losses; /* sum over the iterations of a queue tile */
+    int counted;   /* columns with a class in it */
 
-    __device__ __forceinline__ PlanesHeld(const Params &p, const Loss &loss, uint2 *desk)
-        : p(p), loss(loss), slots(desk + threadIdx.x), classes((int)p.rows.classes), reduces(loss.reduces()),
+    __device__ __forceinline__ PlaneRegisters(const Params &p, const Loss &loss, uint2 *smem)
+        : p(p), loss(loss), slots(smem + threadIdx.x), classes((int)p.rows.classes), reduces(loss.reduces()),
           writes(loss.writes()), further(p.lse || p.rows.loss_rows), scale(0), losses(0), counted(0) {
         results = further || p.rows.loss || p.bad_targets || loss.counts();
         keep(reduces);
@@ -45,24 +45,24 @@ template <class E> class PlanesHeld {
         keep(further);
         if (writes) {
             scale = loss.common_scale();
-            keep(scale); /* what has not been set is not read */
+            keep(scale); /* without gradients, it is not set and not read */
         }
     }
 
     __device__ __forceinline__ uint2 &slot(int k) const { return slots[k * GPULOSSI_BLOCK]; }
     __device__ __forceinline__ Bits *at_slot(int k, int i) const { return (Bits *)&slot(k) + i; }
-    /* Of a tile; whether this thread has columns there. */
-    __device__ __forceinline__ bool find(int64_t tile, Place &place) const {
-        place.first = tile * kTile + threadIdx.x % kLanes * W;
-        place.image = (int64_t)((uint64_t)place.first / (uint64_t)p.inner);
-        return place.first < p.rows.rows;
+    /* Finds this thread's columns in a tile. Returns whether there are any. */
+    __device__ __forceinline__ bool find(int64_t tile, Position &position) const {
+        position.first = tile * kTile + threadIdx.x % kLanes * W;
+        position.image = (int64_t)((uint64_t)position.first / (uint64_t)p.inner);
+        return position.first < p.rows.rows;
     }
-    __device__ __forceinline__ int64_t start(const Place &place, int64_t stride) const {
-        return place.image * (stride - p.inner) + place.first;
+    __device__ __forceinline__ int64_t start(const Position &position, int64_t stride) const {
+        return position.image * (stride - p.inner) + position.first;
     }
 
-    __device__ __forceinline__ void fetch(const Place &place, uint2 (&x)[kMost], int64_t (&targets)[W]) const {
-        const Bits *from = (const Bits *)p.logits + start(place, p.logits_stride);
+    __device__ __forceinline__ void fetch(const Position &position, uint2 (&x)[kMost], int64_t (&targets)[W]) const {
+        const Bits *from = (const Bits *)p.logits + start(position, p.logits_stride);
         int64_t step = p.inner;
 #pragma unroll
         for (int k = 0; k < kMost; k++, from += step) {
@@ -76,38 +76,38 @@ template <class E> class PlanesHeld {
         with_targets(p, [&](auto *indices) {
 #pragma unroll
             for (int i = 0; i < W; i++)
-                targets[i] = indices[place.first + i];
+                targets[i] = indices[position.first + i];
         });
     }
-    /* Keeps what has been fetched; the tops are those of the logits. */
+    /* Stores the fetched logits in shared memory, and sets the targets and the row maxima. */
     __device__ __forceinline__ void receive(const uint2 (&x)[kMost], const int64_t (&targets)[W]) {
-        uint2 tops = Of::none();
+        uint2 row_maxima = Of::none();
 #pragma unroll
         for (int k = 0; k < kMost; k += kAtOnce)
             if (k < classes) {
 #pragma unroll
                 for (int j = k; j < k + kAtOnce && j < kMost; j++) {
                     slot(j) = x[j];
-                    tops = Of::larger_each(tops, x[j]);
+                    row_maxima = Of::larger_each(row_maxima, x[j]);
                 }
             }
 #pragma unroll
         for (int i = 0; i < W; i++) {
             Target target = kind_of(p, targets[i]);
             y[i] = target == kClass ? (int)targets[i] : target == kIgnored ? -1 : -2;
-            top[i] = Of::number(tops, i);
+            row_max[i] = Of::number(row_maxima, i);
             sum[i] = N(1);
         }
     }
 
     __device__ __forceinline__ void add_up(const uint2 (&x)[kMost]) {
-        bool near = true;
+        bool all_in_fast_range = true;
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            near = near && ScaledExp<N>::in_fast_range(top[i]);
+            all_in_fast_range = all_in_fast_range && ScaledExp<N>::in_fast_range(row_max[i]);
             sum[i] = N(0);
         }
-        if (near) {
+        if (all_in_fast_range) {
 #pragma unroll
             for (int k = 0; k < kMost; k += kAtOnce)
                 if (k < classes) {
@@ -116,21 +116,22 @@ template <class E> class PlanesHeld {
                         N part[kAtOnce];
 #pragma unroll
                         for (int j = 0; j < kAtOnce; j++)
-                            part[j] = k + j < kMost ? ScaledExp<N>(top[i]).exp(Of::number(x[min(k + j, kMost - 1)], i))
-                                                    : N(0);
+                            part[j] = k + j < kMost
+                                          ? ScaledExp<N>(row_max[i]).exp(Of::number(x[min(k + j, kMost - 1)], i))
+                                          : N(0);
                         sum[i] += in_halves<Sum>(part);
                     }
                 }
 #pragma unroll
             for (int i = 0; i < W; i++)
-                sum[i] *= ScaledExp<N>(top[i]).factor;
+                sum[i] *= ScaledExp<N>(row_max[i]).factor;
         } else {
 #pragma unroll 1
             for (int k = 0; k < classes; k++) {
                 uint2 word = slot(k);
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    sum[i] += exp_below(Of::number(word, i), Softmax<N>::finite(top[i]));
+                    sum[i] += exp_below(Of::number(word, i), Softmax<N>::finite(row_max[i]));
             }
         }
     }
@@ -140,7 +141,7 @@ template <class E> class PlanesHeld {
         r.row = at.first + i;
         r.vector = -1;
         r.place = y[i];
-        r.top = top[i];
+        r.row_max = row_max[i];
         return r;
     }
     __device__ __forceinline__ N of_target(int i, int y) const {
@@ -160,18 +161,18 @@ template <class E> class PlanesHeld {
 #pragma unroll
         for (int i = 0; i < W; i++)
             if (y[i] >= 0) {
-                product *= at_least_1(sum[i]); /* it has an exp(0) */
-                losses += (double)(top[i] - of_target(i, y[i]));
+                product *= at_least_1(sum[i]); /* the sum has an exp(0) */
+                losses += (double)(row_max[i] - of_target(i, y[i]));
                 counted++;
             }
         losses += (double)natural_log(product);
     }
-    /* Seldom, so it stays a loop; losses from a given lse may cancel, so that each of them is added by itself. */
+    /* This is rare, so it is not unrolled. Losses from a given lse may cancel, so each is added to the exact sum. */
     __device__ __forceinline__ void add_slowly(Totals &total) {
         typename Loss::Unfinished u[W];
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            Softmax<N> s = {top[i], sum[i]};
+            Softmax<N> s = {row_max[i], sum[i]};
             N x_y = of_target(i, y[i]);
             u[i] = loss.unfinished(row(i), s, &x_y);
         }
@@ -201,17 +202,17 @@ template <class E> class PlanesHeld {
         if (p.rows.grad_loss_rows)
 #pragma unroll
             for (int i = 0; i < W; i++)
-                scales[i] = loss.scale_of(at.first + i) + N(0); /* waited for here, too */
+                scales[i] = loss.scale_of(at.first + i) + N(0); /* the addition waits for the load here */
 #pragma unroll
         for (int i = 0; i < W; i++) {
             N inverse = reduces ? quick_reciprocal(sum[i]) : N(1), of_column = y[i] >= 0 ? scales[i] : N(0);
-            of_targets[i] = Loss::of_target(exp_below(of_target(i, y[i]), top[i]) * inverse, of_column);
-            slopes.add(i, top[i], inverse * of_column, reduces || y[i] >= 0);
+            of_targets[i] = Loss::of_target(exp_below(of_target(i, y[i]), row_max[i]) * inverse, of_column);
+            slopes.add(i, row_max[i], inverse * of_column, reduces || y[i] >= 0);
         }
         slopes.settle();
         if (slopes.simple) {
 #pragma unroll 2
-            for (int k = 0; k < classes; k += 2) { /* one more than there are does no harm */
+            for (int k = 0; k < classes; k += 2) { /* one class more than there are does no harm */
                 slot(k) = slopes.of(slot(k));
                 slot(k + 1) = slopes.of(slot(k + 1));
             }
@@ -231,15 +232,16 @@ template <class E> class PlanesHeld {
             __stcs((uint2 *)to, slot(k));
     }
 
-    __device__ __forceinline__ void reduce(const Place &place, const uint2 (&x)[kMost], const int64_t (&targets)[W]) {
-        at = place;
+    __device__ __forceinline__ void reduce(const Position &position, const uint2 (&x)[kMost],
+                                           const int64_t (&targets)[W]) {
+        at = position;
         receive(x, targets);
         if (reduces)
             add_up(x);
         else
 #pragma unroll
             for (int i = 0; i < W; i++)
-                top[i] = ((const N *)p.lse_in)[at.first + i] + N(0); /* waited for here, not with what comes next */
+                row_max[i] = ((const N *)p.lse_in)[at.first + i] + N(0); /* waits here, not for the next loads too */
     }
     __device__ __forceinline__ void finish(Totals &total) {
         if (results)
@@ -250,22 +252,22 @@ template <class E> class PlanesHeld {
 
   public:
     DEVICE void run(const Params &p) {
-        __shared__ uint2 desk[kMost * GPULOSSI_BLOCK];
+        __shared__ uint2 smem[kMost * GPULOSSI_BLOCK];
         Loss loss(p);
         Group group(kLanes);
         const int64_t tiles = (p.rows.rows + kTile - 1) / kTile;
         const int run = tiles > 8ll * gridDim.x * group.count ? Queue::kRun : 1;
         Queue queue(loss.scratch(), group, tiles, run);
-        PlanesHeld planes(p, loss, desk);
+        PlaneRegisters planes(p, loss, smem);
         Totals total = Totals::zero();
         uint2 x[kMost];
         int64_t targets[W];
-        Place next;
+        Position next;
         bool live = false, last = false;
 #pragma unroll 1
         for (;;) {
             bool more = queue.more(), next_live = more && planes.find(queue.row(), next);
-            if (next_live) /* comes while the tile before is finished */
+            if (next_live) /* in flight while the tile before is finished */
                 planes.fetch(next, x, targets);
             if (live)
                 planes.finish(total);
@@ -283,7 +285,7 @@ template <class E> class PlanesHeld {
         }
         planes.settle(total);
         __syncthreads();
-        Totals *totals = (Totals *)desk;
+        Totals *totals = (Totals *)smem;
         totals[threadIdx.x] = total;
         end(loss, loss.scratch(), totals);
     }

@@ -1,10 +1,10 @@
-/* Cross-entropy without options where the classes are not innermost: arrays [images, classes, inner], a row is a column
- * of an image, and neighbouring columns can be loaded and stored together.
+/* Cross-entropy without options where the classes are not innermost: in arrays [images, classes, inner], a row is a
+ * column of an image. Neighbouring columns are loaded and stored as vectors.
  *
- * A tile is 8 bytes of columns a lane. Lanes lie along them and the warps of a group along the classes, each thread
- * with slots of its own in shared memory, where what it has read waits for the gradient: classes that don't fit come in
- * pages, of which only the last need not be read again. What the warps find is brought together in shared memory, where
- * they share out the columns of a lane to finish them. */
+ * A tile is 8 bytes of columns a lane. Lanes lie along the columns, and the warps of a group along the classes. A
+ * thread has slots of its own in shared memory, where its logits stay for the gradient. Classes that don't fit come in
+ * pages, and only the last page need not be read again. The states of the warps are merged in shared memory. To finish
+ * the columns of a lane, the warps divide them. */
 #ifndef GPULOSSI_NCHW_SMEM_CUH
 #define GPULOSSI_NCHW_SMEM_CUH
 
@@ -12,8 +12,8 @@
 #include "../device/column_vec.cuh"
 #include "row_generic.cuh"
 
-/* Copies 16 bytes to shared memory. settled<n>() waits until at most the last n groups of this thread's copies, each
- * ended by request_group(), are still under way. */
+/* Copies 16 bytes to shared memory asynchronously. request_group() commits a group of copies. settled<n>() waits until
+ * at most the last n groups of this thread are in flight. */
 DEVICE void request(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
                  "l"(__cvta_generic_to_global(from))
@@ -34,42 +34,47 @@ template <class E> struct Planes {
     typedef typename Loss::Totals Totals;
     typedef Plane<E> Of;
     enum {
-        W = Of::W, /* columns of a thread */
+        /* A thread has W columns. */
+        W = Of::W,
         kTile = kLanes * W,
-        kDesk = 23 * GPULOSSI_BLOCK,                      /* all there is: slots, and at its end states */
-        kSlots = kDesk / GPULOSSI_BLOCK - kTile / kLanes, /* of a thread: a page of its classes */
-        kIgnoredClass = -1,                               /* for a class: what kind of target there is instead */
+        /* Shared memory has kSmemSize elements: the slots, and the states at its end. */
+        kSmemSize = 23 * GPULOSSI_BLOCK,
+        /* A thread has kSlots slots, for a page of its classes. */
+        kSlots = kSmemSize / GPULOSSI_BLOCK - kTile / kLanes,
+        /* Columns without a class have one of these instead. */
+        kIgnoredClass = -1,
         kBadClass = -2
     };
     static_assert(kSlots >= GPULOSSI_PLANE_CLASSES, "a warp with others has these");
-    static_assert(kDesk / GPULOSSI_BLOCK - 2 * kTile / kLanes >= GPULOSSI_PLANE_CLASSES, "a warp by itself has fewer");
+    static_assert(kSmemSize / GPULOSSI_BLOCK - 2 * kTile / kLanes >= GPULOSSI_PLANE_CLASSES,
+                  "a warp by itself has fewer");
 
     const Params &p;
     const Loss &loss;
     const Group &group;
-    uint2 *desk;
+    uint2 *smem;
     const Queue &queue;
-    int64_t image; /* that this thread's columns are in */
+    int64_t image; /* image of this thread's columns */
 
-    __device__ __forceinline__ Planes(const Params &p, const Loss &loss, uint2 *desk, const Group &group,
+    __device__ __forceinline__ Planes(const Params &p, const Loss &loss, uint2 *smem, const Group &group,
                                       const Queue &queue)
-        : p(p), loss(loss), group(group), desk(desk), queue(queue) {}
+        : p(p), loss(loss), group(group), smem(smem), queue(queue) {}
 
     __device__ __forceinline__ int64_t first() const { return queue.row() * kTile + lane() * W; }
     __device__ __forceinline__ int lane() const { return threadIdx.x % kLanes; }
-    __device__ __forceinline__ int warp() const { return group.rank / kLanes; }       /* in its group, which has: */
-    __device__ __forceinline__ int shift() const { return group.shift - kLaneShift; } /* log2 of its warps */
+    __device__ __forceinline__ int warp() const { return group.rank / kLanes; }       /* in its group */
+    __device__ __forceinline__ int shift() const { return group.shift - kLaneShift; } /* log2 of warps() */
     __device__ __forceinline__ int warps() const { return 1 << shift(); }
     __device__ __forceinline__ bool live() const { return first() < p.rows.rows; }
-    /* Classes of this warp: number warp() + slot * warps(). */
+    /* The classes of this warp are warp() + slot * warps(). This is their number. */
     __device__ __forceinline__ int classes() const {
         return max((int)p.rows.classes - warp() + warps() - 1, 0) >> shift();
     }
     __device__ __forceinline__ bool of_one_page() const { return p.rows.classes <= (int64_t)kSlots << shift(); }
 
-    /* Two words for each column of a warp. */
+    /* Two words of column i of this lane, for a warp of the group. */
     __device__ __forceinline__ uint2 &words(int of_warp, int i) const {
-        return desk[kDesk - (warps() * (group.count - group.number) - of_warp) * kTile + i * kLanes + lane()];
+        return smem[kSmemSize - (warps() * (group.count - group.number) - of_warp) * kTile + i * kLanes + lane()];
     }
     __device__ __forceinline__ Softmax<N> state(int of_warp, int i) const {
         uint2 word = words(of_warp, i);
@@ -77,17 +82,17 @@ template <class E> struct Planes {
         return s;
     }
     __device__ __forceinline__ void put(int i, const Softmax<N> &s) const {
-        words(warp(), i) = make_uint2(__float_as_uint(s.top), __float_as_uint(s.sum));
+        words(warp(), i) = make_uint2(__float_as_uint(s.row_max), __float_as_uint(s.sum));
     }
-    __device__ __forceinline__ uint2 &slot(int k) const { return desk[k * GPULOSSI_BLOCK + threadIdx.x]; }
+    __device__ __forceinline__ uint2 &slot(int k) const { return smem[k * GPULOSSI_BLOCK + threadIdx.x]; }
 
-    /* Where class 0 of the columns is in an array, less what neighbours are apart from there to a page. */
+    /* The offset of this thread's columns in an array, in its first class of a page. */
     __device__ __forceinline__ int64_t start(int64_t stride, int page) const {
         int64_t c = warp() + ((int64_t)page * kSlots << shift());
         return image * (stride - p.inner) + first() + c * p.inner;
     }
 
-    /* Asks for a page of n classes. */
+    /* Starts the copies of a page of n classes. */
     __device__ __forceinline__ void load(int page, int n) const {
         const Bits *from = (const Bits *)p.logits + start(p.logits_stride, page);
         int64_t step = p.inner << shift();
@@ -99,8 +104,8 @@ template <class E> struct Planes {
         request_group();
     }
 
-    /* The classes of the columns that this thread finishes, of all their images' one after the other, or what else their
-     * targets are. */
+    /* The targets of the columns that this thread finishes: classes, or the kinds of targets instead. Targets of all
+     * images are contiguous. */
     template <class T> __device__ __forceinline__ void targets_of(const T *from, int (&y)[W]) const {
         int64_t read[W];
         from += first() + warp();
@@ -122,15 +127,15 @@ template <class E> struct Planes {
         with_targets(p, [&](auto *from) { targets_of(from, y); });
     }
 
-    /* m slots, of which none is above the tops, enter the sums; for the tops' common factor. */
-    template <int m> __device__ __forceinline__ void add(int k, const N (&top)[W], N (&sum)[W]) const {
+    /* Adds m slots to the sums, without the factor of ScaledExp. No slot is above the row maxima. */
+    template <int m> __device__ __forceinline__ void add(int k, const N (&row_max)[W], N (&sum)[W]) const {
         uint2 x[m];
 #pragma unroll
         for (int j = 0; j < m; j++)
             x[j] = slot(k + j);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            ScaledExp<N> below(top[i]);
+            ScaledExp<N> below(row_max[i]);
             N part[m];
 #pragma unroll
             for (int j = 0; j < m; j++)
@@ -138,46 +143,46 @@ template <class E> struct Planes {
             sum[i] += in_halves<Sum>(part);
         }
     }
-    /* The n slots of a page enter the states of their columns. */
+    /* Adds the n slots of a page to the states of their columns. */
     __device__ __forceinline__ void enter(int page, int n) const {
         enum { m = 4 };
         Softmax<N> s[W];
-        uint2 tops = slot(0);
-        bool near = true;
+        uint2 row_maxima = slot(0);
+        bool all_in_fast_range = true;
         int k;
 #pragma unroll 4
         for (k = 1; k < n; k++) {
-            tops = Of::larger_each(tops, slot(k));
+            row_maxima = Of::larger_each(row_maxima, slot(k));
         }
 #pragma unroll
         for (int i = 0; i < W; i++) {
             s[i] = Softmax<N>::empty();
             if (page > 0)
                 s[i] = state(warp(), i);
-            near = near && ScaledExp<N>::in_fast_range(Of::number(tops, i));
+            all_in_fast_range = all_in_fast_range && ScaledExp<N>::in_fast_range(Of::number(row_maxima, i));
         }
-        if (near) {
-            N top[W], sum[W];
+        if (all_in_fast_range) {
+            N row_max[W], sum[W];
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                top[i] = larger(s[i].top, Of::number(tops, i));
+                row_max[i] = larger(s[i].row_max, Of::number(row_maxima, i));
                 if (page > 0)
-                    s[i].raise(top[i]);
-                s[i].top = top[i];
+                    s[i].raise(row_max[i]);
+                s[i].row_max = row_max[i];
                 put(i, s[i]);
                 sum[i] = N(0);
             }
-            asm volatile("" ::: "memory"); /* what has been put there takes no registers */
+            asm volatile("" ::: "memory"); /* the stored states take no registers */
 #pragma unroll 1
             for (k = 0; k + m <= n; k += m)
-                add<m>(k, top, sum);
+                add<m>(k, row_max, sum);
 #pragma unroll 1
             for (; k < n; k++)
-                add<1>(k, top, sum);
+                add<1>(k, row_max, sum);
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 s[i] = state(warp(), i);
-                s[i].sum = fma(sum[i], ScaledExp<N>(s[i].top).factor, s[i].sum);
+                s[i].sum = fma(sum[i], ScaledExp<N>(s[i].row_max).factor, s[i].sum);
             }
         } else {
 #pragma unroll 1
@@ -186,8 +191,8 @@ template <class E> struct Planes {
 #pragma unroll
                 for (int i = 0; i < W; i++) {
                     N one = Of::number(x, i);
-                    s[i].raise(larger(s[i].top, one));
-                    s[i].sum += exp_below(one, Softmax<N>::finite(s[i].top));
+                    s[i].raise(larger(s[i].row_max, one));
+                    s[i].sum += exp_below(one, Softmax<N>::finite(s[i].row_max));
                 }
             }
         }
@@ -196,20 +201,22 @@ template <class E> struct Planes {
             put(i, s[i]);
     }
 
-    /* What the warps of a group know of a column; an infinity less itself is formed only where the sum is NaN. */
-    __device__ __forceinline__ Softmax<N> folded(int i) const {
+    /* The state of a column, merged over the warps of a group. The difference of two infinities is formed only where
+     * the sum is NaN. */
+    __device__ __forceinline__ Softmax<N> merged_state(int i) const {
         Softmax<N> s = state(0, i);
 #pragma unroll 1
         for (int w = 1; w < warps(); w++) {
             Softmax<N> other = state(w, i);
-            N top = larger(s.top, other.top), from = Softmax<N>::finite(top);
-            s.sum = fma(s.sum, exp_below(s.top, from), other.sum * exp_below(other.top, from));
-            s.top = top;
+            N row_max = larger(s.row_max, other.row_max), from = Softmax<N>::finite(row_max);
+            s.sum = fma(s.sum, exp_below(s.row_max, from), other.sum * exp_below(other.row_max, from));
+            s.row_max = row_max;
         }
         return s;
     }
 
-    /* A column from the states of its warps: its loss, and what the gradient needs in their place. */
+    /* Finishes a column from the states of its warps, and returns its loss. The gradient's inputs replace the
+     * states. */
     __device__ __forceinline__ N finish(int i, int y, Totals &total) const {
         typename Loss::Row r = {};
         Softmax<N> s = Softmax<N>::empty();
@@ -217,10 +224,10 @@ template <class E> struct Planes {
         r.row = first() + i;
         r.place = y;
         if (loss.reduces())
-            s = folded(i);
+            s = merged_state(i);
         if (y >= 0 && of_one_page()) {
             int thread = group.number * group.size + (y & (warps() - 1)) * kLanes + lane();
-            x_y = E::widen(((const Bits *)&desk[(y >> shift()) * GPULOSSI_BLOCK + thread])[i]);
+            x_y = E::widen(((const Bits *)&smem[(y >> shift()) * GPULOSSI_BLOCK + thread])[i]);
         } else if (y >= 0) {
             x_y =
                 E::widen(((const Bits *)p.logits)[image * (p.logits_stride - p.inner) + r.row + (int64_t)y * p.inner]);
@@ -228,7 +235,7 @@ template <class E> struct Planes {
         loss.close(r, s);
         if (loss.writes()) {
             N of_target = loss.of_target(r, x_y);
-            words(0, i) = make_uint2(__float_as_uint(r.top), __float_as_uint(r.inverse * r.scale));
+            words(0, i) = make_uint2(__float_as_uint(r.row_max), __float_as_uint(r.inverse * r.scale));
             words(1, i) = make_uint2(__float_as_uint(of_target), (uint32_t)y);
         }
         return loss.result(loss.unfinished(r, s, &x_y), total);
@@ -244,8 +251,8 @@ template <class E> struct Planes {
         slopes.settle();
         return slopes;
     }
-    /* The gradients of a page take the place of its logits, then those of the targets the place of what the others'
-     * formula gave. */
+    /* Replaces the logits of a page by their gradients. The targets' gradients are then written over the results of the
+     * common formula. */
     __device__ __forceinline__ void gradients(const Slopes<E> &slopes, int page, int n) const {
         N of_targets[W];
         int y[W];
@@ -276,7 +283,7 @@ template <class E> struct Planes {
         for (int k = 0; k < n; k++, to += step)
             __stcs((uint2 *)to, slot(k));
     }
-    /* From the last page, which is still there. */
+    /* Writes the gradients of all pages. It starts with the last page, which is still in shared memory. */
     __device__ __forceinline__ void write() const {
         const Slopes<E> needed = slopes();
         int n = classes(), page = max(n - 1, 0) / kSlots;
@@ -291,11 +298,11 @@ template <class E> struct Planes {
     }
 
     DEVICE void run(const Params &p) {
-        __shared__ uint2 desk[kDesk];
+        __shared__ uint2 smem[kSmemSize];
         Loss loss(p);
         Group group(p.rows.group);
         Queue queue(loss.scratch(), group, (p.rows.rows + kTile - 1) / kTile, 1);
-        Planes planes(p, loss, desk, group, queue);
+        Planes planes(p, loss, smem, group, queue);
         Totals total = Totals::zero();
         int n = planes.classes();
 #pragma unroll 1
@@ -310,7 +317,7 @@ template <class E> struct Planes {
                     planes.load(page, of_page);
                     planes.targets(y);
                 }
-                /* Until here others read what the last tile's gradients needed. */
+                /* Other warps read the inputs of the last tile's gradients until here. */
                 if (loss.writes() && page == 0)
                     group.settle();
                 settled<0>();
@@ -323,7 +330,7 @@ template <class E> struct Planes {
 #pragma unroll 1
                 for (int i = planes.warp(); i < W; i += planes.warps()) {
                     sum += (double)planes.finish(i, y[0], total);
-                    /* Losses from a given lse may cancel. */
+                    /* Losses from a given lse may cancel, so each is added to the exact sum. */
                     if (!loss.reduces() || i + planes.warps() >= W) {
                         loss.add(sum, total);
                         sum = 0;
@@ -339,7 +346,7 @@ template <class E> struct Planes {
             queue.advance();
         }
         __syncthreads();
-        Totals *totals = (Totals *)desk;
+        Totals *totals = (Totals *)smem;
         totals[threadIdx.x] = total;
         end(loss, loss.scratch(), totals);
     }

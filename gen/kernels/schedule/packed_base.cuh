@@ -1,19 +1,18 @@
-/* Cross-entropy of short packed rows, without options, a stretch of them at a time: what all its kernels do, whatever
- * becomes of the rows of a slot.
+/* Cross-entropy of short packed rows without options, one row tile at a time: the part that all its kernels share.
  *
- * A kernel is a class Rows with rows_of_slot(first, count, total), which works on rows from number `first` on, and
- * finish(total), for what it has put off; and adds up losses by add(), or in `sum` and `counted`. */
+ * A kernel is a class Rows. Its rows_of_stage(first, count, total) works on the rows of a stage, from row `first` on.
+ * Its finish(total) does deferred work. Losses go to add(), or to `sum` and `counted`. */
 #ifndef GPULOSSI_PACKED_BASE_CUH
 #define GPULOSSI_PACKED_BASE_CUH
 
 #include "ce_basic.cuh"
 #include "packed_pipeline.cuh"
 
-/* kThreads: of a block; kShortest: the classes that a row has at least. */
-template <class E, class Rows, int kThreads, int kShortest = 1>
-class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> {
+/* kThreads: threads of a block. kMinClasses: the least number of classes of a row. */
+template <class E, class Rows, int kThreads, int kMinClasses = 1>
+class PackedRows : protected RowTiles<Plain<E>, kThreads, GPULOSSI_RING_STEPS> {
   protected:
-    typedef Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> Base;
+    typedef RowTiles<Plain<E>, kThreads, GPULOSSI_RING_STEPS> Base;
     typedef Plain<E> Loss;
     typedef typename Loss::Params Params;
     typedef typename Loss::Totals Totals;
@@ -21,22 +20,27 @@ class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> 
     typedef typename Loss::Row Row;
     typedef typename Loss::State State;
     typedef typename E::Bits Bits;
-    using Base::first_of, Base::count_of, Base::stretches, Base::run, Base::queue, Base::next;
-    using Base::p, Base::loss, Base::lane, Base::row_bytes, Base::slots, Base::slot, Base::freed;
+    using Base::first_of, Base::count_of, Base::row_tiles, Base::run, Base::queue, Base::next_tile;
+    using Base::p, Base::loss, Base::lane, Base::row_bytes, Base::ring_base, Base::stage_offset, Base::consumer;
     enum {
         kRing = GPULOSSI_PACKED_RING,
-        kOfHalf =
-            kRing / 2 / (kShortest * (int)sizeof(Bits)), /* rows of a stretch, where it has half a ring at most, */
-        kOfAll = kRing / (kRing / 2 / (2 * kLanes) + 1), /* and where less than two turns of its rows fit a half */
-        kMostRows = kOfHalf > kOfAll ? kOfHalf : kOfAll,
-        kTargets = (kMostRows < GPULOSSI_PACKED_ROWS ? kMostRows : GPULOSSI_PACKED_ROWS) / kLanes /* of a lane */
+        /* The most rows of a row tile that takes at most half of the ring. */
+        kHalfRingRows = kRing / 2 / (kMinClasses * (int)sizeof(Bits)),
+        /* The most rows of a row tile that takes the whole ring, where fewer than two rows a lane fit half of it. */
+        kFullRingRows = kRing / (kRing / 2 / (2 * kLanes) + 1),
+        kMaxRows = kHalfRingRows > kFullRingRows ? kHalfRingRows : kFullRingRows,
+        /* Targets of a lane. */
+        kTargets = (kMaxRows < GPULOSSI_PACKED_ROWS ? kMaxRows : GPULOSSI_PACKED_ROWS) / kLanes
     };
-    static_assert(sizeof(N) == 4, "a word has numbers of 4 bytes or less");
-    static_assert(kRing / sizeof(Bits) <= INT16_MAX, "places are 16 bits");
+    static_assert(sizeof(N) == 4, "an element is at most a word of 4 bytes");
+    static_assert(kRing / sizeof(Bits) <= INT16_MAX, "class indices are 16 bits");
 
-    int reduces, writes, results, further; /* results: besides the gradient; further: and besides the sum of losses */
-    int64_t y[kTargets];                   /* the class indices of the next stretch */
-    double sum;                            /* of losses; and how many more rows have a class */
+    /* `results`: the call has outputs besides the gradient. `further`: it has outputs besides the gradient and the sum
+     * of losses. */
+    int reduces, writes, results, further;
+    int64_t y[kTargets]; /* The targets of the next row tile. */
+    /* The sum of losses, and the number of rows with a class, that the totals do not include yet. */
+    double sum;
     int counted;
 
     __device__ __forceinline__ explicit PackedRows(const Params &p)
@@ -49,42 +53,43 @@ class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> 
         keep(further);
     }
 
-    /* Of the rows of this stretch: the class index, or a number less than 0 that says why there is none. */
-    DEVICE int16_t *places() {
+    /* The targets of the rows of this row tile: the class index, or -1 if the row is ignored, or -2 if the index is
+     * bad. */
+    DEVICE int16_t *targets() {
         __shared__ int16_t of_block[Base::kTeams][kTargets * kLanes];
         return of_block[threadIdx.x / kLanes];
     }
 
-    /* They are waited for where they are settled. Lanes without a row take the last one's: each load in a branch of its own
-     * would wait for the one before, and others for them. */
-    __device__ __forceinline__ void fetch_targets(uint32_t stretch) {
-        int64_t first = first_of(stretch);
-        int count = count_of(stretch);
+    /* Loads the targets of a row tile; store_targets() waits for them. A lane without a row loads the last row's
+     * target. Loads in separate branches would wait for each other. */
+    __device__ __forceinline__ void fetch_targets(uint32_t row_tile) {
+        int64_t first = first_of(row_tile);
+        int count = count_of(row_tile);
         with_targets(p, [&](auto *from) {
 #pragma unroll
             for (int i = 0; i < kTargets; i++)
                 y[i] = from[first + min(i * kLanes + lane, count - 1)];
         });
     }
-    /* Those of lanes without a row go where nobody looks. */
-    __device__ __forceinline__ void settle_targets(int count) const {
+    /* Lanes without a row store to slots that are never read. */
+    __device__ __forceinline__ void store_targets(int count) const {
         bool ignores = p.rows.flags & GPULOSSI_IGNORES;
 #pragma unroll
         for (int i = 0; i < kTargets; i++) {
-            int place = (uint64_t)y[i] < (uint64_t)p.total_classes ? (int)y[i] : -2;
+            int target = (uint64_t)y[i] < (uint64_t)p.total_classes ? (int)y[i] : -2;
             if (ignores && y[i] == p.ignore_index)
-                place = -1;
-            places()[i * kLanes + lane] = (int16_t)place;
+                target = -1;
+            targets()[i * kLanes + lane] = (int16_t)target;
             if ((i + 1) * kLanes >= count)
                 break;
         }
     }
 
-    DEVICE Row row_of(int64_t row, int place) {
+    DEVICE Row row_of(int64_t row, int target) {
         Row r;
         r.row = row;
         r.vector = -1;
-        r.place = place;
+        r.place = target;
         return r;
     }
     __device__ __forceinline__ void add(Row &r, const State &state, N x_y, Totals &total) {
@@ -92,7 +97,7 @@ class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> 
             sum += (double)loss.result(loss.unfinished(r, state, &x_y), total);
         } else if (r.place >= 0) {
             N log_sum = reduces ? natural_log(state.sum) : N(0);
-            sum += (double)Loss::loss_of(log_sum, r.top, x_y);
+            sum += (double)Loss::loss_of(log_sum, r.row_max, x_y);
             counted++;
         }
     }
@@ -103,18 +108,18 @@ class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> 
         sum = 0;
         counted = 0;
     }
-    __device__ __forceinline__ void stretch(uint32_t number, uint32_t after, Totals &total) {
+    __device__ __forceinline__ void row_tile(uint32_t number, uint32_t after, Totals &total) {
         int64_t first = first_of(number);
         int count = count_of(number), bytes = count * row_bytes;
-        this->ask(writes);
-        settle_targets(count);
-        if (after < stretches)
+        this->request_ahead(writes);
+        store_targets(count);
+        if (after < row_tiles)
             fetch_targets(after);
-        this->receive(first, bytes);
-        static_cast<Rows *>(this)->rows_of_slot(first, count, total);
+        this->acquire(first, bytes);
+        static_cast<Rows *>(this)->rows_of_stage(first, count, total);
         if (writes) {
             __syncwarp();
-            this->send(loss.grad(first), bytes);
+            this->store_tile(loss.grad(first), bytes);
         }
         this->release();
     }
@@ -126,13 +131,13 @@ class PackedRows : protected Stretches<Plain<E>, kThreads, GPULOSSI_RING_STEPS> 
 #pragma unroll 1
         while (queue.more()) {
             uint32_t word = lane == 0 ? queue.fetch() : 0;
-            uint32_t number = queue.tile[0] * run, end = min(number + run, stretches);
+            uint32_t number = queue.tile[0] * run, end = min(number + run, row_tiles);
 #pragma unroll 1
             for (; number < end; number++)
-                stretch(number, number + 1 < end ? number + 1 : queue.tile[1] * run, total);
+                row_tile(number, number + 1 < end ? number + 1 : queue.tile[1] * run, total);
             settle_sum(total);
             queue.advance(__shfl_sync(0xffffffffu, word, 0));
-            next--;
+            next_tile--;
         }
         static_cast<Rows *>(this)->finish(total);
     }

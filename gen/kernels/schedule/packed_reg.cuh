@@ -1,13 +1,14 @@
-/* Cross-entropy of packed rows of few classes, without options, each in the registers of a lane. Those that are seldom are
- * left to a second look: rows far from 0, bad targets, and losses from a given lse, which may cancel and are summed one by
- * one. */
+/* Cross-entropy of packed rows of few classes, without options, each row in the registers of a lane.
+ *
+ * Rare rows are left to a second pass: rows outside of the fast range, bad targets, and losses from a given lse. Losses
+ * from a given lse may cancel, so they are added one by one. */
 #ifndef GPULOSSI_PACKED_REG_CUH
 #define GPULOSSI_PACKED_REG_CUH
 
 #include "packed_base.cuh"
 
-template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOSSI_BLOCK> {
-    typedef PackedRows<E, PackedHeld<E>, GPULOSSI_BLOCK> Base;
+template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<E>, GPULOSSI_BLOCK> {
+    typedef PackedRows<E, PackedRegisters<E>, GPULOSSI_BLOCK> Base;
     friend Base;
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;
@@ -17,27 +18,29 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
     typedef typename Base::State State;
     typedef typename E::Bits Bits;
     typedef Words<E> Of;
-    using Base::freed, Base::reduces, Base::writes, Base::results, Base::further, Base::sum, Base::counted;
-    using Base::p, Base::loss, Base::lane, Base::classes, Base::row_bytes, Base::twist, Base::slots, Base::slot;
-    using Base::places, Base::row_of, Base::add, Base::settle_sum;
-    enum { kElements = Of::kElements, kMost = GPULOSSI_PACKED_HELD / kElements };
+    using Base::consumer, Base::reduces, Base::writes, Base::results, Base::further, Base::sum, Base::counted;
+    using Base::p, Base::loss, Base::lane, Base::classes, Base::row_bytes, Base::swizzle, Base::ring_base,
+        Base::stage_offset;
+    using Base::targets, Base::row_of, Base::add, Base::settle_sum;
+    enum { kElements = Of::kElements, kMaxWords = GPULOSSI_PACKED_HELD / kElements };
 
-    int loads;      /* whether rows have numbers that load_numbers() loads */
-    N scale;        /* of all gradients, where rows have none of their own */
-    uint32_t stash; /* where the slots of the block begin */
+    int loads;             /* Whether load_numbers() has anything to load. */
+    N scale;               /* The factor of all gradients, if rows have none of their own. */
+    uint32_t ring_address; /* The shared address of the block's rings. */
 
-    __device__ __forceinline__ explicit PackedHeld(const Params &p)
-        : Base(p), loads(!reduces || p.rows.grad_loss_rows), scale(0), stash(Shared::address(slots())) {
+    __device__ __forceinline__ explicit PackedRegisters(const Params &p)
+        : Base(p), loads(!reduces || p.rows.grad_loss_rows), scale(0), ring_address(Shared::address(ring_base())) {
         keep(loads);
-        keep(stash);
+        keep(ring_address);
         if (writes) {
             scale = loss.common_scale();
-            keep(scale); /* what has not been set is not read */
+            /* keep() reads the value, so it must be set. */
+            keep(scale);
         }
     }
 
-    /* What a row may have in memory besides its target. The additions are waited for here: who uses a number as it was
-     * loaded waits for all that is under way, also where there was nothing to load. */
+    /* Loads the lse and the gradient's factor of a row, where the call has them. Adding 0 makes the wait happen here.
+     * Otherwise each use would wait for all loads in flight, even if nothing was loaded here. */
     __device__ __forceinline__ void load_numbers(int64_t row, N &lse, N &of_row) const {
         if (!reduces)
             lse = ((const N *)p.lse_in)[row] + N(0);
@@ -45,29 +48,29 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
             of_row = loss.scale_of(row) + N(0);
     }
 
-    /* The rows of a slot that each lane has, in `least` words at least, and at most `most`, besides what is beside whole
-     * words. `even`: rows of whole vectors. Says which of them are left. */
+    /* Works on the rows of this lane in the stage. Returns a mask of the rows that are left to the second pass. A row
+     * has `least` to `most` whole words, and maybe a lone element. `even`: rows are whole vectors. */
     template <bool even, int least, int most>
     __device__ __forceinline__ uint32_t rows_of(int64_t first, int count, N &product, Totals &total) {
         enum { n = most * kElements, kPiece = even ? GPULOSSI_VECTOR_BYTES : 4, kWords = kPiece / 4 };
         const int words_of_row = classes / kElements;
-        const uint32_t begin = stash + (uint32_t)(slot(freed) + lane * row_bytes);
+        const uint32_t begin = ring_address + (uint32_t)(stage_offset(consumer) + lane * row_bytes);
         const bool odd = !even && kElements > 1 && (classes & 1);
         const uint32_t to_words = odd && (lane & 1) ? sizeof(Bits) : 0,
                        to_lone = lane & 1 ? 0 : row_bytes - (uint32_t)sizeof(Bits);
-        uint32_t left = 0, this_row = 1, at = begin, at_place = Shared::address(places() + lane);
+        uint32_t left = 0, this_row = 1, at = begin, at_index = Shared::address(targets() + lane);
 #pragma unroll 1
         for (int row = lane; row < count; row += kLanes, this_row <<= 1, at += kLanes * row_bytes) {
-            Row r = row_of(first + row, Shared::place(at_place));
+            Row r = row_of(first + row, Shared::place(at_index));
             const uint32_t at_target = at + max(r.place, 0) * (int)sizeof(Bits), lone = at + to_lone;
             uint32_t x[most];
             N x_y = E::widen(Shared::bits<Bits>(at_target)), e[n];
             N of_lone = odd ? E::widen(Shared::bits<Bits>(lone)) : loss.absent(0);
-            typename Of::Top tops[most];
+            typename Of::WordMax row_maxima[most];
             State state = {N(0), N(1)};
-            auto place_of = [&](int i) { return even ? (at + 4 * i) ^ twist : at + to_words + 4 * i; };
+            auto address_of = [&](int i) { return even ? (at + 4 * i) ^ swizzle : at + to_words + 4 * i; };
             N given = N(0), of_row = scale;
-            at_place += kLanes * sizeof(int16_t);
+            at_index += kLanes * sizeof(int16_t);
             if (loads)
                 load_numbers(r.row, given, of_row);
 #pragma unroll
@@ -76,29 +79,29 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
                 for (int k = 0; k < kWords; k++)
                     x[i + k] = Of::absent();
                 if (i < least || i < words_of_row)
-                    Shared::load<kWords>(place_of(i), x + i);
+                    Shared::load<kWords>(address_of(i), x + i);
             }
 #pragma unroll
             for (int i = 0; i < most; i++)
-                tops[i] = Of::top(x[i]);
-            r.top = reduces ? larger(Of::number(LargestTop<Of, most>::of(tops)), of_lone) : given;
-            if (!ScaledExp<N>::in_fast_range(r.top) || r.place < -1) {
+                row_maxima[i] = Of::word_max(x[i]);
+            r.row_max = reduces ? larger(Of::number(LargestWordMax<Of, most>::of(row_maxima)), of_lone) : given;
+            if (!ScaledExp<N>::in_fast_range(r.row_max) || r.place < -1) {
                 left |= this_row;
                 continue;
             }
-            ScaledExp<N> below(r.top);
+            ScaledExp<N> below(r.row_max);
             of_lone = below.exp(of_lone);
 #pragma unroll
             for (int i = 0; i < n; i++)
                 e[i] = below.exp(Of::get(x[i / kElements], i % kElements));
             if (reduces)
                 state.sum = (in_halves<Sum>(e) + of_lone) * below.factor;
-            state.top = r.top;
+            state.row_max = r.row_max;
             if (further) {
                 add(r, state, x_y, total);
             } else if (r.place >= 0) {
-                product *= at_least_1(state.sum); /* it has an exp(0) */
-                sum += (double)(r.top - x_y);
+                product *= at_least_1(state.sum); /* The sum includes exp(0). */
+                sum += (double)(r.row_max - x_y);
                 counted++;
             }
             if (writes) {
@@ -112,7 +115,7 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
 #pragma unroll
                 for (int i = 0; i < most; i += kWords)
                     if (i < least || i < words_of_row)
-                        Shared::store<kWords>(place_of(i), x + i);
+                        Shared::store<kWords>(address_of(i), x + i);
                 if (odd)
                     Shared::store(lone, E::narrow(r.place >= 0 ? of_lone * weight : N(0)));
                 if (r.place >= 0)
@@ -122,7 +125,7 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
         return left;
     }
     __device__ __forceinline__ uint32_t rows_in_registers(int64_t first, int count, N &product, Totals &total) {
-        enum { m = 2 / kElements }; /* words of floats are twice as many */
+        enum { m = 2 / kElements }; /* A row of floats has twice as many words. */
         const int words = classes / kElements;
         if (p.rows.flags & GPULOSSI_EVEN)
             return words == 4                     ? rows_of<true, 4, 4>(first, count, product, total)
@@ -134,24 +137,24 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
             return rows_of<false, 4 * m, 5 * m>(first, count, product, total);
         if (words <= 8 * m)
             return rows_of<false, 5 * m, 8 * m>(first, count, product, total);
-        return rows_of<false, 8 * m, kMost>(first, count, product, total);
+        return rows_of<false, 8 * m, kMaxWords>(first, count, product, total);
     }
 
-    /* A row that is left, from its slot; without a target, also what is NaN gets 0. */
-    __device__ __forceinline__ void look_again(int64_t first, int row, Totals &total) {
-        Row r = row_of(first + row, places()[row]);
-        Bits *x = (Bits *)(slots() + slot(freed) + row * row_bytes);
+    /* A row of the second pass, from its stage. Without a target the gradient is 0, even where a logit is NaN. */
+    __device__ __forceinline__ void second_pass(int64_t first, int row, Totals &total) {
+        Row r = row_of(first + row, targets()[row]);
+        Bits *x = (Bits *)(ring_base() + stage_offset(consumer) + row * row_bytes);
         State state = State::empty();
         N x_y = r.place >= 0 ? E::widen(x[r.place]) : N(0);
         if (reduces) {
 #pragma unroll 1
             for (int c = 0; c < classes; c++)
-                state.top = larger(state.top, E::widen(x[c]));
+                state.row_max = larger(state.row_max, E::widen(x[c]));
 #pragma unroll 1
             for (int c = 0; c < classes; c++)
-                state.sum += exp_below(E::widen(x[c]), State::finite(state.top));
+                state.sum += exp_below(E::widen(x[c]), State::finite(state.row_max));
         }
-        r.top = reduces ? state.top : ((const N *)p.lse_in)[r.row];
+        r.row_max = reduces ? state.row_max : ((const N *)p.lse_in)[r.row];
         if (results)
             add(r, state, x_y, total);
         if (!reduces)
@@ -161,13 +164,14 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
         loss.slope(r, state, reduces);
 #pragma unroll 1
         for (int c = 0; c < classes; c++)
-            x[c] = E::narrow(r.place >= 0 ? exp_below(E::widen(x[c]), r.top) * (r.inverse * r.scale) : N(0));
+            x[c] = E::narrow(r.place >= 0 ? exp_below(E::widen(x[c]), r.row_max) * (r.inverse * r.scale) : N(0));
         if (r.place >= 0)
             x[r.place] = E::narrow(loss.of_target(r, x_y));
     }
 
-    __device__ __forceinline__ void rows_of_slot(int64_t first, int count, Totals &total) {
-        N product = N(1); /* of sums: one logarithm for all rows of a lane */
+    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, Totals &total) {
+        /* The product of the row sums: one logarithm serves all rows of a lane. */
+        N product = N(1);
         uint32_t left = ~0u;
         if (reduces || !results)
             left = rows_in_registers(first, count, product, total);
@@ -175,7 +179,7 @@ template <class E> class PackedHeld : public PackedRows<E, PackedHeld<E>, GPULOS
 #pragma unroll 1
         for (int row = lane; left != 0 && row < count; row += kLanes, left >>= 1)
             if (left & 1)
-                look_again(first, row, total);
+                second_pass(first, row, total);
         __syncwarp();
     }
     __device__ __forceinline__ void finish(Totals &) {}

@@ -1,12 +1,14 @@
-/* Forward KL of two arrays of logits, of packed rows of few classes, each in the registers of a lane. Those whose divergence
- * is near 0 or whose logits are far from it are left to a second look, at which no lane waits for a row of another. */
+/* Forward KL of two arrays of logits, of packed rows of few classes, each row in the registers of a lane.
+ *
+ * A row is left to a second pass if its divergence is close to 0, or if its logits are outside of the fast range. The
+ * second pass first compacts its rows, so that no lane waits for the row of another. */
 #ifndef GPULOSSI_PACKED_REG2_CUH
 #define GPULOSSI_PACKED_REG2_CUH
 
 #include "packed_base2.cuh"
 
-template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
-    typedef PairedRows<E, HeldPairs<E>> Base;
+template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> {
+    typedef PairedRows<E, PairRegisters<E>> Base;
     friend Base;
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;
@@ -16,36 +18,39 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
     typedef typename Loss::State State;
     typedef typename E::Bits Bits;
     typedef Words<E> Of;
-    using Base::p, Base::loss, Base::lane, Base::classes, Base::row_bytes, Base::twist, Base::ring, Base::slots;
-    using Base::slot, Base::freed, Base::writes, Base::sum;
-    enum { kElements = Of::kElements, kMost = GPULOSSI_PAIRS_HELD / kElements };
-    static_assert(GPULOSSI_PACKED_ROWS <= 256, "a row of a stretch is a byte");
+    using Base::p, Base::loss, Base::lane, Base::classes, Base::row_bytes, Base::swizzle, Base::ring_bytes,
+        Base::ring_base;
+    using Base::stage_offset, Base::consumer, Base::writes, Base::sum;
+    enum { kElements = Of::kElements, kMaxWords = GPULOSSI_PAIRS_HELD / kElements };
+    static_assert(GPULOSSI_PACKED_ROWS <= 256, "the number of a row in its row tile is a byte");
 
-    N scale;        /* of all gradients */
-    uint32_t stash; /* where the slots of the block begin */
+    N scale;               /* The factor of all gradients. */
+    uint32_t ring_address; /* The shared address of the block's rings. */
 
-    __device__ __forceinline__ explicit HeldPairs(const Params &p)
-        : Base(p), scale(0), stash(Shared::address(slots())) {
-        keep(stash);
+    __device__ __forceinline__ explicit PairRegisters(const Params &p)
+        : Base(p), scale(0), ring_address(Shared::address(ring_base())) {
+        keep(ring_address);
         if (writes) {
             scale = (N)loss.grad_scale();
-            keep(scale); /* what has not been set is not read */
+            /* keep() reads the value, so it must be set. */
+            keep(scale);
         }
     }
 
-    /* The rows of a stretch that are left. */
+    /* The rows of the row tile that are left to the second pass. */
     DEVICE uint8_t *rows_left() {
         __shared__ uint8_t of_block[Base::kTeams][GPULOSSI_PACKED_ROWS];
         return of_block[threadIdx.x / kLanes];
     }
 
-    /* A row of an array in its slot. */
+    /* A row of array `a` in its stage. */
     __device__ __forceinline__ Bits *row_of(int a, int row) const {
-        return (Bits *)(slots() + slot(freed) + a * ring + row * row_bytes);
+        return (Bits *)(ring_base() + stage_offset(consumer) + a * ring_bytes + row * row_bytes);
     }
 
-    /* The sum of the target's exponentials times the differences, where one is not finite: what has no mass adds nothing. */
-    __device__ __forceinline__ N weighed(int row, const ScaledExp<N> &below) const {
+    /* The sum of the target's exponentials times the differences of the logits, if a difference is not finite. A class
+     * of zero probability adds nothing. */
+    __device__ __forceinline__ N weighted(int row, const ScaledExp<N> &below) const {
         const Bits *x = row_of(0, row), *t = row_of(1, row);
         N sum = N(0);
 #pragma unroll 1
@@ -56,8 +61,8 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
         return sum;
     }
 
-    /* The rows of a slot that each lane has, in `least` words at least, and at most `most`, besides what is beside whole
-     * words. `even`: rows of whole vectors. Says which of them are left. */
+    /* Works on the rows of this lane in the stage. Returns a mask of the rows that are left to the second pass. A row
+     * has `least` to `most` whole words, and maybe a lone element. `even`: rows are whole vectors. */
     template <bool even, int least, int most> __device__ __forceinline__ uint32_t rows_of(int count) {
         enum { n = most * kElements, kPiece = even ? GPULOSSI_VECTOR_BYTES : 4, kWords = kPiece / 4 };
         const N rate = loss.inverse_temperature;
@@ -65,36 +70,36 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
         const bool odd = !even && kElements > 1 && (classes & 1);
         const uint32_t to_words = odd && (lane & 1) ? sizeof(Bits) : 0,
                        to_lone = lane & 1 ? 0 : row_bytes - (uint32_t)sizeof(Bits);
-        uint32_t left = 0, this_row = 1, at = stash + (uint32_t)(slot(freed) + lane * row_bytes);
+        uint32_t left = 0, this_row = 1, at = ring_address + (uint32_t)(stage_offset(consumer) + lane * row_bytes);
 #pragma unroll 1
         for (int row = lane; row < count; row += kLanes, this_row <<= 1, at += kLanes * row_bytes) {
             uint32_t x[2][most];
-            N e[2][n], lone[2], top[2], sums[2], apart[2] = {N(0), N(0)};
+            N e[2][n], lone[2], row_max[2], sums[2], weighted_differences[2] = {N(0), N(0)};
             State state;
             Row r;
-            auto place_of = [&](int i) { return even ? (at + 4 * i) ^ twist : at + to_words + 4 * i; };
+            auto address_of = [&](int i) { return even ? (at + 4 * i) ^ swizzle : at + to_words + 4 * i; };
 #pragma unroll
             for (int a = 0; a < 2; a++) {
-                typename Of::Top tops[most];
-                lone[a] = odd ? E::widen(Shared::bits<Bits>(at + to_lone + a * ring)) : loss.absent(a);
+                typename Of::WordMax row_maxima[most];
+                lone[a] = odd ? E::widen(Shared::bits<Bits>(at + to_lone + a * ring_bytes)) : loss.absent(a);
 #pragma unroll
                 for (int i = 0; i < most; i += kWords) {
 #pragma unroll
                     for (int k = 0; k < kWords; k++)
                         x[a][i + k] = Of::absent();
                     if (i < least || i < words_of_row)
-                        Shared::load<kWords>(place_of(i) + a * ring, x[a] + i);
+                        Shared::load<kWords>(address_of(i) + a * ring_bytes, x[a] + i);
                 }
 #pragma unroll
                 for (int i = 0; i < most; i++)
-                    tops[i] = Of::top(x[a][i]);
-                top[a] = larger(Of::number(LargestTop<Of, most>::of(tops)), lone[a]);
+                    row_maxima[i] = Of::word_max(x[a][i]);
+                row_max[a] = larger(Of::number(LargestWordMax<Of, most>::of(row_maxima)), lone[a]);
             }
-            if (!ScaledExp<N>::in_fast_range(rate * top[0]) || !ScaledExp<N>::in_fast_range(rate * top[1])) {
+            if (!ScaledExp<N>::in_fast_range(rate * row_max[0]) || !ScaledExp<N>::in_fast_range(rate * row_max[1])) {
                 left |= this_row;
                 continue;
             }
-            ScaledExp<N> input(top[0], rate), target(top[1], rate);
+            ScaledExp<N> input(row_max[0], rate), target(row_max[1], rate);
 #pragma unroll
             for (int i = 0; i < n; i++) {
                 N of_input = Of::get(x[0][i / kElements], i % kElements);
@@ -102,7 +107,7 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
                 e[0][i] = input.exp(of_input);
                 e[1][i] = target.exp(of_target);
                 if (i / kElements < least || i / kElements < words_of_row)
-                    apart[i % 2] = fma(e[1][i], of_target - of_input, apart[i % 2]);
+                    weighted_differences[i % 2] = fma(e[1][i], of_target - of_input, weighted_differences[i % 2]);
             }
             sums[0] = in_halves<Sum>(e[0]);
             sums[1] = in_halves<Sum>(e[1]);
@@ -112,16 +117,16 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
                 lone[1] = target.exp(lone[1]);
                 sums[0] += lone[0];
                 sums[1] += lone[1];
-                apart[0] = fma(lone[1], difference, apart[0]);
+                weighted_differences[0] = fma(lone[1], difference, weighted_differences[0]);
             }
-            state.side[0].top = top[0];
-            state.side[1].top = top[1];
+            state.side[0].row_max = row_max[0];
+            state.side[1].row_max = row_max[1];
             state.side[0].sum = sums[0] * input.factor;
             state.side[1].sum = sums[1] * target.factor;
-            state.apart = in_halves<Sum>(apart);
-            if (!(fabs(state.apart) < Limits<N>::infinity()))
-                state.apart = weighed(row, target);
-            state.apart *= target.factor;
+            state.weighted_difference = in_halves<Sum>(weighted_differences);
+            if (!(fabs(state.weighted_difference) < Limits<N>::infinity()))
+                state.weighted_difference = weighted(row, target);
+            state.weighted_difference *= target.factor;
             loss.template close_sums<Refined>(r, state);
             if (!r.known) {
                 left |= this_row;
@@ -130,7 +135,7 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
             sum = fma((double)r.sum, p.factor, sum);
             if (writes) {
                 const N weight = r.inverse * scale;
-                /* Adding 0 turns -0 into 0. */
+                /* Adding +0 changes -0 to +0. */
                 auto gradient = [&](N q, N p) { return fma(fma(-r.ratio, p, q), weight, N(0)); };
 #pragma unroll
                 for (int i = 0; i < n; i++)
@@ -141,7 +146,7 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
 #pragma unroll
                 for (int i = 0; i < most; i += kWords)
                     if (i < least || i < words_of_row)
-                        Shared::store<kWords>(place_of(i), x[0] + i);
+                        Shared::store<kWords>(address_of(i), x[0] + i);
                 if (odd)
                     Shared::store(at + to_lone, E::narrow(gradient(lone[0], lone[1])));
             }
@@ -149,7 +154,7 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
         return left;
     }
     __device__ __forceinline__ uint32_t rows_in_registers(int count) {
-        enum { m = 2 / kElements }; /* words of floats are twice as many */
+        enum { m = 2 / kElements }; /* A row of floats has twice as many words. */
         const int words = classes / kElements;
         if (p.rows.flags & GPULOSSI_EVEN)
             return words == 4                     ? rows_of<true, 4, 4>(count)
@@ -161,11 +166,11 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
             return rows_of<false, 2 * m, 5 * m>(count);
         if (words <= 8 * m)
             return rows_of<false, 5 * m, 8 * m>(count);
-        return rows_of<false, 8 * m, kMost>(count);
+        return rows_of<false, 8 * m, kMaxWords>(count);
     }
 
-    /* A row that is left, from its slot. */
-    __device__ __forceinline__ void look_again(int row) {
+    /* A row of the second pass, from its stage. */
+    __device__ __forceinline__ void second_pass(int row) {
         Bits *x = row_of(0, row);
         const Bits *t = row_of(1, row);
         State state = loss.empty();
@@ -173,7 +178,7 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
         N more = N(0), weight;
         state.side[0] = softmax_of(x);
         state.side[1] = softmax_of(t);
-        state.apart = Limits<N>::nan();
+        state.weighted_difference = Limits<N>::nan();
         loss.template close_sums<Rounded<N>>(r, state);
         weight = r.inverse * scale;
 #pragma unroll 1
@@ -189,34 +194,34 @@ template <class E> class HeldPairs : public PairedRows<E, HeldPairs<E>> {
         Softmax<N> side = Softmax<N>::empty();
 #pragma unroll 1
         for (int c = 0; c < classes; c++)
-            side.top = larger(side.top, E::widen(x[c]));
-        N from = Softmax<N>::finite(side.top);
-        bool near = ScaledExp<N>::in_fast_range(loss.inverse_temperature * from);
+            side.row_max = larger(side.row_max, E::widen(x[c]));
+        N from = Softmax<N>::finite(side.row_max);
+        bool in_fast_range = ScaledExp<N>::in_fast_range(loss.inverse_temperature * from);
 #pragma unroll 1
         for (int c = 0; c < classes; c++) {
             N of_one[1] = {E::widen(x[c])}, e[1];
-            loss.exponentials(of_one, from, near, e);
+            loss.exponentials(of_one, from, in_fast_range, e);
             side.sum += e[0];
         }
-        if (near)
+        if (in_fast_range)
             side.sum *= ScaledExp<N>(from, loss.inverse_temperature).factor;
         return side;
     }
 
-    __device__ __forceinline__ void rows_of_slot(int64_t, int count, Totals &) {
+    __device__ __forceinline__ void rows_of_stage(int64_t, int count, Totals &) {
         uint32_t left = rows_in_registers(count);
-        int lefts = 0;
+        int left_count = 0;
 #pragma unroll 1
         for (int row = lane; __any_sync(0xffffffffu, left != 0); row += kLanes, left >>= 1) {
-            uint32_t those = __ballot_sync(0xffffffffu, left & 1);
+            uint32_t mask = __ballot_sync(0xffffffffu, left & 1);
             if (left & 1)
-                rows_left()[lefts + __popc(those & ((1u << lane) - 1))] = (uint8_t)row;
-            lefts += __popc(those);
+                rows_left()[left_count + __popc(mask & ((1u << lane) - 1))] = (uint8_t)row;
+            left_count += __popc(mask);
         }
         __syncwarp();
 #pragma unroll 1
-        for (int i = lane; i < lefts; i += kLanes)
-            look_again(rows_left()[i]);
+        for (int i = lane; i < left_count; i += kLanes)
+            second_pass(rows_left()[i]);
     }
     __device__ __forceinline__ void finish(Totals &) {}
 };

@@ -1,12 +1,12 @@
-/* Cross-entropy of short packed rows, without options, each by a lane or a few.
+/* Cross-entropy of short packed rows, without options, each row shared by one lane or a few.
  *
- * Lanes read rows of whole vectors by vectors, and all others by words of 4 bytes. */
+ * Rows of whole vectors are read by vectors of 16 bytes, all others by words of 4 bytes. */
 #ifndef GPULOSSI_PACKED_SMEM_CUH
 #define GPULOSSI_PACKED_SMEM_CUH
 
 #include "packed_base.cuh"
 
-/* The first number of classes that is too many for registers. */
+/* The first number of classes that does not fit in registers. */
 template <class E> struct FirstPacked {
     enum { value = GPULOSSI_PACKED_HELD + (sizeof(typename E::Bits) == 2) + 1 };
 };
@@ -23,36 +23,36 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
     typedef typename E::Bits Bits;
     typedef Words<E> Of;
     template <int bytes> using Part = typename Base::template Part<bytes>;
-    using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::row_bytes, Base::slots;
-    using Base::slot, Base::freed, Base::reduces, Base::writes, Base::results, Base::add, Base::settle_sum;
+    using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::row_bytes, Base::ring_base;
+    using Base::stage_offset, Base::consumer, Base::reduces, Base::writes, Base::results, Base::add, Base::settle_sum;
     enum { kNone = -1, kElements = Of::kElements };
 
-    /* What is left to do of a row when it is reduced. Where several lanes have a row, each keeps another one's. */
-    struct Late {
+    /* A reduced row that is not finished yet. If several lanes share a row, each lane defers another row. */
+    struct Deferred {
         int64_t row;
-        N top, sum, x_y;
-        int place;
-    } late;
-    int lates;
+        N row_max, sum, x_y;
+        int target;
+    } deferred;
+    int deferred_count;
 
-    __device__ __forceinline__ explicit Packed(const Params &p) : Base(p), lates(0) { late.row = kNone; }
+    __device__ __forceinline__ explicit Packed(const Params &p) : Base(p), deferred_count(0) { deferred.row = kNone; }
 
     template <int bytes> __device__ __forceinline__ void reduce(const Part<bytes> &part, State &state) const {
-        typename Of::Top top = Of::none();
+        typename Of::WordMax row_max = Of::none();
         part.pieces.template each<false>([&](auto &words) {
             enum { n = sizeof words / 4 };
-            typename Of::Top of_word[n];
+            typename Of::WordMax of_word[n];
 #pragma unroll
             for (int i = 0; i < n; i++)
-                of_word[i] = Of::top(words[i]);
-            top = Of::larger_of(top, LargestTop<Of, n>::of(of_word));
+                of_word[i] = Of::word_max(words[i]);
+            row_max = Of::larger_of(row_max, LargestWordMax<Of, n>::of(of_word));
         });
         N lone = part.lone ? E::widen(*part.lone) : loss.absent(0);
         UpTo<kLanes> lanes = {size};
-        state.top = larger(Of::number(top), lone);
+        state.row_max = larger(Of::number(row_max), lone);
         if (size > 1)
-            state.top = lanes.template over<Maximum>(state.top);
-        N from = State::finite(state.top);
+            state.row_max = lanes.template over<Maximum>(state.row_max);
+        N from = State::finite(state.row_max);
         if (ScaledExp<N>::in_fast_range(from)) {
             ScaledExp<N> below(from);
             state.sum = below.exp(lone);
@@ -66,8 +66,8 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
             });
             state.sum *= below.factor;
         } else {
-            N other =
-                exp_below(lone, from); /* two sums in turn, so that not too many numbers follow each other in one */
+            /* Two alternating sums: each is a chain of half the length. */
+            N other = exp_below(lone, from);
             part.pieces.template each_slowly<false>([&](auto &words) {
                 enum { n = sizeof words / 4 * kElements };
                 N e[n];
@@ -86,8 +86,8 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
 
     template <int bytes> __device__ __forceinline__ void write(const Part<bytes> &part, const Row &r) const {
         N weight = r.inverse * r.scale;
-        if (ScaledExp<N>::in_fast_range(r.top) && r.place >= 0) {
-            ScaledExp<N> below(r.top);
+        if (ScaledExp<N>::in_fast_range(r.row_max) && r.place >= 0) {
+            ScaledExp<N> below(r.row_max);
             weight *= below.factor;
             part.pieces.template each<true>([&](auto &words) {
 #pragma unroll
@@ -102,74 +102,78 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
             if (part.lone)
                 *part.lone = E::narrow(below.exp(E::widen(*part.lone)) * weight);
         } else {
-            /* Where there is no target, also what is NaN gets 0. */
+            /* Without a target the gradient is 0, even where a logit is NaN. */
             part.pieces.template each_slowly<true>([&](auto &words) {
 #pragma unroll
                 for (int i = 0; i < (int)sizeof words / 4; i++) {
                     N g[kElements];
 #pragma unroll
                     for (int n = 0; n < kElements; n++)
-                        g[n] = r.place >= 0 ? exp_below(Of::get(words[i], n), r.top) * weight : N(0);
+                        g[n] = r.place >= 0 ? exp_below(Of::get(words[i], n), r.row_max) * weight : N(0);
                     words[i] = Of::pack(g);
                 }
             });
             if (part.lone)
-                *part.lone = E::narrow(r.place >= 0 ? exp_below(E::widen(*part.lone), r.top) * weight : N(0));
+                *part.lone = E::narrow(r.place >= 0 ? exp_below(E::widen(*part.lone), r.row_max) * weight : N(0));
         }
     }
 
-    /* All lanes finish a row that they keep. Which ones these are is up to chance, so that each counts by itself. */
+    /* Each lane finishes its deferred row. Tiles are scheduled dynamically, so a lane's rows vary between runs. Each
+     * loss is added to the exact total on its own. */
     __device__ __forceinline__ void finish(Totals &total) {
-        if (late.row != kNone) {
-            Row r = this->row_of(late.row, late.place);
-            State state = {late.top, late.sum};
-            r.top = late.top;
-            add(r, state, late.x_y, total);
+        if (deferred.row != kNone) {
+            Row r = this->row_of(deferred.row, deferred.target);
+            State state = {deferred.row_max, deferred.sum};
+            r.row_max = deferred.row_max;
+            add(r, state, deferred.x_y, total);
             settle_sum(total);
         }
-        late.row = kNone;
-        lates = 0;
+        deferred.row = kNone;
+        deferred_count = 0;
     }
 
-    /* Row `row` of a stretch, by all lanes of a warp; `live`: whether this lane has one. */
+    /* Works on row `row` of the row tile; all lanes of the warp call. `live`: this lane's group has a row. */
     __device__ __forceinline__ void work(int64_t first, int row, bool live, Totals &total) {
         bool even = p.rows.flags & GPULOSSI_EVEN;
-        Row r = this->row_of(first + row, live ? Base::places()[row] : -1);
+        Row r = this->row_of(first + row, live ? Base::targets()[row] : -1);
         State state = State::empty();
-        Bits *at_target = (Bits *)(slots() + slot(freed) + row * row_bytes) + r.place;
+        Bits *at_target = (Bits *)(ring_base() + stage_offset(consumer) + row * row_bytes) + r.place;
         N x_y = r.place >= 0 ? E::widen(*at_target) : N(0);
         if (reduces && even)
-            reduce(Part<16>(slot(freed), row, live, *this), state);
+            reduce(Part<16>(stage_offset(consumer), row, live, *this), state);
         else if (reduces)
-            reduce(Part<4>(slot(freed), row, live, *this), state);
+            reduce(Part<4>(stage_offset(consumer), row, live, *this), state);
         if (live)
-            r.top = reduces ? state.top : ((const N *)p.lse_in)[r.row];
+            r.row_max = reduces ? state.row_max : ((const N *)p.lse_in)[r.row];
         if (size == 1) {
             if (live && results)
                 add(r, state, x_y, total);
-            if (!reduces) /* such losses may cancel */
+            /* Losses from a given lse may cancel, so they are added one by one. */
+            if (!reduces)
                 settle_sum(total);
         } else if (results) {
-            if (live && rank == lates)
-                late.row = r.row, late.top = r.top, late.sum = state.sum, late.x_y = x_y, late.place = r.place;
-            if (++lates == size)
+            if (live && rank == deferred_count)
+                deferred.row = r.row, deferred.row_max = r.row_max, deferred.sum = state.sum, deferred.x_y = x_y,
+                deferred.target = r.place;
+            if (++deferred_count == size)
                 finish(total);
         }
         if (writes) {
-            __syncwarp(); /* whoever wants the target's logit has it */
+            /* All lanes have read the target's logit before it is overwritten. */
+            __syncwarp();
             if (live)
                 loss.slope(r, state, reduces);
             if (live && even)
-                write(Part<16>(slot(freed), row, live, *this), r);
+                write(Part<16>(stage_offset(consumer), row, live, *this), r);
             else if (live)
-                write(Part<4>(slot(freed), row, live, *this), r);
+                write(Part<4>(stage_offset(consumer), row, live, *this), r);
             __syncwarp();
             if (rank == 0 && r.place >= 0)
                 *at_target = E::narrow(loss.of_target(r, x_y));
         }
     }
 
-    __device__ __forceinline__ void rows_of_slot(int64_t first, int count, Totals &total) {
+    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, Totals &total) {
 #pragma unroll 1
         for (int row = lane >> shift; row - (lane >> shift) < count; row += kLanes >> shift)
             work(first, row, row < count, total);

@@ -1,6 +1,6 @@
-/* Forward KL of two arrays of logits, of short packed rows, each by a lane or a few.
+/* Forward KL of two arrays of logits, of short packed rows, each row shared by one lane or a few.
  *
- * Lanes read rows of whole vectors by vectors, and all others by words of 4 bytes. */
+ * Rows of whole vectors are read by vectors of 16 bytes, all others by words of 4 bytes. */
 #ifndef GPULOSSI_PACKED_SMEM2_CUH
 #define GPULOSSI_PACKED_SMEM2_CUH
 
@@ -18,65 +18,71 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
     typedef typename E::Bits Bits;
     typedef Words<E> Of;
     template <int bytes> using Part = typename Base::template Part<bytes>;
-    using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::ring, Base::slot, Base::freed;
+    using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::ring_bytes, Base::stage_offset,
+        Base::consumer;
     using Base::writes, Base::sum, Base::settle_sum;
     enum { kNone = -1, kElements = Of::kElements };
 
-    /* What is left to do of a row that several lanes have: each keeps another one's. */
-    struct Late {
+    /* A reduced row that is not finished yet. If several lanes share a row, each lane defers another row. */
+    struct Deferred {
         int64_t row;
         double f;
-    } late;
-    int lates, further; /* further: what is wanted besides the gradient and the sum of losses */
+    } deferred;
+    /* `further`: the call has outputs besides the gradient and the sum of losses. */
+    int deferred_count, further;
 
     __device__ __forceinline__ explicit PackedPairs(const Params &p)
-        : Base(p), lates(0), further(p.rows.loss_rows || loss.counts()) {
+        : Base(p), deferred_count(0), further(p.rows.loss_rows || loss.counts()) {
         keep(further);
-        late.row = kNone;
+        deferred.row = kNone;
     }
 
-    /* The numbers of words. */
+    /* The elements of words. */
     template <int n> DEVICE void widen(const uint32_t (&words)[n], N (&x)[n * kElements]) {
 #pragma unroll
         for (int i = 0; i < n * kElements; i++)
             x[i] = Of::get(words[i / kElements], i % kElements);
     }
-    /* The lone element of a part, of either array. */
+    /* The lone element of a part, of array `a`. */
     __device__ __forceinline__ N lone_of(const Bits *lone, int a) const {
-        return E::widen(*(const Bits *)((const char *)lone + a * ring));
+        return E::widen(*(const Bits *)((const char *)lone + a * ring_bytes));
     }
 
     template <int bytes> __device__ __forceinline__ void largest_of(const Part<bytes> &part, State &state) const {
-        typename Of::Top tops[2] = {Of::none(), Of::none()};
+        typename Of::WordMax row_maxima[2] = {Of::none(), Of::none()};
         part.pieces.template each<false>([&](auto &x, auto &t) {
             enum { n = sizeof x / 4 };
-            typename Of::Top of_x[n], of_t[n];
+            typename Of::WordMax of_x[n], of_t[n];
 #pragma unroll
             for (int i = 0; i < n; i++)
-                of_x[i] = Of::top(x[i]), of_t[i] = Of::top(t[i]);
-            tops[0] = Of::larger_of(tops[0], LargestTop<Of, n>::of(of_x));
-            tops[1] = Of::larger_of(tops[1], LargestTop<Of, n>::of(of_t));
+                of_x[i] = Of::word_max(x[i]), of_t[i] = Of::word_max(t[i]);
+            row_maxima[0] = Of::larger_of(row_maxima[0], LargestWordMax<Of, n>::of(of_x));
+            row_maxima[1] = Of::larger_of(row_maxima[1], LargestWordMax<Of, n>::of(of_t));
         });
-        N top[2] = {Of::number(tops[0]), Of::number(tops[1])};
+        N row_max[2] = {Of::number(row_maxima[0]), Of::number(row_maxima[1])};
         if (part.lone)
-            top[0] = larger(top[0], lone_of(part.lone, 0)), top[1] = larger(top[1], lone_of(part.lone, 1));
+            row_max[0] = larger(row_max[0], lone_of(part.lone, 0)),
+            row_max[1] = larger(row_max[1], lone_of(part.lone, 1));
         UpTo<kLanes> lanes = {size};
         if (size > 1)
-            lanes.template over_all<Maximum>(top);
-        state.side[0].top = top[0];
-        state.side[1].top = top[1];
+            lanes.template over_all<Maximum>(row_max);
+        state.side[0].row_max = row_max[0];
+        state.side[1].row_max = row_max[1];
     }
 
-    /* Exponentials e of the target, and what they weigh: what has no mass adds nothing, whatever the difference is. */
-    DEVICE N weighed(N e, N t, N x) {
+    /* A class's exponential e of the target times the difference of its logits. A class of zero probability adds
+     * nothing, whatever the difference is. */
+    DEVICE N weighted(N e, N t, N x) {
         return e == 0 ? N(0) : e * (t - x);
     }
 
     template <int bytes> __device__ __forceinline__ void reduce(const Part<bytes> &part, State &state) const {
         const N scale = loss.inverse_temperature;
-        N sums[3] = {N(0), N(0), N(0)}; /* of both sides, and of the target's exponentials times the differences */
+        /* The sums of both sides, and the sum of the target's exponentials times the differences. */
+        N sums[3] = {N(0), N(0), N(0)};
         largest_of(part, state);
-        N from_input = Softmax<N>::finite(state.side[0].top), from_target = Softmax<N>::finite(state.side[1].top);
+        N from_input = Softmax<N>::finite(state.side[0].row_max),
+          from_target = Softmax<N>::finite(state.side[1].row_max);
         if (ScaledExp<N>::in_fast_range(scale * from_input) && ScaledExp<N>::in_fast_range(scale * from_target)) {
             ScaledExp<N> input(from_input, scale), target(from_target, scale);
             part.pieces.template each<false>([&](auto &of_x, auto &of_t) {
@@ -107,7 +113,7 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
                     widen(of_t, t);
 #pragma unroll
                     for (int i = 0; i < n; i++)
-                        t[i] = weighed(target.exp(t[i]), t[i], x[i]);
+                        t[i] = weighted(target.exp(t[i]), t[i], x[i]);
                     sums[2] += in_halves<Sum>(t);
                 });
             }
@@ -115,7 +121,7 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
                 N x = lone_of(part.lone, 0), t = lone_of(part.lone, 1), e = target.exp(t);
                 sums[0] += input.exp(x);
                 sums[1] += e;
-                sums[2] += weighed(e, t, x);
+                sums[2] += weighted(e, t, x);
             }
             sums[0] *= input.factor;
             sums[1] *= target.factor;
@@ -145,10 +151,10 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
             lanes.template over_all<Sum>(sums);
         state.side[0].sum = sums[0];
         state.side[1].sum = sums[1];
-        state.apart = sums[2];
+        state.weighted_difference = sums[2];
     }
 
-    /* The gradients of a row whose sum is known. */
+    /* The gradients of a row whose divergence is known. */
     template <int bytes> __device__ __forceinline__ void write(const Part<bytes> &part, const Row &r) const {
         const N scale = r.inverse * r.scale;
         part.pieces.template each<true>([&](auto &of_x, auto &of_t) {
@@ -165,7 +171,8 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
             *part.lone = E::narrow(fma(g[0], scale, N(0)));
         }
     }
-    /* Of another the terms, and where they are wanted the gradients. What is left out has 0, whatever it holds. */
+    /* The terms of any other row, and its gradients if they are wanted. Returns the sum of the terms. A row that is
+     * left out has gradients of 0, whatever its logits are. */
     template <bool gradients, int bytes>
     __device__ __forceinline__ N terms(const Part<bytes> &part, const Row &r) const {
         const N scale = r.inverse * r.scale;
@@ -194,14 +201,14 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
     }
     template <int n> DEVICE void pack(uint32_t (&words)[n], N (&g)[n * kElements], N scale) {
 #pragma unroll
-        for (int i = 0; i < n * kElements; i++) /* adding 0 turns -0 into 0 */
+        for (int i = 0; i < n * kElements; i++) /* Adding +0 changes -0 to +0. */
             g[i] = fma(g[i], scale, N(0));
 #pragma unroll
         for (int i = 0; i < n; i++)
             words[i] = Of::pack(g + i * kElements);
     }
 
-    /* What becomes of a row's divergence. */
+    /* Adds the divergence of a row to the outputs. */
     __device__ __forceinline__ void add(int64_t row, double f, Totals &total) {
         bool out = loss.out(row);
         double of_row = out ? 0.0 : f * loss.weight(row);
@@ -209,19 +216,20 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
             loss.put(row, of_row), loss.count(out, total);
         sum += of_row;
     }
-    /* All lanes finish a row that they keep. Which ones these are is up to chance, so that each counts by itself. */
+    /* Each lane finishes its deferred row. Tiles are scheduled dynamically, so a lane's rows vary between runs. Each
+     * loss is added to the exact total on its own. */
     __device__ __forceinline__ void finish(Totals &total) {
-        if (late.row != kNone) {
-            add(late.row, late.f, total);
+        if (deferred.row != kNone) {
+            add(deferred.row, deferred.f, total);
             settle_sum(total);
         }
-        late.row = kNone;
-        lates = 0;
+        deferred.row = kNone;
+        deferred_count = 0;
     }
 
-    /* Row `row` of a stretch, by all lanes of a warp; `live`: whether this lane has one. */
+    /* Works on row `row` of the row tile; all lanes of the warp call. `live`: this lane's group has a row. */
     template <int bytes> __device__ __forceinline__ void work(int64_t first, int row, bool live, Totals &total) {
-        Part<bytes> part(slot(freed), row, live, *this);
+        Part<bytes> part(stage_offset(consumer), row, live, *this);
         Row r;
         State state;
         r.row = first + row;
@@ -240,13 +248,13 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
         UpTo<kLanes> lanes = {size};
         if (__any_sync(0xffffffffu, !r.known))
             more = lanes.template over<Sum>(more);
-        if (live && rank == lates)
-            late.row = r.row, late.f = (r.known ? 1.0 : (double)more) * loss.factor_of(r);
-        if (++lates == size)
+        if (live && rank == deferred_count)
+            deferred.row = r.row, deferred.f = (r.known ? 1.0 : (double)more) * loss.factor_of(r);
+        if (++deferred_count == size)
             finish(total);
     }
 
-    __device__ __forceinline__ void rows_of_slot(int64_t first, int count, Totals &total) {
+    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, Totals &total) {
 #pragma unroll 1
         for (int row = lane >> shift; row - (lane >> shift) < count; row += kLanes >> shift) {
             if (p.rows.flags & GPULOSSI_EVEN)

@@ -1,23 +1,23 @@
-/* Cross-entropy without options over rows of a middling length, for GPUs that fetch ahead into their cache: a row a block,
- * in the registers of its threads, read once and written once. Many small blocks on a multiprocessor keep memory busy, as
- * some reduce their row while others load.
+/* Cross-entropy without options over rows of medium length, for GPUs that prefetch into the L2 cache. A block has a row
+ * in the registers of its threads: it is read once and written once. Many small blocks on a multiprocessor keep memory
+ * busy, because some reduce their row while others load.
  *
- * Where rows are only read, most are dealt out in turn beforehand, as asking a counter for each slows the others' reading
- * down; the last ones come from a counter, so that the blocks end together. Where rows are short, asking costs more than that
- * gives. Where rows are written, all come from the counter, in the order of memory, which answers sooner then; of short ones
- * two at a time, and half of them dealt out. */
+ * If rows are only read, most of them are static, assigned round robin: counter accesses slow the reads of other blocks
+ * down. The last rows come from a counter, so that the blocks end at the same time. For short rows, counter accesses
+ * cost more than this gains, so almost all rows are static. Rows that are written all come from the counter, in the
+ * order of memory, in which memory is faster. Short ones come two at a time, and half of them are static. */
 #ifndef GPULOSSI_ROW_CTA_CUH
 #define GPULOSSI_ROW_CTA_CUH
 
 #include "../device/tile_scheduler.cuh"
 #include "ce_basic.cuh"
 
-/* Asks for so many bytes to come to the cache; 16 divides them and the address. */
-DEVICE void fetch_ahead(const void *from, uint32_t bytes) {
+/* Prefetches bytes into the L2 cache. 16 divides them and the address. */
+DEVICE void prefetch_l2(const void *from, uint32_t bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
 }
 
-/* Every row has the same whole vectors, of which a thread has K at most: fewer where it also writes them. */
+/* Every row consists of the same whole vectors. A thread has K of them at most, and fewer if it also writes them. */
 template <class E> class BlockRows {
     typedef Plain<E> Loss;
     typedef typename Loss::Params Params;
@@ -30,41 +30,43 @@ template <class E> class BlockRows {
         kMostWarps = GPULOSSI_ROW_THREADS / kLanes,
         kLossVectors = GPULOSSI_ROW_LOSS_VECTORS,
         kGradientVectors = GPULOSSI_ROW_GRADIENT_VECTORS,
-        kAskedFor = 2 /* rows, before a launch begins */
+        /* The first kPrefetchedRows rows of a block are prefetched before the earlier kernels have ended. */
+        kPrefetchedRows = 2
     };
 
-    /* What is known of a row besides its elements: `place` is its target, or as in Row; top where an lse was given. */
-    struct Known {
-        N top, scale;
-        int place;
-        uint32_t word; /* of the queue */
+    /* The inputs of a row besides its elements. The target's class is negative if there is none, like Row::place.
+     * row_max is used if an lse is given. */
+    struct RowInput {
+        N row_max, scale;
+        int target_class;
+        uint32_t word; /* of the tile scheduler */
     };
-    /* What is left to do of a row when it is reduced. */
-    struct Late {
+    /* A row that is reduced and not yet finished. */
+    struct Deferred {
         uint32_t row;
-        N top, sum, x_y;
-        int place;
+        N row_max, sum, x_y;
+        int target_class;
     };
 
     const Params &p;
     Loss loss;
-    int vectors; /* of a row */
-    int lates;   /* rows that are reduced and not finished */
+    int vectors;       /* of a row */
+    int deferred_rows; /* rows that are reduced and not yet finished */
 
     __device__ __forceinline__ explicit BlockRows(const Params &p)
-        : p(p), loss(p), vectors((int)(p.rows.classes / W)), lates(0) {}
+        : p(p), loss(p), vectors((int)(p.rows.classes / W)), deferred_rows(0) {}
 
-    DEVICE Late &late(int i) {
-        __shared__ Late of_block[kLanes];
+    DEVICE Deferred &smem_deferred(int i) {
+        __shared__ Deferred of_block[kLanes];
         return of_block[i];
     }
-    DEVICE Known &known(int turn) {
-        __shared__ Known of_block[2];
-        return of_block[turn];
+    DEVICE RowInput &smem_input(int buffer) {
+        __shared__ RowInput of_block[2];
+        return of_block[buffer];
     }
-    DEVICE State &of_warp(int turn, uint32_t warp) {
+    DEVICE State &smem_state(int buffer, uint32_t warp) {
         __shared__ State states[2][kMostWarps];
-        return states[turn][warp];
+        return states[buffer][warp];
     }
 
     template <int K> __device__ __forceinline__ void load(uint32_t row, Vector<E> (&x)[K][1]) const {
@@ -83,22 +85,22 @@ template <class E> class BlockRows {
                     x[k][0] = load_vector<E, kRead_once>(from);
                 from += step;
                 left -= (int)blockDim.x;
-                keep(from); /* one address at a time */
+                keep(from); /* one address in registers at a time */
             }
         }
     }
 
-    __device__ __forceinline__ int place_of(int64_t y) const {
+    __device__ __forceinline__ int target_class_of(int64_t y) const {
         Target target = kind_of(p, y);
         return target == kClass ? (int)y : target == kIgnored ? -1 : -2;
     }
-    __device__ __forceinline__ Known learned(uint32_t row) const {
-        Known it = {N(0), N(0), place_of(read_target(p, row)), 0};
-        if (it.place >= 0)
-            it.scale = loss.scale_of(row);
+    __device__ __forceinline__ RowInput row_input(uint32_t row) const {
+        RowInput input = {N(0), N(0), target_class_of(read_target(p, row)), 0};
+        if (input.target_class >= 0)
+            input.scale = loss.scale_of(row);
         if (!loss.reduces())
-            it.top = ((const N *)p.lse_in)[row];
-        return it;
+            input.row_max = ((const N *)p.lse_in)[row];
+        return input;
     }
 
     __device__ __forceinline__ N sum_below(const ScaledExp<N> &below, const Vector<E> &x) const {
@@ -111,16 +113,16 @@ template <class E> class BlockRows {
     /* The state of a warp's part of a row, in its first lane. */
     template <int K> __device__ __forceinline__ State reduce(Vector<E> (&x)[K][1]) const {
         State state = {WholeWarp().template over<Maximum>(largest(x, 0)), N(0)};
-        N top = State::finite(state.top);
-        if (ScaledExp<N>::in_fast_range(top)) {
-            ScaledExp<N> below(top);
+        N row_max = State::finite(state.row_max);
+        if (ScaledExp<N>::in_fast_range(row_max)) {
+            ScaledExp<N> below(row_max);
             if (K == kLossVectors || vectors == K * (int)blockDim.x) {
 #pragma unroll
                 for (int k = 0; k < K; k++)
                     state.sum += sum_below(below, x[k][0]);
             } else {
-                /* Measured, where rows are written: of 16 bits what this thread has not is left out, of floats what no
-                 * thread has. */
+                /* Measured for rows that are written: elements of 16 bits skip the vectors that this thread does not
+                 * have. Floats only skip the vectors that no thread has. */
                 int first = sizeof(Bits) == 2 ? (int)threadIdx.x : 0;
 #pragma unroll
                 for (int k = 0; k < K; k++)
@@ -134,7 +136,7 @@ template <class E> class BlockRows {
                 N part[W];
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    part[i] = exp_below(x[0][0].get(i), top);
+                    part[i] = exp_below(x[0][0].get(i), row_max);
                 state.sum += in_halves<Sum>(part);
                 turn(x);
             }
@@ -143,8 +145,8 @@ template <class E> class BlockRows {
         return state;
     }
 
-    /* The target's own gradient is put among the others before they are stored: memory takes long over what is soon written
-     * again. Its logit is left for finish(). */
+    /* The target's gradient is inserted before its vector is stored, because a second write to the same memory soon
+     * after is slow. The target's logit is saved for finish(). */
     template <int K> __device__ __forceinline__ void write(const Row &r, Vector<E> (&x)[K][1], N *x_y) const {
         Bits *to = loss.grad(r.row), of_target = 0;
         char *vector = (char *)to + threadIdx.x * GPULOSSI_VECTOR_BYTES;
@@ -188,32 +190,33 @@ template <class E> class BlockRows {
         store_vector<E>(to, out);
     }
 
-    /* A lane of the first warp finishes a row. */
+    /* Each lane of the first warp finishes one deferred row. */
     __device__ __forceinline__ void finish(typename Loss::Totals &total) {
         __syncthreads();
-        if (threadIdx.x < (uint32_t)lates) {
-            Late done = late((int)threadIdx.x);
+        if (threadIdx.x < (uint32_t)deferred_rows) {
+            Deferred done = smem_deferred((int)threadIdx.x);
             Row r;
             r.row = done.row;
-            r.place = done.place;
-            r.top = done.top;
-            State state = {done.top, done.sum};
+            r.place = done.target_class;
+            r.row_max = done.row_max;
+            State state = {done.row_max, done.sum};
             loss.finish(loss.unfinished(r, state, &done.x_y), total);
         }
-        lates = 0;
+        deferred_rows = 0;
     }
 
-    /* The folded state of a row, in all threads of the warps that call; every warp has put its own into of_warp(). */
-    __device__ __forceinline__ State folded(int turn) const {
+    /* The reduced state of a row, in all threads of the calling warps. Every warp has stored its state to
+     * smem_state(). */
+    __device__ __forceinline__ State reduced_state(int buffer) const {
         uint32_t lane = threadIdx.x % kLanes;
         State state = State::empty();
         if (lane < blockDim.x / kLanes)
-            state = of_warp(turn, lane);
+            state = smem_state(buffer, lane);
         state.reduce(WholeWarp());
         return state;
     }
 
-    /* Without a gradient the next row is asked for as soon as this one is summed. */
+    /* Without a gradient, the loads of the next row start as soon as this one is reduced. */
     __device__ __forceinline__ void losses(typename Loss::Totals &total) {
         Ahead queue(p.rows.scratch, p.rows.rows, blockIdx.x, gridDim.x, 3,
                     blockDim.x >= 256  ? 14
@@ -228,45 +231,45 @@ template <class E> class BlockRows {
             load(queue.tile[0], x);
 #pragma unroll 1
             do {
-                int turn = lates & 1;
+                int buffer = deferred_rows & 1;
                 N x_y = N(0);
                 State state = {N(0), N(1)};
                 if (threadIdx.x == 0) {
                     uint32_t row = queue.tile[0];
-                    int place = place_of(y);
-                    late(lates).row = row;
-                    late(lates).place = place;
-                    known(turn).word = word;
-                    if (place >= 0)
-                        x_y = E::widen(loss.array(0, row)[place]);
+                    int target_class = target_class_of(y);
+                    smem_deferred(deferred_rows).row = row;
+                    smem_deferred(deferred_rows).target_class = target_class;
+                    smem_input(buffer).word = word;
+                    if (target_class >= 0)
+                        x_y = E::widen(loss.array(0, row)[target_class]);
                     if (!loss.reduces())
-                        state.top = ((const N *)p.lse_in)[row];
+                        state.row_max = ((const N *)p.lse_in)[row];
                 }
                 if (loss.reduces())
                     state = reduce(x);
                 if (queue.tile[1] >= queue.tiles)
                     let_next_begin();
-                more = queue.tile[1] < queue.tiles && lates + 1 < kLanes;
+                more = queue.tile[1] < queue.tiles && deferred_rows + 1 < kLanes;
                 if (more) {
                     y = read_target(p, queue.tile[1]);
                     load(queue.tile[1], x);
                 }
                 if (threadIdx.x % kLanes == 0)
-                    of_warp(turn, threadIdx.x / kLanes) = state;
+                    smem_state(buffer, threadIdx.x / kLanes) = state;
                 __syncthreads();
-                queue.advance(known(turn).word);
+                queue.advance(smem_input(buffer).word);
                 if (threadIdx.x == 0)
                     word = queue.fetch();
                 if (threadIdx.x < kLanes) {
                     if (loss.reduces())
-                        state = folded(turn);
+                        state = reduced_state(buffer);
                     if (threadIdx.x == 0) {
-                        late(lates).top = state.top;
-                        late(lates).sum = state.sum;
-                        late(lates).x_y = x_y;
+                        smem_deferred(deferred_rows).row_max = state.row_max;
+                        smem_deferred(deferred_rows).sum = state.sum;
+                        smem_deferred(deferred_rows).x_y = x_y;
                     }
                 }
-                lates++;
+                deferred_rows++;
             } while (more);
             finish(total);
         }
@@ -282,71 +285,71 @@ template <class E> class BlockRows {
             Vector<E> x[kGradientVectors][1];
             uint32_t next = row + 1;
             bool ends_run = (next & (run - 1)) == 0 || next == rows;
-            int turn = lates & 1;
+            int buffer = deferred_rows & 1;
             load(row, x);
             if (threadIdx.x == 0) {
-                Known it = learned(row);
-                it.word = word;
-                known(turn) = it;
+                RowInput input = row_input(row);
+                input.word = word;
+                smem_input(buffer) = input;
             }
             if (ahead && threadIdx.x == blockDim.x - 1) {
                 uint32_t after = ends_run ? queue.tile[1] * run : next;
                 if (after < rows)
-                    fetch_ahead(loss.array(0, after), (uint32_t)vectors * GPULOSSI_VECTOR_BYTES);
+                    prefetch_l2(loss.array(0, after), (uint32_t)vectors * GPULOSSI_VECTOR_BYTES);
             }
             if (loss.reduces()) {
                 State state = reduce(x);
                 if (threadIdx.x % kLanes == 0)
-                    of_warp(turn, threadIdx.x / kLanes) = state;
+                    smem_state(buffer, threadIdx.x / kLanes) = state;
             }
             __syncthreads();
-            Known it = known(turn);
-            State state = {it.top, N(1)};
+            RowInput input = smem_input(buffer);
+            State state = {input.row_max, N(1)};
             if (loss.reduces())
-                state = folded(turn);
+                state = reduced_state(buffer);
             if (ends_run) {
                 if (ahead)
-                    queue.advance(it.word);
+                    queue.advance(input.word);
                 else
-                    queue.advance_to(it.word);
+                    queue.advance_to(input.word);
                 next = queue.tile[0] * run;
                 if (threadIdx.x == 0)
                     word = queue.fetch();
             }
             Row r;
             r.row = row;
-            r.vector = it.place < 0 ? -1 : it.place / W;
-            r.place = it.place < 0 ? it.place : it.place % W;
-            r.top = state.top;
-            r.scale = it.scale;
+            r.vector = input.target_class < 0 ? -1 : input.target_class / W;
+            r.place = input.target_class < 0 ? input.target_class : input.target_class % W;
+            r.row_max = state.row_max;
+            r.scale = input.scale;
             r.inverse = reciprocal(state.sum);
             if (threadIdx.x == 0) {
-                late(lates).row = row;
-                late(lates).top = state.top;
-                late(lates).sum = state.sum;
-                late(lates).place = it.place;
-                if (it.place < 0)
-                    late(lates).x_y = N(0);
+                smem_deferred(deferred_rows).row = row;
+                smem_deferred(deferred_rows).row_max = state.row_max;
+                smem_deferred(deferred_rows).sum = state.sum;
+                smem_deferred(deferred_rows).target_class = input.target_class;
+                if (input.target_class < 0)
+                    smem_deferred(deferred_rows).x_y = N(0);
             }
-            write(r, x, &late(lates).x_y);
+            write(r, x, &smem_deferred(deferred_rows).x_y);
             row = next;
-            if (++lates == kLanes || !queue.more())
+            if (++deferred_rows == kLanes || !queue.more())
                 finish(total);
         }
     }
 
   public:
-    /* The first rows of a block that only reads, to the cache: those that every launch deals out in turn. What is written
-     * until they are read is seen all the same. */
-    DEVICE void ask_for_first(const Params &p) {
+    /* Prefetches the first rows of a block that only reads, which are static in every launch. Writes that come later
+     * are seen nevertheless. */
+    DEVICE void prefetch_first_rows(const Params &p) {
         int64_t row = blockIdx.x + (int64_t)threadIdx.x * gridDim.x;
-        if (threadIdx.x < kAskedFor && row < p.rows.rows && p.rows.grad == 0)
-            fetch_ahead((const Bits *)p.logits + row * p.logits_stride,
+        if (threadIdx.x < kPrefetchedRows && row < p.rows.rows && p.rows.grad == 0)
+            prefetch_l2((const Bits *)p.logits + row * p.logits_stride,
                         (uint32_t)p.rows.classes * (uint32_t)sizeof(Bits));
     }
 
     DEVICE void run(const Params &p) {
-        __shared__ typename Loss::Totals totals[kLanes]; /* seldom touched, so they take no registers */
+        __shared__ typename Loss::Totals totals[kLanes]; /* rarely accessed, so not in registers */
         BlockRows of_block(p);
         typename Loss::Totals &total = totals[threadIdx.x % kLanes];
         if (threadIdx.x < kLanes)

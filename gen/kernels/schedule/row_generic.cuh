@@ -1,37 +1,37 @@
-/* The row schedules: how the rows of a loss are spread over threads, loaded, reduced and written. A schedule runs any
- * loss; a loss is a class with
+/* The row schedules assign the rows of a loss to threads, and load, reduce and write them. A schedule runs any loss. A
+ * loss is a class with
  *
- *   Element, Number, Params   its element type, what it computes in, its kernel parameters
- *   kArrays                   how many arrays of [rows, classes] it reads
- *   kOnePass                  whether enter() also writes what belongs to an element, so that nothing is read again.
- *                             Then what the queue counts are stretches of one or more rows: first_row(stretch), and
- *                             classes_of(stretch) in all of them
- *   State                     of a row: empty() is that of no elements; reduce(lanes) reduces it over lanes
- *   Row                       what a row needs besides its elements
+ *   Element, Number, Params   element type, type of computations, kernel parameters
+ *   kArrays                   number of [rows, classes] arrays that it reads
+ *   kOnePass                  whether enter() also writes the results of an element, so that nothing is read again.
+ *                             The queue then counts row tiles of one or more rows: first_row(row_tile), with
+ *                             classes_of(row_tile) in all of them
+ *   State                     state of a row: empty() has no elements; reduce(lanes) reduces it over lanes
+ *   Row                       inputs of a row besides its elements
  *   array(a, row), absent(a)  start of a row of array a; a value that adds nothing to the state
- *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. A thread that does
- *                             not lead its group needs no whole Row when there is no gradient
- *   pick(cut, row)            what finish() needs of a single element, which the gradient may overwrite afterwards
- *   pick(row, at, step, x, to)  the same into shared memory, if the element is among K vectors of the row
+ *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. Without a
+ *                             gradient, only the leader of a group needs a whole Row
+ *   pick(cut, row)            the element that finish() needs, which the gradient may overwrite afterwards
+ *   pick(row, at, step, x, to)  the same to shared memory, if the element is among K vectors of the row
  *   reduces()                 whether the state is needed
- *   sums_apart()              whether finish() may be called by every thread of a row with its own part of the state
- *   enter(row, state, cut, at, step, x)  K vectors of the row, number at + k * step with contents x[k], enter the state
- *   close(row, state)         completes the Row with what gradient() needs of the folded state
- *   unfinished(row, state, picked)  all that finish() needs
+ *   sums_apart()              whether every thread of a row may call finish() with its own part of the state
+ *   enter(row, state, cut, at, step, x)  adds K vectors of the row to the state: x[k] has number at + k * step
+ *   close(row, state)         completes the Row for the gradient, from the reduced state
+ *   unfinished(row, state, picked)  all inputs of finish()
  *   finish(unfinished, total) writes the row's results and adds to the total; one thread calls
- *   writes()                  whether write() is wanted, for a loss that is not of one pass
- *   write(cut, row, at, step, x, picked)  writes the gradients of K vectors; it may use up x
- *   Totals                    what is summed over the rows: a Total
- *   wants(i)                  whether the i-th sum is wanted
- *   concludes()               whether there is anything to do when all rows are done
- *   conclude(sums, counts)    does it; one thread calls
+ *   writes()                  whether write() is needed, for a loss that is not of one pass
+ *   write(cut, row, at, step, x, picked)  writes the gradients of K vectors; it may overwrite x
+ *   Totals                    the Total of the sums over rows
+ *   wants(i)                  whether sum i is needed
+ *   concludes()               whether there is work left after all rows
+ *   conclude(sums, counts)    does this work; one thread calls
  */
 #ifndef GPULOSSI_ROW_GENERIC_CUH
 #define GPULOSSI_ROW_GENERIC_CUH
 
 #include "../device/grid.cuh"
 
-/* Turns the vectors of a row round, so that the next one comes first. */
+/* Rotates the vectors of a row, so that the next one comes first. */
 template <class V, int K, int A> DEVICE void turn(V (&x)[K][A]) {
 #pragma unroll
     for (int a = 0; a < A; a++) {
@@ -48,7 +48,7 @@ template <class Loss> struct Schedule {
     typedef typename Loss::Number N;
     enum { A = Loss::kArrays, W = Width<E>::value };
 
-    /* The arrays of one row, by where the first vector of the cut begins or would begin. */
+    /* The arrays of a row, by the addresses of vector 0 of the cut, which may begin before the row. */
     struct Arrays {
         const char *vectors[A];
         int fit[A];
@@ -58,7 +58,7 @@ template <class Loss> struct Schedule {
             for (int a = 0; a < A; a++) {
                 const typename E::Bits *start = loss.array(a, row);
                 vectors[a] = (const char *)(start - cut.head);
-                fit[a] = a == 0 || cut.fits(start); /* it was cut to fit the first */
+                fit[a] = a == 0 || cut.fits(start); /* The cut is aligned for array 0. */
                 if (A > 1)
                     keep(vectors[a]);
                 if (a > 0)
@@ -77,8 +77,8 @@ template <class Loss> struct Schedule {
         }
     };
 
-    /* The vectors at, at + step, ... of a row, K of them. All loads are under way before the first is used; what can't
-     * be loaded whole is mended afterwards, in a loop that turns the vectors round so that its code is there once. */
+    /* Loads the K vectors at, at + step, ... of a row. All loads are in flight before the first is used. Vectors that
+     * can't be loaded whole are loaded afterwards, in a loop that rotates the vectors and is not unrolled. */
     template <int K, Stay stay>
     DEVICE void load(const Loss &loss, const Cut<E> &cut, const Arrays &arrays, int at, int step,
                      Vector<E> (&x)[K][A]) {
@@ -117,10 +117,10 @@ template <class Loss> struct Schedule {
         }
     }
 
-    /* In halves, which takes fewer registers at a time. */
+    /* Writes K vectors in two halves, which takes fewer registers. */
     template <int K>
-    DEVICE void write_held(const Loss &loss, const Cut<E> &cut, const typename Loss::Row &r, int at, int step,
-                           Vector<E> (&x)[K][A], const N *picked) {
+    DEVICE void write_registers(const Loss &loss, const Cut<E> &cut, const typename Loss::Row &r, int at, int step,
+                                Vector<E> (&x)[K][A], const N *picked) {
         typedef Vector<E> Half[K / 2][A];
 #pragma unroll 1
         for (int half = 0; half < 2 && at < cut.vectors; half++) {
@@ -134,7 +134,7 @@ template <class Loss> struct Schedule {
         }
     }
 
-    /* Where the rows of a launch lie: every row has the same cut when all start on 16 bytes. */
+    /* The rows of a launch. All have the same cut if all start on 16 bytes. */
     struct Rows {
         const typename Loss::Params &p;
         Group group;
@@ -144,11 +144,11 @@ template <class Loss> struct Schedule {
         __device__ __forceinline__ explicit Rows(const typename Loss::Params &p)
             : p(p), group(p.rows.group), even(0, p.rows.classes),
               queue((gpulossi_scratch *)p.rows.scratch, group, p.rows.rows, run(group, p.rows.rows)) {
-            if (A == 1) /* with two arrays registers are scarcer */
+            if (A == 1) /* Two arrays leave fewer registers. */
                 keep(even.vectors);
         }
 
-        /* Short rows are taken several times in a row, where there are enough of them. */
+        /* A queue tile has several iterations if rows are short and there are enough of them. */
         DEVICE int run(const Group &group, int64_t rows) {
             return group.size <= kLanes && rows > 16ll * gridDim.x * group.count ? Queue::kRun : 1;
         }
@@ -156,7 +156,7 @@ template <class Loss> struct Schedule {
         __device__ __forceinline__ int64_t row() const { return queue.row(); }
         __device__ __forceinline__ bool live(int64_t row) const { return row < p.rows.rows; }
 
-        /* Lanes of a warp go on together: those past the last row go along with an empty one. */
+        /* The lanes of a warp stay converged: a row past the last one is empty. */
         __device__ __forceinline__ Cut<E> cut(const Loss &loss, int64_t row) const {
             Cut<E> cut = even;
             if (!(p.rows.flags & GPULOSSI_EVEN))
@@ -165,27 +165,27 @@ template <class Loss> struct Schedule {
                 cut.vectors = 0, cut.whole_vectors = 0;
             return cut;
         }
-        /* Of a stretch that begins with that row. */
-        __device__ __forceinline__ Cut<E> cut_of(const Loss &loss, int64_t stretch, int64_t row) const {
-            int64_t classes = loss.classes_of(stretch);
-            return classes != p.rows.classes ? Cut<E>(loss.array(0, row), classes) : cut(loss, stretch);
+        /* The cut of a row tile that begins with that row. */
+        __device__ __forceinline__ Cut<E> cut_of(const Loss &loss, int64_t row_tile, int64_t row) const {
+            int64_t classes = loss.classes_of(row_tile);
+            return classes != p.rows.classes ? Cut<E>(loss.array(0, row), classes) : cut(loss, row_tile);
         }
     };
 
-    /* A row stays in the registers of its group, K vectors a thread: read once, written once. The one thread that
-     * finishes a row does so when the next one's loads are under way, so that the others need not wait for it; what it
-     * keeps until then lies in shared memory, where it takes no registers of theirs. */
-    template <int K> DEVICE void held(const typename Loss::Params &p) {
+    /* A row stays in the registers of its group, K vectors a thread: it is read once and written once. One thread
+     * finishes a row while the loads of the next row are in flight, so that the others need not wait. Until then the
+     * row's results are in shared memory, where they take no registers. */
+    template <int K> DEVICE void in_registers(const typename Loss::Params &p) {
         __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK];
-        __shared__ typename Loss::Unfinished kept[GPULOSSI_BLOCK];
+        __shared__ typename Loss::Unfinished deferred[GPULOSSI_BLOCK];
         __shared__ bool unfinished[GPULOSSI_BLOCK];
-        __shared__ int turns[GPULOSSI_BLOCK];
+        __shared__ int buffers[GPULOSSI_BLOCK];
         __shared__ N picked[2][GPULOSSI_BLOCK];
         Loss loss(p);
         Rows rows(p);
         Group &group = rows.group;
-        int &turn = turns[threadIdx.x];
-        turn = 0;
+        int &buffer = buffers[threadIdx.x];
+        buffer = 0;
         unfinished[threadIdx.x] = false;
         totals[threadIdx.x] = Loss::Totals::zero();
 #pragma unroll 1
@@ -202,10 +202,10 @@ template <class Loss> struct Schedule {
             }
             typename Loss::Row r = loss.begin(cut, row, true);
             if (unfinished[threadIdx.x])
-                loss.finish(kept[threadIdx.x], totals[threadIdx.x]);
+                loss.finish(deferred[threadIdx.x], totals[threadIdx.x]);
             if (!more)
                 break;
-            loss.pick(r, group.rank, group.size, x, &picked[turn][group.number]);
+            loss.pick(r, group.rank, group.size, x, &picked[buffer][group.number]);
             typename Loss::State state = Loss::State::empty();
             if (loss.reduces()) {
                 loss.enter(r, state, cut, group.rank, group.size, x);
@@ -218,32 +218,32 @@ template <class Loss> struct Schedule {
                 loss.close(r, state);
             unfinished[threadIdx.x] = live && group.rank == 0;
             if (live && group.rank == 0)
-                kept[threadIdx.x] = loss.unfinished(r, state, &picked[turn][group.number]);
-            turn ^= 1;
+                deferred[threadIdx.x] = loss.unfinished(r, state, &picked[buffer][group.number]);
+            buffer ^= 1;
             if (live && loss.writes())
-                write_held(loss, cut, r, group.rank, group.size, x, &picked[turn ^ 1][group.number]);
+                write_registers(loss, cut, r, group.rank, group.size, x, &picked[buffer ^ 1][group.number]);
         }
         end(loss, (gpulossi_scratch *)p.rows.scratch, totals);
     }
 
-    /* A row is read in steps of K vectors a thread, and a second time for the gradient where it needs the state. */
+    /* A row is read in steps of K vectors a thread. A gradient that needs the state reads it a second time. */
     template <int K> DEVICE void streamed(const typename Loss::Params &p) {
-        __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK]; /* seldom touched, so they take no registers */
+        __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK]; /* rarely accessed, so not in registers */
         __shared__ N picked[2][GPULOSSI_BLOCK];
         Loss loss(p);
         Rows rows(p);
         Group &group = rows.group;
         totals[threadIdx.x] = Loss::Totals::zero();
-        int step = K * group.size, turn = 0;
+        int step = K * group.size, buffer = 0;
 #pragma unroll 1
         while (rows.queue.more()) {
             int64_t row = rows.row();
             bool live = rows.live(row), leads = group.rank == 0;
             Cut<E> cut;
             if constexpr (Loss::kOnePass) {
-                int64_t stretch = row;
-                row = loss.first_row(stretch);
-                cut = rows.cut_of(loss, stretch, row);
+                int64_t row_tile = row;
+                row = loss.first_row(row_tile);
+                cut = rows.cut_of(loss, row_tile, row);
             } else {
                 cut = rows.cut(loss, row);
             }
@@ -251,9 +251,9 @@ template <class Loss> struct Schedule {
             typename Loss::Row r = loss.begin(cut, row, leads || loss.writes());
             typename Loss::State state = Loss::State::empty();
             Vector<E> x[K][A];
-            N *to = &picked[turn][group.number];
+            N *to = &picked[buffer][group.number];
             int at;
-            turn ^= 1;
+            buffer ^= 1;
             if (leads)
                 *to = loss.pick(cut, r);
             rows.queue.announce();
@@ -272,7 +272,7 @@ template <class Loss> struct Schedule {
                 loss.finish(loss.unfinished(r, state, to), totals[threadIdx.x]);
             rows.queue.advance();
             if (!Loss::kOnePass && loss.writes() && cut.vectors > group.rank)
-            /* From the end: what was read last is still in the cache. */
+            /* The pass starts at the end, which was read last and is still in the cache. */
 #pragma unroll 1
                 for (at = group.rank + (cut.vectors - 1 - group.rank) / step * step; at >= 0; at -= step) {
                     load<K, kRead_once>(loss, cut, arrays, at, group.size, x);

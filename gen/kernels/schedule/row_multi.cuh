@@ -1,77 +1,81 @@
-/* Long rows of cross-entropy with options, for the loss alone: a block takes several rows at a time, so that the weight of
- * a class is read once for all of them. Read once a row, the weights are as many bytes as the logits, or twice as many, and
- * the second level cache would be the limit.
+/* Cross-entropy with options over long rows, for the loss alone. A block takes several rows at a time, so that the
+ * weight of a class is read once for all of them. Read once a row, the weights would be the bytes of the logits again,
+ * or twice these, and the L2 cache would be the limit.
  *
- * All rows start on 16 bytes, and logits are taken as they are. What is not finite, or too large for the short formulas,
- * is found in what they give, and the row is then gone through again in the long way. */
+ * All rows start on 16 bytes, and logits have no scale or softcap. Logits that are not finite, or outside the fast
+ * range, make the results of the fast formulas NaN or infinite. The row is then processed again with the general
+ * formulas. */
 #ifndef GPULOSSI_ROW_MULTI_CUH
 #define GPULOSSI_ROW_MULTI_CUH
 
 #include "ce_full_rows.cuh"
 
-template <class E> struct Together {
+template <class E> struct MultiRow {
     typedef Options<E, kSharing> Loss;
     typedef Schedule<Loss> OfRows;
     typedef typename Loss::State State;
     typedef Vector<E> Vectors[1][1];
     enum { R = GPULOSSI_TOGETHER, W = Width<E>::value, kNoBest = INT32_MAX };
 
-    /* What a thread knows of a row. The top is that of its warp, so that it seldom rises; all else is of the thread alone.
-     * With s the slope of ScaledExp, and its offset: sum = sum 2^(s x - offset), drop = sum w (s x - offset). */
+    /* A thread's part of the state of a row. row_max is that of its warp, so that it rarely rises. All else is of the
+     * thread alone, with the slope s and the offset of ScaledExp:
+     * sum = sum 2^(s x - offset), drop = sum w (s x - offset). */
     struct Part {
-        float top, offset, sum, drop;
+        float row_max, offset, sum, drop;
     };
-    /* The class of the top, if it is this thread's: seldom touched, so it takes no register. */
+    /* The class of the maximum, if this thread has it. It is rarely accessed, so it is in shared memory. */
     DEVICE int &best(int r) {
         __shared__ int of_threads[R][GPULOSSI_BLOCK];
         return of_threads[r][threadIdx.x];
     }
 
-    /* The warp's top rises; `mass` is what is in the drop so far. No number comes of a top that is not near. */
-    template <bool kMasses>
-    DEVICE void rise(Part &part, int r, const float (&x)[W], float highest, int first, float mass, bool finds_best) {
-        float all = WholeWarp().over<Maximum>(larger(part.top, highest)),
+    /* Raises the warp's maximum. `soft_sum` is the sum of the weights in the drop so far. A maximum outside the fast
+     * range makes the state NaN. */
+    template <bool kSoftTargets>
+    DEVICE void rise(Part &part, int r, const float (&x)[W], float highest, int first, float soft_sum,
+                     bool finds_best) {
+        float all = WholeWarp().over<Maximum>(larger(part.row_max, highest)),
               offset = ScaledExp<float>::in_fast_range(all) ? ScaledExp<float>(all).offset : Limits<float>::nan(),
               change = part.offset - offset;
         part.sum *= exp_below(change * 0.693147181f, 0.0f);
-        if (kMasses && mass != 0)
-            part.drop = fma(mass, change, part.drop);
+        if (kSoftTargets && soft_sum != 0)
+            part.drop = fma(soft_sum, change, part.drop);
         if (finds_best) {
-            int place = kNoBest;
+            int best_class = kNoBest;
 #pragma unroll
             for (int i = W - 1; i >= 0; i--)
-                place = x[i] == all ? first + i : place;
-            best(r) = place;
+                best_class = x[i] == all ? first + i : best_class;
+            best(r) = best_class;
         }
-        part.top = all;
+        part.row_max = all;
         part.offset = offset;
     }
 
-    template <bool kMasses>
-    DEVICE void enter(Part &part, int r, const Vector<E> &logits, const float (&w)[W], int first, float mass,
+    template <bool kSoftTargets>
+    DEVICE void enter(Part &part, int r, const Vector<E> &logits, const float (&w)[W], int first, float soft_sum,
                       bool finds_best) {
         float x[W], power[W], drop = 0;
 #pragma unroll
         for (int i = 0; i < W; i++)
             x[i] = logits.get(i);
         float highest = in_halves<Maximum>(x);
-        if (__any_sync(0xffffffffu, highest > part.top))
-            rise<kMasses>(part, r, x, highest, first, mass, finds_best);
+        if (__any_sync(0xffffffffu, highest > part.row_max))
+            rise<kSoftTargets>(part, r, x, highest, first, soft_sum, finds_best);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             x[i] = fma(x[i], ScaledExp<float>(0).slope, -part.offset);
             power[i] = power_of_2(x[i]);
-            if (kMasses)
+            if (kSoftTargets)
                 drop = i == 0 ? w[i] * x[i] : fma(w[i], x[i], drop);
         }
         part.sum += in_halves<Sum>(power);
-        if (kMasses)
+        if (kSoftTargets)
             part.drop += drop;
     }
 
-    /* Whole vectors of whole warps; the first of a thread that is left. */
-    template <bool kMasses>
-    DEVICE int sweep(const Loss &loss, const Cut<E> &cut, int64_t row, int rows, Part (&part)[R], float &mass) {
+    /* Adds the vectors of a row that are whole in all lanes of a warp. Returns the next vector of this thread. */
+    template <bool kSoftTargets>
+    DEVICE int sweep(const Loss &loss, const Cut<E> &cut, int64_t row, int rows, Part (&part)[R], float &soft_sum) {
         const gpulossi_cross_entropy &p = loss.p;
         bool finds_best = loss.terms.finds_best();
         int64_t stride = p.logits_stride * (int64_t)sizeof(typename E::Bits);
@@ -92,7 +96,7 @@ template <class E> struct Together {
                     x[r] = load_vector<E, kRead_once>(from);
                 from += stride;
             }
-            if (kMasses && p.class_weights)
+            if (kSoftTargets && p.class_weights)
 #pragma unroll
                 for (int i = 0; i < W; i += 4) {
                     float4 four = __ldg((const float4 *)(weights + (int64_t)v * W + i));
@@ -101,30 +105,30 @@ template <class E> struct Together {
 #pragma unroll
             for (int r = 0; r < R; r++)
                 if (r < rows)
-                    enter<kMasses>(part[r], r, x[r], w, v * W, mass, finds_best);
-            if (kMasses)
-                mass += in_halves<Sum>(w);
+                    enter<kSoftTargets>(part[r], r, x[r], w, v * W, soft_sum, finds_best);
+            if (kSoftTargets)
+                soft_sum += in_halves<Sum>(w);
             at += GPULOSSI_BLOCK * GPULOSSI_VECTOR_BYTES;
         }
         return v;
     }
 
-    DEVICE State state_of(const Loss &loss, const Part &part, int r, float mass) {
+    DEVICE State state_of(const Loss &loss, const Part &part, int r, float soft_sum) {
         State s = State::empty();
         s.x.sum = part.sum;
-        if (part.top == -Limits<float>::infinity())
+        if (part.row_max == -Limits<float>::infinity())
             return s;
-        ScaledExp<float> below(part.top);
-        s.x.top = part.top;
+        ScaledExp<float> below(part.row_max);
+        s.x.row_max = part.row_max;
         s.x.sum *= below.factor;
-        float smooth = loss.terms.of_block.smooth, rest = fmaf(part.top, below.slope, -below.offset);
-        s.mass = smooth * mass;
-        s.drop = smooth * (0.693147181f * fmaf(rest, mass, -part.drop));
+        float smooth = loss.terms.of_block.smooth, rest = fmaf(part.row_max, below.slope, -below.offset);
+        s.soft_sum = smooth * soft_sum;
+        s.drop = smooth * (0.693147181f * fmaf(rest, soft_sum, -part.drop));
         s.best = best(r) == kNoBest ? State::kNone : best(r);
         return s;
     }
 
-    /* The vectors of a row from `at` on, the long way. */
+    /* Adds the vectors of a row from `at` on, with the general formulas. */
     DEVICE void add_rest(const Loss &loss, const Cut<E> &cut, const typename Loss::Row &r, int at, State &s) {
         typename OfRows::Arrays arrays(loss, cut, r.of.row);
 #pragma unroll 1
@@ -139,7 +143,7 @@ template <class E> struct Together {
         return fabs(x) < Limits<float>::infinity();
     }
 
-    /* Tiles of R rows as long as every block gets one, and then the rows that are left in equal parts. */
+    /* Tiles have R rows as long as every block gets one. The remaining rows are divided equally. */
     struct Tiles {
         int64_t rows, full, part, count;
         __device__ __forceinline__ explicit Tiles(int64_t rows) : rows(rows) {
@@ -163,7 +167,7 @@ template <class E> struct Together {
         Cut<E> cut(0, p.rows.classes);
         Tiles tiles(p.rows.rows);
         Queue queue((gpulossi_scratch *)p.rows.scratch, group, tiles.count, 1);
-        int turn = 0;
+        int buffer = 0;
         if (threadIdx.x == 0)
             total = Loss::Totals::zero();
 #pragma unroll 1
@@ -171,21 +175,21 @@ template <class E> struct Together {
             int64_t row = tiles.first(queue.row());
             int rows = tiles.size(queue.row()), at;
             Part part[R];
-            float mass = 0;
+            float soft_sum = 0;
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                part[r].top = part[r].offset = -Limits<float>::infinity();
+                part[r].row_max = part[r].offset = -Limits<float>::infinity();
                 part[r].sum = part[r].drop = 0;
                 best(r) = kNoBest;
             }
-            if (loss.terms.has_masses())
-                at = sweep<true>(loss, cut, row, rows, part, mass);
+            if (loss.terms.has_soft_targets())
+                at = sweep<true>(loss, cut, row, rows, part, soft_sum);
             else
-                at = sweep<false>(loss, cut, row, rows, part, mass);
+                at = sweep<false>(loss, cut, row, rows, part, soft_sum);
             queue.announce();
 #pragma unroll 1
             for (int i = 0; i < rows; i++) {
-                State s = state_of(loss, part[0], i, mass);
+                State s = state_of(loss, part[0], i, soft_sum);
 #pragma unroll
                 for (int r = 0; r + 1 < R; r++)
                     part[r] = part[r + 1];
@@ -196,9 +200,9 @@ template <class E> struct Together {
 #pragma unroll 1
                 for (;;) {
                     add_rest(loss, cut, r, from, s);
-                    group.reduce(s, turn);
-                    turn ^= 1;
-                    if (from == (int)threadIdx.x || (finite(s.x.top) && finite(s.x.sum) && finite(s.drop)))
+                    group.reduce(s, buffer);
+                    buffer ^= 1;
+                    if (from == (int)threadIdx.x || (finite(s.x.row_max) && finite(s.x.sum) && finite(s.drop)))
                         break;
                     s = State::empty();
                     from = (int)threadIdx.x;

@@ -1,9 +1,9 @@
-/* A row in shared memory, for GPUs that copy memory by themselves. Each warp has a ring of stages there and asks for its parts
- * of the next rows as soon as a stage is released, so that memory is busy while rows are reduced and written. A warp's stages are
- * its own, so that no barrier of the block comes between acquiring and releasing one.
+/* The pipeline of rows, for GPUs with bulk copies. Each warp has a ring of stages in shared memory. It copies its parts
+ * of the next rows as soon as a stage is released. Memory is then busy while rows are reduced and written. A warp's
+ * stages are its own: no block barrier comes between acquiring and releasing one.
  *
- * Where the gradient needs the state of the whole row, the last stages of a row stay until they are written; those before
- * them, if there are any, are copied once more. */
+ * If the gradient needs the state of the whole row, the last stages of a row stay in shared memory until they are
+ * written. Earlier stages, if there are any, are copied once more. */
 #ifndef GPULOSSI_ROW_PIPELINE_CUH
 #define GPULOSSI_ROW_PIPELINE_CUH
 
@@ -23,15 +23,17 @@ template <class Loss> class RowPipeline {
     typedef typename Loss::Totals Totals;
     enum {
         W = Width<E>::value,
-        kClusterVectors = GPULOSSI_VECTORS_STREAMED, /* of a thread in a stage, where a cluster shares a row, ... */
-        kBlockVectors = GPULOSSI_RING_VECTORS,       /* ... or warps of a block do, ... */
-        kShortVectors = kBlockVectors / 2,           /* ... of short rows */
+        /* A stage has kClusterVectors vectors of a thread if a cluster shares a row. Otherwise it has kBlockVectors, or
+         * kShortVectors for short rows. */
+        kClusterVectors = GPULOSSI_VECTORS_STREAMED,
+        kBlockVectors = GPULOSSI_RING_VECTORS,
+        kShortVectors = kBlockVectors / 2,
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
         kMaxRows = 4,
         kLongRowBytes = 8192
     };
 
-    /* A stage of the ring, and the parity of the phase of its barrier. */
+    /* A stage of the ring, and the phase parity of its barrier. */
     struct Cursor {
         int stage;
         uint32_t phase;
@@ -42,7 +44,7 @@ template <class Loss> class RowPipeline {
             }
         }
     };
-    /* A row that is reduced and not finished. */
+    /* A row that is reduced and not yet finished. */
     struct Deferred {
         int64_t row;
         Row of_row;
@@ -54,17 +56,17 @@ template <class Loss> class RowPipeline {
     Loss loss;
     Team team;
     TileScheduler<kMaxRows> rows;
-    int steps;                /* of a row, a stage each */
-    int retained, visits;     /* of the steps of a row, those that stay in the ring; and all that are copied */
-    Cursor copied, released;  /* the stage that is copied to next, and the one that is released next; */
-    int in_ring;              /* the steps between them */
-    uint32_t smem_ring;       /* the address of this warp's stages */
-    int next, visit;          /* to be copied next: of the rows that are known, and of its steps */
-    Row of_row[kMaxRows - 1]; /* of the rows that are known but for the last one, ... */
-    RowInput last_input;      /* ... what of that is under way */
+    int steps;                /* steps of a row, with a stage each */
+    int retained, visits;     /* steps of a row whose stages are retained; steps that are copied, counting repeats */
+    Cursor copied, released;  /* next stage to copy to, and next stage to release */
+    int in_ring;              /* stages between these two */
+    uint32_t smem_ring;       /* address of this warp's stages */
+    int next, visit;          /* next copy: index among the known rows, and step of that row */
+    Row of_row[kMaxRows - 1]; /* known rows but the last */
+    RowInput last_input;      /* loads in flight of the last known row */
 
-    /* The vectors of a thread in a stage, and the stages of a warp. Where stages also have target probabilities, they have fewer
-     * vectors: half, or a quarter where those are twice as large. */
+    /* A stage with target probabilities has a half of the vectors, or a quarter if the probabilities are twice as large
+     * as the logits. */
     DEVICE int second_bytes() {
         return !has_format(GPULOSSI_FORMAT_STAGED_TARGETS)                       ? 0
                : has_format(GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT) ? W * 4
@@ -84,12 +86,12 @@ template <class Loss> class RowPipeline {
     }
     DEVICE int stage_bytes() { return kLanes * vectors() * (GPULOSSI_VECTOR_BYTES + second_bytes()); }
 
-    /* A thread's vectors of a stage: from number `begin` to `end` they are whole ones of the row. */
+    /* A thread's vectors of a stage. Vectors `begin` to `end` are whole vectors of the row. */
     struct Side {
         const Cut<E> &cut;
         int64_t row;
-        uint32_t stage; /* its address, for this lane */
-        int v, step;    /* vector 0, in the row */
+        uint32_t stage; /* address of this lane's vector 0 */
+        int v, step;    /* vector 0 in the row, and step of the stage */
         int begin, end;
 
         __device__ __forceinline__ int vector(int k) const { return v + k * kLanes; }
@@ -110,7 +112,7 @@ template <class Loss> class RowPipeline {
             for (int i = 0; i < W; i++)
                 shift_in(y, array.template read<N>(c + i));
         }
-        /* Of an array that may be in the stage, too. */
+        /* read() of an array that may be in the stage. */
         template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
             if (!has_format(GPULOSSI_FORMAT_STAGED_TARGETS))
                 return read(array, k, y);
@@ -119,7 +121,7 @@ template <class Loss> class RowPipeline {
                 stage - lane * GPULOSSI_VECTOR_BYTES + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES);
             Array::read_shared(second + ((uint32_t)(k * kLanes) + lane) * (uint32_t)second_bytes(), y);
         }
-        /* Of an array of the classes, of which a thread has the same ones in every row of whole vectors. */
+        /* read() of an array of the classes. In rows of whole vectors, a thread has the same classes in every row. */
         template <class Array>
         __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
             if (!has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
@@ -143,7 +145,7 @@ template <class Loss> class RowPipeline {
             }
         }
     };
-    /* A class of a row that is in no whole vector, as the first element of a vector. */
+    /* A class of a row outside its whole vectors, as the first element of a vector. */
     struct Edge {
         int64_t row, c;
         __device__ __forceinline__ int64_t first(int) const { return c; }
@@ -190,13 +192,14 @@ template <class Loss> class RowPipeline {
         const int step = kLanes * vectors() * team.warps;
         return Loss::reduces() || Loss::writes() ? ((int)most + step - 1) / step : 0;
     }
-    /* Vectors of long rows are counted from a line on, so that copies begin on lines at both ends. */
+    /* Vectors of long rows are counted from the start of a line, so that the source and the destination of a copy begin
+     * on lines. */
     DEVICE uint32_t line(const Params &p) {
         return p.rows.classes * (int64_t)sizeof(Bits) >= kLongRowBytes ? (uint32_t)kLine
                                                                        : (uint32_t)GPULOSSI_VECTOR_BYTES;
     }
-    /* Whether there may be something before the first whole vector of a row. Class weights in shared memory need the same
-     * vectors in every row. */
+    /* Whether a row may have elements before its first whole vector. Class weights in shared memory exclude it, because
+     * they need the same vectors in every row. */
     DEVICE bool has_lead(const Params &p) {
         return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) &&
                (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % line(p) != 0;
@@ -217,14 +220,14 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ uint32_t smem_stage(int stage) const {
         return smem_ring + (uint32_t)(stage * stage_bytes());
     }
-    /* Four numbers of a vector of the classes, after the stages of all warps; a thread has its own. */
+    /* Four numbers of a vector of the classes. They lie after the stages of all warps, and each thread has its own. */
     DEVICE float4 &smem_class(int step, int k, int four) {
         const uint32_t number = (uint32_t)((step * vectors() + k) * (W / 4) + four);
         float4 *numbers =
             (float4 *)((char *)stash_of_block() + blockDim.x / kLanes * (uint32_t)(stages() * stage_bytes()));
         return numbers[number * blockDim.x + threadIdx.x];
     }
-    /* Once a launch. */
+    /* This runs once a launch. */
     template <class Array> __device__ __forceinline__ void load_classes(const Array &array) const {
         const Cut<E> cut = cut_of(0);
 #pragma unroll 1
@@ -249,8 +252,8 @@ template <class Loss> class RowPipeline {
         return has_lead(p) ? Cut<E>(loss.logits(row), p.rows.classes, line(p)) : Cut<E>(0, p.rows.classes);
     }
 
-    /* Copies as many steps as there are stages for, of the rows that are known but for the last one, whose row input may be
-     * under way; nothing of rows that are not read. Nobody in the warp uses what was released. */
+    /* Copies steps of the known rows until no stage is free. The last known row is excluded, because its input may
+     * still be in flight. Rows that are not read are not copied. No lane of the warp still uses a released stage. */
     __device__ __forceinline__ void copy_ahead() {
         __syncwarp();
 #pragma unroll 1
@@ -294,7 +297,7 @@ template <class Loss> class RowPipeline {
         copy_ahead();
     }
 
-    /* ---- the ends of a row that are no whole vector: a class for each of the team's first threads ---- */
+    /* ---- the ends of a row outside its whole vectors: a class for each of the team's first threads ---- */
 
     __device__ __forceinline__ int64_t edge_of(const Cut<E> &cut) const {
         if (!has_format(GPULOSSI_FORMAT_RAGGED))
@@ -303,7 +306,7 @@ template <class Loss> class RowPipeline {
         const int64_t c = team.rank < W ? team.rank : end + (team.rank - W);
         return team.rank < 2 * W && (team.rank < W ? c < whole : c < cut.classes) ? c : -1;
     }
-    /* Its logit as it is stored: nobody waits for it here. */
+    /* The stored logit of the edge. Nobody waits for it here. */
     __device__ __forceinline__ Bits logit_at_edge(uint32_t row) const {
         Bits x = 0;
         if (has_format(GPULOSSI_FORMAT_RAGGED) && row < rows.rows) {
@@ -321,7 +324,7 @@ template <class Loss> class RowPipeline {
 
     /* ---- a row ---- */
 
-    /* Adds a stage where there is nothing but sums: all n vectors of a thread at once, ... */
+    /* Adds a stage to a loss that needs only sums. All n vectors of a thread are in registers at once. */
     template <int n> __device__ __forceinline__ void accumulate_sums(const Side &side, State &state) const {
         Vector<E> x[n];
         if (side.begin == 0 && side.end == n) {
@@ -338,7 +341,7 @@ template <class Loss> class RowPipeline {
         }
         loss.accumulate_sums(state, x, side);
     }
-    /* ... and with every option: one after another, once the maximum of them all is known. */
+    /* Adds a stage with every option, vector by vector, once the maximum of all is known. */
     __device__ __forceinline__ void accumulate(const Side &side, State &state) const {
         N highest = loss.lowest();
 #pragma unroll 4
@@ -356,7 +359,7 @@ template <class Loss> class RowPipeline {
                            smem_stage(at.stage) + (uint32_t)lane() * GPULOSSI_VECTOR_BYTES,
                            v,
                            step,
-                           v < cut.lead ? 1 : 0, /* fewer than a warp has lanes come before the first whole one */
+                           v < cut.lead ? 1 : 0, /* fewer than 32 vectors come before the first whole one */
                            min(vectors(), (left + kLanes - 1) >> kLaneShift)};
         return side;
     }
@@ -381,7 +384,8 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ void write(const Cut<E> &cut, int64_t row, bool reads, const Row &r, const State &state,
                                           Bits at_edge) {
         const typename Loss::Gradient g = loss.gradient(row, r, state);
-        const int target = r.place >= 0 ? cut.vector_of(r.place) : -1, target_place = cut.place_of(r.place);
+        const int target = r.target_class >= 0 ? cut.vector_of(r.target_class) : -1,
+                  target_position = cut.position_of(r.target_class);
         const int64_t edge = edge_of(cut);
         const bool writes_zeros = !reads || g.is_zero;
         const bool fits = !has_format(GPULOSSI_FORMAT_RAGGED) || loss.gradients_of(row).is_aligned(cut.first(0));
@@ -390,7 +394,7 @@ template <class Loss> class RowPipeline {
             if (writes_zeros)
                 loss.write_zeros(side, 0);
             else
-                loss.write(g, r, edge_vector(at_edge), side, 0, edge == r.place ? 0 : -1);
+                loss.write(g, r, edge_vector(at_edge), side, 0, edge == r.target_class ? 0 : -1);
         }
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
@@ -405,11 +409,11 @@ template <class Loss> class RowPipeline {
 #pragma unroll 4
                 for (int k = side.begin; k < side.end; k++)
                     loss.write_fast(g, r, side.load(k), row, side.first(k),
-                                    side.vector(k) == target ? target_place : -1);
+                                    side.vector(k) == target ? target_position : -1);
             } else {
 #pragma unroll 1
                 for (int k = side.begin; k < side.end; k++)
-                    loss.write(g, r, side.load(k), side, k, side.vector(k) == target ? target_place : -1);
+                    loss.write(g, r, side.load(k), side, k, side.vector(k) == target ? target_position : -1);
             }
             release();
         }
@@ -434,7 +438,7 @@ template <class Loss> class RowPipeline {
                 of_row[i] = loss.row_of(fetch(rows.row[i]));
         last_input = fetch(rows.last());
         if (team.leads())
-            rows.ask();
+            rows.fetch();
         if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
             load_classes(loss.class_weights());
 #pragma unroll 1
@@ -444,11 +448,12 @@ template <class Loss> class RowPipeline {
             const bool reads = loss.is_read(r);
             const Cut<E> cut = cut_of(row);
             const Bits at_edge = edge_after;
-            uint32_t next_tile = rows.asked;
+            uint32_t next_tile = rows.fetched_tile;
             State state = State::empty();
             N target_logit = N(0);
             copy_ahead();
-            /* Early, so that nobody waits for it; and before the reduction, after which the gradient may be written over it. */
+            /* These loads are early, so that nobody waits for them. They come before the reduction, after which the
+             * gradient may overwrite the logits. */
             edge_after = logit_at_edge(rows.row[1]);
             if (team.rank == deferred_rows && reads)
                 target_logit = loss.target_logit(row, r);
@@ -474,7 +479,7 @@ template <class Loss> class RowPipeline {
             const bool uses_tile = rows.ends_tile();
             rows.advance(next_tile);
             if (team.leads() && uses_tile && next_tile < rows.tiles)
-                rows.ask();
+                rows.fetch();
             next--;
             const Row last = loss.row_of(last_input);
 #pragma unroll
@@ -494,13 +499,13 @@ template <class Loss> class RowPipeline {
         team.end();
     }
 
-    /* The threads of a cluster have no registers for it. */
+    /* The threads of a cluster have no registers for a deferred row. */
     DEVICE Deferred &smem_deferred() {
         __shared__ Deferred of_lanes[kLanes];
         return of_lanes[threadIdx.x];
     }
-    /* Totals are seldom touched, so they take no registers. Those of a cluster take less room, as only its first warp finishes
-     * rows. */
+    /* Totals are rarely accessed, so they are in shared memory. In a cluster only the first warp finishes rows, so only
+     * its threads have totals. */
     DEVICE Totals &smem_total_of_block() {
         __shared__ Totals of_threads[GPULOSSI_BLOCK];
         return of_threads[threadIdx.x];
@@ -521,7 +526,7 @@ template <class Loss> class RowPipeline {
         else
             loss.add(result, smem_total_of_block());
     }
-    /* A thread of the first warp gathers what others have. */
+    /* A thread of the first warp gathers the totals of its lane in all warps. */
     DEVICE Totals gathered_total() {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
             return smem_total_of_cluster();

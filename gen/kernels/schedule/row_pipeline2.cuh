@@ -1,7 +1,7 @@
-/* The schedule for losses of two arrays that need the state of a whole row before anything else of it. A row stays in the
- * shared memory of a cluster of blocks: it is read once and written once. Each warp has a ring of slots that it asks for its
- * parts of the rows by itself; the ring has room for more than a row, so that the next one is on its way while this one is
- * reduced and folded. Where only losses are wanted, rows may also just go through the ring. */
+/* The schedule for losses of two arrays that need the state of the whole row before its terms or gradients. A row stays
+ * in the shared memory of a cluster: it is read once and written once. Each warp has a ring of stages, and copies its
+ * own parts of the rows. The ring has space for more than one row: the next row is in flight while this one is reduced.
+ * Calls for losses alone may also stream the rows through the ring. */
 #ifndef GPULOSSI_ROW_PIPELINE2_CUH
 #define GPULOSSI_ROW_PIPELINE2_CUH
 
@@ -9,19 +9,19 @@
 #include "../device/tile_scheduler.cuh"
 #include "row_generic.cuh"
 
-/* Sums of doubles over a cluster of blocks of so many warps, which only the leader's warp hears of. */
-template <int warps> class LateSum {
+/* Sums of doubles over a cluster whose blocks have `warps` warps. Only the leader's warp receives them. */
+template <int warps> class DeferredSum {
     struct alignas(16) Part {
-        double x, unused; /* sent too */
+        double x, unused; /* Padding: messages are multiples of 16 bytes. */
     };
     Part (*of_block)[GPULOSSI_CLUSTER];
 
   public:
-    __device__ __forceinline__ LateSum() {
+    __device__ __forceinline__ DeferredSum() {
         __shared__ Part of_blocks[2][GPULOSSI_CLUSTER];
         of_block = of_blocks;
     }
-    /* All threads of all blocks call, with the number of sums before. */
+    /* All threads of all blocks call. `number` counts the sums before this one. */
     __device__ __forceinline__ void send(const Cluster &cluster, double x, uint32_t number) const {
         __shared__ double of_warp[warps];
         x = WholeWarp().over<Sum>(x);
@@ -52,17 +52,21 @@ template <int warps> class LateSum {
     }
 };
 
-/* K vectors a thread at a time, kTimes times a step of the ring. What of a row finds no room is read again. A place of the
- * ring has room for as many arrays as the loss keeps, of which those that are read come first.
+/* A step of a row has K * kTimes vectors a thread, in parts of K, and fills a stage of the ring. Steps that do not fit
+ * in the ring are read again. A stage has space for all arrays that the loss retains, of which the arrays that are read
+ * come first.
  *
- * A loss of kSums adds up some over a row once its state is folded: add() and a close() with them, again while wants_sums()
- * says so. Another may add one up when it writes the gradient, by work(): unless the row is `known`, whose factor_of() is the
- * divergence then, and else what makes it of that sum. finish() gets it. writes() is asked of each row. A whole step in the
- * ring goes to enter_held(), add_held() and work_held() first, which take it in a straight line, or say that it is not for
- * them. add_held() may write over it: then the loss says that the row is `spoiled`, and what is for others is read again.
+ * A loss with kSums needs sums over a row after its state is reduced: add() finds them, and close() takes them. This is
+ * repeated while wants_sums() is true. A loss without kSums may find a sum in work(), with the gradient. factor_of() is
+ * the divergence of a row that is `known`. For any other row, factor_of() times the sum of work() is the divergence.
+ * finish() gets the divergence. writes() is called for each row.
  *
- * With kStreams nothing is kept: each step that is reduced makes room for the next one, and a row that writes() is read again
- * for that. */
+ * A whole step in the ring goes to enter_step(), add_step() and write_step() first. They have no branches for special
+ * cases, and return false for a step that needs the general code. add_step() may overwrite the stage. The loss then
+ * says that the row is `spoiled`, and the general code reads the step again.
+ *
+ * With kStreams no step is retained: each reduced step makes space for the next one. A row that writes() is read
+ * again. */
 template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kStreams = false> class PairsRing {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
@@ -76,63 +80,67 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         W = Width<E>::value,
         kPart = kLanes * K,
         kChunk = kPart * kTimes,
-        kPlaces = Loss::kPlaces,
-        kPlace = Loss::kKept * kChunk, /* vectors of one */
+        kStages = Loss::kStages,
+        kStageVectors = Loss::kSmemVectors * kChunk, /* Vectors of a stage. */
         kWarps = kThreads / kLanes
     };
-    static_assert(!(kStreams && Loss::kSums), "what is added up afterwards has to be kept");
+    static_assert(!(kStreams && Loss::kSums), "sums over a reduced row need it in shared memory");
     const Params &p;
     Loss loss;
     Cluster cluster;
-    uint32_t arrivals; /* the address of this warp's, of which each place has one ... */
-    uint32_t slots;    /* ... and of its slots: a place has a chunk of each array */
+    uint32_t arrivals; /* The shared address of this warp's barriers, one a stage. */
+    uint32_t slots;    /* The shared address of this warp's ring. A stage has a chunk of each array. */
 
-    /* What a warp seldom looks at takes no registers. */
-    struct Seldom {
+    /* The state of a warp that is rarely used: in shared memory it takes no registers. */
+    struct WarpState {
         Ahead queue;
-        uint32_t done, summed, freed; /* so far: rows that are reduced, sums of rows, and steps */
-        int used;                     /* and those in the ring */
-        int next, visit;              /* what is asked for next: of the rows that are known, and of its steps */
-        int warps, warp;              /* of the cluster, and this one */
-        int steps;                    /* of a row */
-        bool plain;                   /* whether all vectors of all rows can be copied whole */
-        bool packed;                  /* whether rows lie side by side, in all arrays, and are not written over */
+        /* The numbers of reduced rows, of sums of rows, and of released steps so far. */
+        uint32_t done, summed, released;
+        int used; /* Steps in the ring. */
+        /* The next request: its row among the queue's known rows, and the step of that row. */
+        int next_row, next_step;
+        int warps, warp;   /* Warps of the cluster, and the number of this warp. */
+        int steps;         /* Steps of a row. */
+        bool copies_whole; /* Whether all vectors of all rows can be copied whole. */
+        /* Whether the rows of each array are contiguous, and are not overwritten by gradients. */
+        bool packed;
     };
-    DEVICE Seldom &seldom() {
-        __shared__ Seldom of_warps[kWarps];
+    DEVICE WarpState &warp_state() {
+        __shared__ WarpState of_warps[kWarps];
         return of_warps[threadIdx.x / kLanes];
     }
 
     __device__ __forceinline__ explicit PairsRing(const Params &p) : p(p), loss(p) {
-        __shared__ Arrival of_block[kWarps][kPlaces];
+        __shared__ Arrival of_block[kWarps][kStages];
         arrivals = of_block[threadIdx.x / kLanes][0].address();
-        slots = (uint32_t)__cvta_generic_to_shared(&stash_of_block()[(int)(threadIdx.x / kLanes) * kPlaces * kPlace]);
+        slots = (uint32_t)__cvta_generic_to_shared(
+            &stash_of_block()[(int)(threadIdx.x / kLanes) * kStages * kStageVectors]);
         keep(slots);
         if (lane() == 0) {
-            Seldom &own = seldom();
+            WarpState &own = warp_state();
             own.queue = Ahead(p.rows.scratch, p.rows.rows, cluster.number, cluster.count,
-                              !kStreams && 2 * held() <= kPlaces ? 3 : 2, 0);
-            own.done = own.summed = own.freed = 0;
-            own.used = own.next = own.visit = 0;
+                              !kStreams && 2 * smem_steps() <= kStages ? 3 : 2, 0);
+            own.done = own.summed = own.released = 0;
+            own.used = own.next_row = own.next_step = 0;
             own.warps = (int)cluster.size * kWarps;
             own.warp = (int)cluster.warp();
-            own.steps = max(kStreams ? 0 : held(), steps_of(p, own.warps));
-            own.plain = is_plain(p);
+            own.steps = max(kStreams ? 0 : smem_steps(), steps_of(p, own.warps));
+            own.copies_whole = can_copy_whole(p);
             own.packed = p.input_stride == p.rows.classes && p.target_stride == p.rows.classes &&
                          p.rows.grad != p.input && p.rows.grad != p.target;
 #pragma unroll
-            for (int i = 0; i < kPlaces; i++)
+            for (int i = 0; i < kStages; i++)
                 of_block[threadIdx.x / kLanes][i].begin();
         }
         __syncwarp();
     }
-    /* The steps of a row that come to the ring, ... */
-    __device__ __forceinline__ int held() const {
-        return kStreams ? seldom().steps : (int)(p.rows.slots / (K * kTimes));
+    /* The steps of a row that go through the ring. */
+    __device__ __forceinline__ int smem_steps() const {
+        return kStreams ? warp_state().steps : (int)(p.rows.slots / (K * kTimes));
     }
-    /* ... and those that stay there. */
-    __device__ __forceinline__ int kept() const {
-        return kStreams ? 0 : held();
+    /* The steps of a row that stay in the ring. */
+    __device__ __forceinline__ int retained_steps() const {
+        return kStreams ? 0 : smem_steps();
     }
     DEVICE int steps_of(const Params &p, int warps) {
         int64_t most =
@@ -140,7 +148,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         int step = kChunk * warps;
         return ((int)(most / W) + step - 1) / step;
     }
-    DEVICE bool is_plain(const Params &p) {
+    DEVICE bool can_copy_whole(const Params &p) {
         return (p.rows.flags & GPULOSSI_EVEN) && (p.rows.classes | p.target_stride) % W == 0 &&
                p.target % GPULOSSI_VECTOR_BYTES == 0;
     }
@@ -148,49 +156,49 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
     DEVICE int lane() {
         return (int)(threadIdx.x % kLanes);
     }
-    /* The place in the ring of a step from the first on; there are no more of those than places. */
-    __device__ __forceinline__ int place(int step) const {
-        return (int)((seldom().freed + (uint32_t)step) % kPlaces);
+    /* The stage of a step, counted from the oldest step in the ring. The ring never has more than kStages steps. */
+    __device__ __forceinline__ int stage_of(int step) const {
+        return (int)((warp_state().released + (uint32_t)step) % kStages);
     }
-    __device__ __forceinline__ uint32_t arrival(int place) const {
-        return arrivals + (uint32_t)place * (uint32_t)sizeof(Arrival);
+    __device__ __forceinline__ uint32_t arrival(int stage) const {
+        return arrivals + (uint32_t)stage * (uint32_t)sizeof(Arrival);
     }
-    /* The address of one of a warp's slots, for vectors of the first array; those of another are a chunk away. */
-    __device__ __forceinline__ uint32_t slot(int place, int i) const {
-        return slots + (uint32_t)(place * kPlace + i) * GPULOSSI_VECTOR_BYTES;
+    /* The shared address of vector i of the first array in a stage. The next array begins a chunk later. */
+    __device__ __forceinline__ uint32_t slot(int stage, int i) const {
+        return slots + (uint32_t)(stage * kStageVectors + i) * GPULOSSI_VECTOR_BYTES;
     }
     /* The first vector of this warp in a step of a row. */
     __device__ __forceinline__ int vector(int step) const {
-        return (step * seldom().warps + seldom().warp) * kChunk;
+        return (step * warp_state().warps + warp_state().warp) * kChunk;
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
         return p.rows.flags & GPULOSSI_EVEN ? Cut<E>(0, p.rows.classes)
                                             : Cut<E>(loss.array(0, row), p.rows.classes, kLine);
     }
 
-    /* Asks for as many steps of the rows that are known as there is room for. Nobody in the warp uses what was freed. */
-    __device__ __forceinline__ void ask() {
-        Seldom &own = seldom();
-        int used = own.used, next = own.next, visit = own.visit;
+    /* Requests steps of the known rows while stages are free. No lane of the warp still uses a released stage. */
+    __device__ __forceinline__ void request_ahead() {
+        WarpState &own = warp_state();
+        int used = own.used, next_row = own.next_row, next_step = own.next_step;
         __syncwarp();
 #pragma unroll 1
-        while (used < kPlaces && next < own.queue.known) {
-            uint32_t tile = own.queue.after(next);
+        while (used < kStages && next_row < own.queue.known) {
+            uint32_t tile = own.queue.after(next_row);
             if (tile >= own.queue.tiles)
                 break;
-            if (own.plain)
-                request_plain(tile, vector(visit), place(used));
+            if (own.copies_whole)
+                request_whole(tile, vector(next_step), stage_of(used));
             else
-                request(tile, vector(visit), place(used));
+                request(tile, vector(next_step), stage_of(used));
             used++;
-            if (++visit == held())
-                visit = 0, next++;
+            if (++next_step == smem_steps())
+                next_step = 0, next_row++;
         }
         if (lane() == 0)
-            own.used = used, own.next = next, own.visit = visit;
+            own.used = used, own.next_row = next_row, own.next_step = next_step;
         __syncwarp();
     }
-    __device__ __forceinline__ void request_plain(int64_t row, int v, int to) const {
+    __device__ __forceinline__ void request_whole(int64_t row, int v, int to) const {
         if (lane() == 0) {
             int vectors = min((int)kChunk, (int)(p.rows.classes / W) - v);
             uint32_t bytes = (uint32_t)(max(vectors, 0) * GPULOSSI_VECTOR_BYTES);
@@ -202,7 +210,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         }
         __syncwarp();
     }
-    /* What can't be copied whole is there when this returns. */
+    /* Whole vectors are in flight when this returns, and all other vectors are in the stage. */
     __device__ __forceinline__ void request(int64_t row, int v, int to) const {
         Cut<E> cut = cut_of(row);
         Arrays arrays(loss, cut, row);
@@ -224,12 +232,13 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         if (!ends && (!arrays.all_fit() || first != v || end < min(v + (int)kChunk, cut.vectors)))
             fill(cut, arrays, v, to);
     }
-    /* Whether the vectors at the ends of a row, of which others have a part, are copied whole as well: not where there may be
-     * nothing beside the row. */
+    /* Whether the vectors at the ends of a row are copied too, with elements of its neighbours. The first and the last
+     * row lack a neighbour, and the memory beyond may not exist. */
     __device__ __forceinline__ bool copies_ends(const Cut<E> &cut, int64_t row) const {
-        return seldom().packed && row > 0 && row + 1 < p.rows.rows && cut.fits(loss.array(1, row));
+        return warp_state().packed && row > 0 && row + 1 < p.rows.rows && cut.fits(loss.array(1, row));
     }
-    /* Each lane takes what other rows have out of those that it takes later, in a step that has come. */
+    /* Removes the elements of other rows from a step that has arrived. Each lane changes only vectors that it reads
+     * itself. */
     __device__ __forceinline__ void clear_ends(const Cut<E> &cut, int v, int in) const {
 #pragma unroll 1
         for (int i = lane(); i < kChunk && v + i < cut.vectors; i += kLanes) {
@@ -240,22 +249,24 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
                 Vector<E> x = filled<E>(loss.absent(a));
                 N y[W];
                 if (v + i >= cut.head / W)
-                    x = taken(slot(in, a * kChunk + i), 0);
+                    x = load_shared(slot(in, a * kChunk + i), 0);
 #pragma unroll
                 for (int n = 0; n < W; n++)
                     y[n] = cut.inside(cut.first(v + i) + n) ? x.get(n) : loss.absent(a);
                 x.fill(y);
-                put(slot(in, a * kChunk + i), x);
+                store_shared(slot(in, a * kChunk + i), x);
             }
         }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* copies to the same place come after that */
+        /* Orders these writes before later copies to the stage. */
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
-    DEVICE void put(uint32_t slot, const Vector<E> &x) {
+    DEVICE void store_shared(uint32_t slot, const Vector<E> &x) {
         asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(slot), "r"(x.word[0]), "r"(x.word[1]),
                      "r"(x.word[2]), "r"(x.word[3])
                      : "memory");
     }
-    /* Each lane fills what it takes later. Copies to the same places come after that. */
+    /* Each lane fills in the vectors that it reads itself. The fence orders these writes before later copies to the
+     * stage. */
     __device__ __forceinline__ void fill(const Cut<E> &cut, const Arrays &arrays, int v, int to) const {
 #pragma unroll 1
         for (int i = lane(); i < kChunk && v + i < cut.vectors; i += kLanes)
@@ -264,42 +275,42 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
                 if (!(cut.whole(v + i) && arrays.fit[a])) {
                     Vector<E> x = load_elements<E>(cut, (const typename E::Bits *)arrays.vectors[a] + cut.head, v + i,
                                                    loss.absent(a));
-                    put(slot(to, a * kChunk + i), x);
+                    store_shared(slot(to, a * kChunk + i), x);
                 }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __device__ __forceinline__ void wait(int step) const {
-        Arrival::wait(arrival(place(step)), (seldom().freed + (uint32_t)step) / kPlaces & 1);
+        Arrival::wait(arrival(stage_of(step)), (warp_state().released + (uint32_t)step) / kStages & 1);
     }
-    /* One more. What all lanes see before is the old number, and the new one afterwards. */
+    /* Increments a number of the warp. All lanes see the old number before, and the new one afterwards. */
     DEVICE void count(uint32_t &number) {
         __syncwarp();
         if (lane() == 0)
             number++;
         __syncwarp();
     }
-    /* Of the first step. */
-    __device__ __forceinline__ void free() {
+    /* Releases the oldest step. */
+    __device__ __forceinline__ void release() {
         if (lane() == 0)
-            seldom().used--;
-        count(seldom().freed);
+            warp_state().used--;
+        count(warp_state().released);
     }
 
-    /* To the next row. All lanes have read what was there before. */
+    /* Goes on to the next row. All lanes have read the state of the queue before. */
     DEVICE void advance(uint32_t word) {
         if (lane() == 0) {
-            seldom().queue.advance(word);
-            seldom().next--;
-            seldom().done++;
+            warp_state().queue.advance(word);
+            warp_state().next_row--;
+            warp_state().done++;
         }
         __syncwarp();
     }
 
-    /* K vectors of each thread, of the kTimes parts of a step. */
+    /* K vectors of each thread: one of the kTimes parts of a step. */
     struct Part {
-        uint32_t slot; /* where this thread has the first, if the step is in the ring */
-        int first, at; /* the warp's first vector, and this thread's */
-        bool held;
+        uint32_t slot; /* The shared address of this thread's first vector, if the step is in the ring. */
+        int first, at; /* The first vector of the warp, and of this thread. */
+        bool in_smem;
 
         __device__ __forceinline__ void advance() {
             slot += kPart * GPULOSSI_VECTOR_BYTES;
@@ -307,26 +318,27 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
             at += kPart;
         }
     };
-    /* The first part of a step of a row, some of whose steps have been freed. */
-    __device__ __forceinline__ Part part_of(int step, int freed) const {
+    /* The first part of a step of a row of which some steps are released. */
+    __device__ __forceinline__ Part part_of(int step, int released) const {
         Part part;
         part.first = vector(step);
         part.at = part.first + lane();
-        part.held = !kStreams && step < held();
-        part.slot = slot(place(step - freed), lane());
+        part.in_smem = !kStreams && step < smem_steps();
+        part.slot = slot(stage_of(step - released), lane());
         return part;
     }
     DEVICE bool whole(const Cut<E> &cut, const Part &part) {
         return part.first >= cut.lead && part.first + kPart <= cut.lead + (int)cut.whole_vectors;
     }
-    /* The same of all of a step. */
+    /* Whether all vectors of the step are whole. */
     DEVICE bool all_whole(const Cut<E> &cut, const Part &part) {
         return part.first >= cut.lead && part.first + kChunk <= cut.lead + (int)cut.whole_vectors;
     }
-    /* From the ring, or once more from memory. */
+    /* Loads a part from the ring, or again from memory. */
     template <Stay stay>
-    __device__ __forceinline__ void take(const Cut<E> &cut, int64_t row, const Part &part, Vector<E> (&x)[K][A]) const {
-        if (!part.held) {
+    __device__ __forceinline__ void load_part(const Cut<E> &cut, int64_t row, const Part &part,
+                                              Vector<E> (&x)[K][A]) const {
+        if (!part.in_smem) {
             Arrays arrays(loss, cut, row);
             OfRows::template load<K, stay>(loss, cut, arrays, part.at, kLanes, x);
         } else if (part.first + kPart <= cut.vectors) {
@@ -334,7 +346,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
             for (int k = 0; k < K; k++)
 #pragma unroll
                 for (int a = 0; a < A; a++)
-                    x[k][a] = taken(part.slot, a * kChunk + k * kLanes);
+                    x[k][a] = load_shared(part.slot, a * kChunk + k * kLanes);
         } else {
 #pragma unroll
             for (int k = 0; k < K; k++)
@@ -342,11 +354,11 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
                 for (int a = 0; a < A; a++) {
                     x[k][a] = filled<E>(loss.absent(a));
                     if (part.at + k * kLanes < cut.vectors)
-                        x[k][a] = taken(part.slot, a * kChunk + k * kLanes);
+                        x[k][a] = load_shared(part.slot, a * kChunk + k * kLanes);
                 }
         }
     }
-    DEVICE Vector<E> taken(uint32_t slot, int i) {
+    DEVICE Vector<E> load_shared(uint32_t slot, int i) {
         Vector<E> x;
         asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(x.word[0]), "=r"(x.word[1]), "=r"(x.word[2]), "=r"(x.word[3])
@@ -356,19 +368,21 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
     }
 
     /* All vectors of a thread in a whole step that is in the ring. */
-    struct Held {
+    struct SmemStep {
         enum { vectors = K * kTimes, step = kLanes };
         uint32_t slot;
-        __device__ __forceinline__ Vector<E> vector(int i, int a) const { return taken(slot, a * kChunk + i * kLanes); }
-        /* Numbers of a vector's elements, where arrays from `a` on have it. */
-        __device__ __forceinline__ void keep(int i, int a, const float (&x)[W]) const {
+        __device__ __forceinline__ Vector<E> vector(int i, int a) const {
+            return load_shared(slot, a * kChunk + i * kLanes);
+        }
+        /* Stores a number for each element of a vector, over the slots of the arrays from `a` on. */
+        __device__ __forceinline__ void store(int i, int a, const float (&x)[W]) const {
 #pragma unroll
             for (int j = 0; j < W; j += 4, a++)
                 asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address(i, a)), "f"(x[j]), "f"(x[j + 1]),
                              "f"(x[j + 2]), "f"(x[j + 3])
                              : "memory");
         }
-        __device__ __forceinline__ void kept(int i, int a, float (&x)[W]) const {
+        __device__ __forceinline__ void load(int i, int a, float (&x)[W]) const {
 #pragma unroll
             for (int j = 0; j < W; j += 4, a++)
                 asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -383,129 +397,132 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
 
     __device__ __forceinline__ void reduce(const Cut<E> &cut, const Row &r, typename Loss::State &state) {
 #pragma unroll 1
-        for (int step = 0; step < seldom().steps; step++) {
+        for (int step = 0; step < warp_state().steps; step++) {
             reduce_step(cut, r, step, kStreams ? step : 0, state);
             if (kStreams)
-                pass_on(r.row, step + kPlaces);
+                reuse_stage(r.row, step + kStages);
         }
     }
-    __device__ __forceinline__ void reduce_step(const Cut<E> &cut, const Row &r, int step, int freed,
+    __device__ __forceinline__ void reduce_step(const Cut<E> &cut, const Row &r, int step, int released,
                                                 typename Loss::State &state) const {
         Vector<E> x[K][A];
-        Part part = part_of(step, freed);
-        part.held |= kStreams;
-        if (part.held) {
-            wait(step - freed);
-            if (!seldom().plain && !all_whole(cut, part) && copies_ends(cut, r.row))
-                clear_ends(cut, part.first, place(step - freed));
-            if (all_whole(cut, part) && loss.enter_held(state, Held{part.slot}))
+        Part part = part_of(step, released);
+        part.in_smem |= kStreams;
+        if (part.in_smem) {
+            wait(step - released);
+            if (!warp_state().copies_whole && !all_whole(cut, part) && copies_ends(cut, r.row))
+                clear_ends(cut, part.first, stage_of(step - released));
+            if (all_whole(cut, part) && loss.enter_step(state, SmemStep{part.slot}))
                 return;
         }
 #pragma unroll 1
         for (int i = 0; i < kTimes && part.first < cut.vectors; i++, part.advance()) {
-            take<kRead_again>(cut, r.row, part, x);
+            load_part<kRead_again>(cut, r.row, part, x);
             loss.enter(r, state, cut, part.at, kLanes, x);
         }
     }
-    /* Asks for a step of this row in the place of one that is done with, and past its end for one of the next. Where nothing
-     * but copies is to be done, what a warp knows of the ring changes little: it is as full as before. */
-    __device__ __forceinline__ void pass_on(int64_t row, int step) {
-        Seldom &own = seldom();
-        if (!(own.plain && step < own.steps)) {
-            free();
-            ask();
+    /* Releases the oldest stage and requests the given step of this row for it, or past the row's end a step of the
+     * next row. If the request is only a copy, the ring is as full afterwards, so little of the warp's state
+     * changes. */
+    __device__ __forceinline__ void reuse_stage(int64_t row, int step) {
+        WarpState &own = warp_state();
+        if (!(own.copies_whole && step < own.steps)) {
+            release();
+            request_ahead();
             return;
         }
         __syncwarp();
-        request_plain(row, vector(step), place(0));
+        request_whole(row, vector(step), stage_of(0));
         if (lane() == 0) {
-            own.freed++;
+            own.released++;
             if (step + 1 == own.steps)
-                own.next = 1, own.visit = 0;
+                own.next_row = 1, own.next_step = 0;
         }
         __syncwarp();
     }
-    /* From the end: what was read last is still in the cache. */
+    /* Backwards: the vectors that were read last are still in the cache. */
     template <class Sums> __device__ __forceinline__ void add(const Cut<E> &cut, Row &r, Sums &sums) const {
         Vector<E> x[K][A];
 #pragma unroll 1
-        for (int step = seldom().steps - 1; step >= 0; step--) {
+        for (int step = warp_state().steps - 1; step >= 0; step--) {
             Part part = part_of(step, 0);
-            if (part.held && all_whole(cut, part) && loss.add_held(r, Held{part.slot}, sums))
+            if (part.in_smem && all_whole(cut, part) && loss.add_step(r, SmemStep{part.slot}, sums))
                 continue;
-            part.held = part.held && !loss.spoiled(r);
+            part.in_smem = part.in_smem && !loss.spoiled(r);
 #pragma unroll 1
             for (int i = 0; i < kTimes && part.first < cut.vectors; i++, part.advance()) {
-                take<kRead_again>(cut, r.row, part, x);
+                load_part<kRead_again>(cut, r.row, part, x);
                 loss.add(cut, r, part.at, kLanes, x, sums);
             }
         }
     }
-    /* First what found no room, from its end. Gives the sum of what was written. */
+    /* The steps that are not in the ring come first, backwards. Returns the sum that work() has found. */
     __device__ __forceinline__ double write(const Cut<E> &cut, const Row &r) {
         Vector<E> x[K][A];
         double sum = 0;
-        int steps = seldom().steps, read = steps - kept();
+        int steps = warp_state().steps, read = steps - retained_steps();
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
             Part part = part_of(i < read ? steps - 1 - i : i - read, max(i - read, 0));
-            bool frees = part.held;
-            if (!(part.held && all_whole(cut, part) && loss.work_held(cut, r, part.at, Held{part.slot}))) {
-                part.held = part.held && !loss.spoiled(r);
+            bool frees = part.in_smem;
+            if (!(part.in_smem && all_whole(cut, part) && loss.write_step(cut, r, part.at, SmemStep{part.slot}))) {
+                part.in_smem = part.in_smem && !loss.spoiled(r);
 #pragma unroll 1
                 for (int j = 0; j < kTimes && part.first < cut.vectors; j++, part.advance()) {
-                    take<kRead_once>(cut, r.row, part, x);
+                    load_part<kRead_once>(cut, r.row, part, x);
                     loss.work(cut, r, part.at, kLanes, x, whole(cut, part), sum);
                 }
             }
             if (frees) {
-                if (loss.spoiled(r)) /* copies to the same place come after that */
+                /* Orders the writes of add_step() before later copies to the stage. */
+                if (loss.spoiled(r))
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-                free();
-                ask();
+                release();
+                request_ahead();
             }
         }
         return sum;
     }
 
-    /* What is left to do of a row: a lane of the leader's warp does it, together with others that have other rows. Where
-     * the sum is not known yet, f is what it is to be multiplied by. */
-    struct Late {
+    /* A row whose results are not written yet. A lane of the leader's warp finishes it, while other lanes finish other
+     * rows. If the sum is not known yet, f is its factor. */
+    struct Deferred {
         int64_t row;
         double f;
     };
-    /* The lane's own, found anew each time: that takes no register meanwhile. */
+    /* The entry of this lane. keep() makes the compiler form the address again each time, so that it takes no register
+     * in between. */
     template <class T> DEVICE T &own(T (&of_lanes)[kLanes]) {
         uint32_t lane = threadIdx.x % kLanes;
         keep(lane);
         return of_lanes[lane];
     }
-    /* Whether this is the lane of the leader's warp that a row's rest is left to. */
+    /* Whether this lane of the leader's warp finishes row `number`. */
     DEVICE bool is_for(uint32_t number) {
-        return seldom().warp == 0 && lane() == (int)(number % kLanes);
+        return warp_state().warp == 0 && lane() == (int)(number % kLanes);
     }
-    __device__ __forceinline__ void finish(Late (&lates)[kLanes], Totals *totals) const {
-        Late &late = own(lates);
-        loss.finish(late.row, late.f, totals[threadIdx.x % kLanes]);
+    __device__ __forceinline__ void finish(Deferred (&deferred)[kLanes], Totals *totals) const {
+        Deferred &entry = own(deferred);
+        loss.finish(entry.row, entry.f, totals[threadIdx.x % kLanes]);
     }
 
     __device__ __forceinline__ void rows(Totals *totals) {
-        __shared__ Late lates[kLanes];
-        LateSum<kWarps> late_sum;
-        bool awaited = false; /* the sum of the row before */
+        __shared__ Deferred deferred[kLanes];
+        DeferredSum<kWarps> deferred_sum;
+        bool pending = false; /* Whether the sum of the row before is still to be received. */
         Cluster::begin();
 #pragma unroll 1
-        while (seldom().queue.more()) {
-            int64_t row = seldom().queue.tile[0];
+        while (warp_state().queue.more()) {
+            int64_t row = warp_state().queue.tile[0];
             uint32_t word = 0;
             if (cluster.leads())
-                word = seldom().queue.fetch();
-            ask();
+                word = warp_state().queue.fetch();
+            request_ahead();
             Cut<E> cut = cut_of(row);
             Row r = loss.begin(cut, row, true);
             typename Loss::State state = loss.empty();
             reduce(cut, r, state);
-            cluster.template reduce<kWarps>(state, loss.empty(), word, 0, Cluster::kStates, seldom().done);
+            cluster.template reduce<kWarps>(state, loss.empty(), word, 0, Cluster::kStates, warp_state().done);
             advance(word);
             loss.close(r, state);
             if constexpr (Loss::kSums) {
@@ -514,8 +531,8 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
                 while (loss.wants_sums(r)) {
                     typename Loss::Sums sums = {}, none = {};
                     add(cut, r, sums);
-                    cluster.template reduce<kWarps>(sums, none, unused, 0, Cluster::kSums, seldom().summed);
-                    count(seldom().summed);
+                    cluster.template reduce<kWarps>(sums, none, unused, 0, Cluster::kSums, warp_state().summed);
+                    count(warp_state().summed);
                     loss.close(r, sums);
                 }
             }
@@ -524,33 +541,33 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
                 sum = write(cut, r);
             } else {
 #pragma unroll 1
-                for (int i = 0; i < kept(); i++)
-                    free();
+                for (int i = 0; i < retained_steps(); i++)
+                    release();
             }
-            uint32_t number = seldom().done - 1;
-            if (awaited && is_for(number - 1))
-                own(lates).f *= late_sum.receive(cluster, seldom().summed - 1);
-            if (number % kLanes == 0 && number > 0 && seldom().warp == 0)
-                finish(lates, totals);
+            uint32_t number = warp_state().done - 1;
+            if (pending && is_for(number - 1))
+                own(deferred).f *= deferred_sum.receive(cluster, warp_state().summed - 1);
+            if (number % kLanes == 0 && number > 0 && warp_state().warp == 0)
+                finish(deferred, totals);
             if (is_for(number))
-                own(lates) = {r.row, loss.factor_of(r)};
-            awaited = !Loss::kSums && !r.known;
-            if (awaited) {
-                late_sum.send(cluster, sum, seldom().summed);
-                count(seldom().summed);
+                own(deferred) = {r.row, loss.factor_of(r)};
+            pending = !Loss::kSums && !r.known;
+            if (pending) {
+                deferred_sum.send(cluster, sum, warp_state().summed);
+                count(warp_state().summed);
             }
         }
-        uint32_t rows = seldom().done;
-        if (awaited && is_for(rows - 1))
-            own(lates).f *= late_sum.receive(cluster, seldom().summed - 1);
-        if (rows > 0 && seldom().warp == 0 && lane() <= (int)((rows - 1) % kLanes))
-            finish(lates, totals);
+        uint32_t rows = warp_state().done;
+        if (pending && is_for(rows - 1))
+            own(deferred).f *= deferred_sum.receive(cluster, warp_state().summed - 1);
+        if (rows > 0 && warp_state().warp == 0 && lane() <= (int)((rows - 1) % kLanes))
+            finish(deferred, totals);
         Cluster::leave();
     }
 
   public:
     DEVICE void run(const Params &p) {
-        __shared__ Totals totals[kLanes]; /* of the leader's warp */
+        __shared__ Totals totals[kLanes]; /* Totals of the leader's warp. */
         PairsRing ring(p);
         if (threadIdx.x < kLanes)
             totals[threadIdx.x] = Totals::zero();

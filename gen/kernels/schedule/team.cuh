@@ -1,4 +1,4 @@
-/* The warps that share a row: neighbours in a block, or all of a cluster of blocks. */
+/* The warps that share a row: neighbouring warps of a block, or all warps of a cluster. */
 #ifndef GPULOSSI_TEAM_CUH
 #define GPULOSSI_TEAM_CUH
 
@@ -10,13 +10,11 @@ class Team {
     Cluster cluster;
 
   public:
-    enum {
-        kMaxWarps = GPULOSSI_WIDE_BLOCK / kLanes,
-        kBarrier = 1 /* and the next ones are those of the teams of a block */
-    };
-    int warps, warp, rank;  /* how many, this thread's one among them, and this thread */
-    uint32_t number, count; /* of this team, of teams */
-    int in_block;           /* number of this team in its block */
+    /* The teams of a block use the barriers from kBarrier on. */
+    enum { kMaxWarps = GPULOSSI_WIDE_BLOCK / kLanes, kBarrier = 1 };
+    int warps, warp, rank;  /* warps of the team; this thread's warp, and its rank among the team's threads */
+    uint32_t number, count; /* this team of `count` teams */
+    int in_block;           /* this team's number in its block */
 
     __device__ __forceinline__ explicit Team(uint32_t threads) {
         if (has_format(GPULOSSI_FORMAT_CLUSTER)) {
@@ -29,24 +27,24 @@ class Team {
             in_block = 0;
             Cluster::begin();
         } else {
-            const uint32_t in_a_block = blockDim.x / threads;
+            const uint32_t teams_of_block = blockDim.x / threads;
             warps = (int)(threads / kLanes);
             in_block = (int)(threadIdx.x / threads);
             rank = (int)(threadIdx.x % threads);
             warp = rank / kLanes;
-            number = blockIdx.x * in_a_block + (uint32_t)in_block;
-            count = gridDim.x * in_a_block;
+            number = blockIdx.x * teams_of_block + (uint32_t)in_block;
+            count = gridDim.x * teams_of_block;
         }
     }
     __device__ __forceinline__ bool leads() const { return rank == 0; }
-    /* Nobody leaves while others may still tell it something. */
+    /* No block of a cluster exits while others may still send to it. */
     __device__ __forceinline__ void end() const {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
             Cluster::leave();
     }
 
-    /* Reduces a state over the team, and hands out the leader's next tile; the `number` of reductions before it. Memory that
-     * the leader's warp has `seen` may be written over afterwards. */
+    /* Reduces a state over the team, and broadcasts the leader's next tile. `number` counts the earlier reductions.
+     * Memory that the leader's warp has loaded into `seen` may be overwritten afterwards. */
     template <class State>
     __device__ __forceinline__ void reduce(State &state, uint32_t &next_tile, uint32_t seen, uint32_t number) const {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
@@ -63,7 +61,7 @@ class Team {
         state.reduce(WholeWarp());
         if (warps == 1) {
             next_tile = __shfl_sync(0xffffffffu, next_tile, 0);
-            __syncwarp(); /* what a lane has read may be written over by another */
+            __syncwarp(); /* Other lanes may overwrite memory that this one has read. */
             return;
         }
         const uint32_t this_warp = threadIdx.x / kLanes, first = this_warp - (uint32_t)warp,
@@ -79,7 +77,8 @@ class Team {
         next_tile = smem_next_tile[phase][first];
         state.reduce(WholeWarp());
     }
-    /* A barrier among the team's warps. Its number is spelled out, as a block that computes it is taken to need all sixteen. */
+    /* A barrier among the team's warps. Its number is a literal: a block that computes it is assumed to need all
+     * sixteen. */
     __device__ __forceinline__ void wait() const {
         const int threads = kLanes * warps;
         static_assert(GPULOSSI_GROUPS == 4, "a case for each team of a block that has more than a warp");
