@@ -167,6 +167,31 @@ struct Typed {
     }
 };
 
+/* An array of E with the interface of Typed. */
+template <class E> struct Elements {
+    typename E::Bits *base;
+
+    __device__ __forceinline__ explicit Elements(uint64_t array) : base((typename E::Bits *)array) {}
+
+    template <class N> __device__ __forceinline__ N read(int64_t at) const { return (N)E::widen(base[at]); }
+    template <class N> __device__ __forceinline__ void write(int64_t at, N x) const { base[at] = narrowed<E>(x); }
+    template <int n> __device__ __forceinline__ bool fits(int64_t at) const {
+        enum { all = n * (int)sizeof(typename E::Bits) };
+        enum { bytes = all < GPULOSSI_VECTOR_BYTES ? (int)all : (int)GPULOSSI_VECTOR_BYTES };
+        return (uint32_t)(uintptr_t)(base + at) % bytes == 0;
+    }
+    template <class N, int n> __device__ __forceinline__ void read_few(int64_t at, N (&x)[n]) const {
+        Few<E, n> few;
+        few.load(base + at);
+        few.get(x);
+    }
+    template <class N, int n> __device__ __forceinline__ void write_few(int64_t at, const N (&x)[n]) const {
+        Few<E, n> few;
+        few.put(x);
+        few.store(base + at);
+    }
+};
+
 /* An array of E, or of the type that the format word names by a bit above `shift`. It begins at element `at`. */
 template <class E, int shift> struct FormatArray {
     typedef typename E::Number N;
@@ -303,8 +328,8 @@ template <class N, int n> DEVICE void shift_in(N (&numbers)[n], N x) {
 }
 
 /* Writes vector v of a row that is cut by E. The destination row has another type and begins at element `start`. */
-template <class E, class N, int n>
-DEVICE void put_vector(const Cut<E> &cut, const Typed &array, int64_t start, int v, N (&y)[n]) {
+template <class E, class Array, class N, int n>
+DEVICE void put_vector(const Cut<E> &cut, const Array &array, int64_t start, int v, N (&y)[n]) {
     int64_t first = cut.first(v);
     if (cut.whole(v) && array.template fits<n>(start + first)) {
         array.write_few(start + first, y);

@@ -232,7 +232,8 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
     };
 
     /* Stores n numbers of this thread to the vectors v, v + step, ... of a row. */
-    DEVICE void put(const Cut<E> &cut, const Typed &array, int64_t start, int v, int step,
+    template <class Array>
+    DEVICE void put(const Cut<E> &cut, const Array &array, int64_t start, int v, int step,
                     const N (&from)[n][GPULOSSI_BLOCK]) {
 #pragma unroll
         for (int k = 0; k < kVectors; k++)
@@ -271,9 +272,9 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
             at_t = gradient(p.target_kind, r, y.of_p, y.of_lp, y.p, r.sum_of_target);
         }
         if (terms && p.elements)
-            put(cut, Typed(p.elements, Result::dtype()), r.row * p.elements_stride, v, step, smem.term);
+            put(cut, Elements<Result>(p.elements), r.row * p.elements_stride, v, step, smem.term);
         if (gradients && p.rows.grad)
-            put(cut, Typed(p.rows.grad, E::dtype()), r.row * p.rows.grad_stride, v, step, smem.x);
+            put(cut, Elements<E>(p.rows.grad), r.row * p.rows.grad_stride, v, step, smem.x);
         if (gradients && p.grad_target)
             put(cut, Typed(p.grad_target, p.target_dtype), r.row * p.grad_target_stride, v, step, smem.t);
     }

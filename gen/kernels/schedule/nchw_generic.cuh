@@ -59,19 +59,21 @@ template <class E> struct Columns {
     }
 
     /* An array, and the position of this thread's columns in it. */
-    struct ColumnArray {
-        Typed array;
+    template <class Array> struct ColumnArray {
+        Array array;
         int64_t at, jump; /* position of the first column; additional step to a neighbour in the next image */
-        __device__ __forceinline__ ColumnArray(const Columns &c, uint64_t address, uint32_t dtype, int64_t stride)
-            : array(address, dtype), at(c.image * stride + c.within), jump(stride - c.p.inner) {}
+        __device__ __forceinline__ ColumnArray(const Columns &c, const Array &array, int64_t stride)
+            : array(array), at(c.image * stride + c.within), jump(stride - c.p.inner) {}
     };
-    __device__ __forceinline__ int64_t position(const ColumnArray &in, int64_t c, int i) const {
+    template <class Array>
+    __device__ __forceinline__ int64_t position(const ColumnArray<Array> &in, int64_t c, int i) const {
         return in.at + c * p.inner + i + steps[i] * in.jump;
     }
-    __device__ __forceinline__ bool is_aligned(const ColumnArray &in, int64_t c) const {
+    template <class Array> __device__ __forceinline__ bool is_aligned(const ColumnArray<Array> &in, int64_t c) const {
         return steps[I - 1] == 0 && live(I - 1) && in.array.template fits<I>(position(in, c, 0));
     }
-    __device__ __forceinline__ void read(const ColumnArray &from, int64_t c, N (&x)[I]) const {
+    template <class Array>
+    __device__ __forceinline__ void read(const ColumnArray<Array> &from, int64_t c, N (&x)[I]) const {
         if (is_aligned(from, c)) {
             from.array.read_few(position(from, c, 0), x);
             return;
@@ -80,7 +82,8 @@ template <class E> struct Columns {
         for (int i = 0; i < I; i++)
             x[i] = live(i) ? from.array.template read<N>(position(from, c, i)) : N(0);
     }
-    __device__ __forceinline__ void write(const ColumnArray &to, int64_t c, const N (&x)[I]) const {
+    template <class Array>
+    __device__ __forceinline__ void write(const ColumnArray<Array> &to, int64_t c, const N (&x)[I]) const {
         if (is_aligned(to, c)) {
             to.array.write_few(position(to, c, 0), x);
             return;
@@ -93,7 +96,7 @@ template <class E> struct Columns {
 
     /* The soft targets of a class. */
     template <bool kSoft>
-    __device__ __forceinline__ void soft_targets(const ColumnArray &t, int64_t c, N (&a)[I]) const {
+    __device__ __forceinline__ void soft_targets(const ColumnArray<Typed> &t, int64_t c, N (&a)[I]) const {
         N w = terms.class_weight(c);
         if (kSoft)
             read(t, c, a);
@@ -104,8 +107,8 @@ template <class E> struct Columns {
 
     /* Adds this warp's classes to the states of the thread's columns, n at a time. */
     template <bool kSoft, int n> __device__ __forceinline__ void reduce(State (&s)[I]) const {
-        ColumnArray logits(*this, p.logits, E::dtype(), p.logits_stride);
-        ColumnArray t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
+        ColumnArray<Elements<E>> logits(*this, Elements<E>(p.logits), p.logits_stride);
+        ColumnArray<Typed> t(*this, Typed(p.probabilities, p.target_dtype), p.probabilities_stride);
 #pragma unroll 1
         for (int64_t c = warp(); c < p.rows.classes; c += n * warps()) {
             N x[n * I], a[n][I];
@@ -158,10 +161,10 @@ template <class E> struct Columns {
 
     template <bool kSoft> __device__ __forceinline__ void gradients(const Slot (*slots)[kTile]) const {
         typename Of::Gradient of[I];
-        ColumnArray logits(*this, p.logits, E::dtype(), p.logits_stride);
-        ColumnArray t(*this, p.probabilities, p.target_dtype, p.probabilities_stride);
-        ColumnArray grad(*this, p.rows.grad, p.grad_dtype, p.rows.grad_stride);
-        ColumnArray grad_t(*this, p.grad_probabilities, p.target_dtype, p.grad_probabilities_stride);
+        ColumnArray<Elements<E>> logits(*this, Elements<E>(p.logits), p.logits_stride);
+        ColumnArray<Typed> t(*this, Typed(p.probabilities, p.target_dtype), p.probabilities_stride);
+        ColumnArray<Typed> grad(*this, Typed(p.rows.grad, p.grad_dtype), p.rows.grad_stride);
+        ColumnArray<Typed> grad_t(*this, Typed(p.grad_probabilities, p.target_dtype), p.grad_probabilities_stride);
 #pragma unroll
         for (int i = 0; i < I; i++)
             of[i] = slots[0][lane() * I + (live(i) ? i : 0)].gradient;
