@@ -87,3 +87,19 @@ void ce_run_sharded(const ce_case *c, const int64_t *firsts, int shards, ce_resu
     free(s.firsts);
     free(s.shard_rows);
 }
+
+void ce_test_shards(const ce_case *whole, int64_t second, const char *what) {
+    const int64_t firsts[] = {0, second};
+    char text[CE_DESCRIPTION];
+    ce_case c = *whole;
+    ce_result result;
+    report r;
+    ce_describe(&c, what, text, sizeof text);
+    r = report_on(text);
+    c.outputs &= ~(unsigned)CE_OUT_GRAD;
+    c.shards = 2;
+    ce_run_sharded(&c, firsts, 2, &result, &r);
+    ce_check(&c, &result, &r);
+    ce_free(&result);
+    case_done(&r);
+}
