@@ -297,15 +297,18 @@ DEVICE void order() {
         __threadfence();
 }
 
-/* A launch has all its sums and counts. */
+/* A launch has all its sums and counts. A loop over sums ends after the first if that is the only one: ptxas does not turn a
+ * loop of one iteration into straight code. */
 struct AllWanted {
     DEVICE bool sum(int) { return true; }
     DEVICE bool count(int) { return true; }
+    DEVICE bool first_only() { return false; }
 };
 
 /* The sums and counts of a launch over all rows, which are the first ones of the scratch. `Wanted` says which of them
  * have anything to add up. */
 template <int n_sums, int n_counts, class Wanted = AllWanted, class Count = int64_t> struct Total {
+    typedef Wanted WantedOnes;
     enum { kSums = n_sums, kCounts = n_counts };
     Exact sums[n_sums];
     Count counts[n_counts];
@@ -459,6 +462,8 @@ DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch, bool some_in_m
             sum = Exact::take(scratch->digits[i], some_in_memory, word, i * Exact::kOwnDigits);
         if (threadIdx.x == 0)
             sums[i] = sum;
+        if (Totals::WantedOnes::first_only())
+            break;
     }
 #pragma unroll
     for (int i = 0; i < Totals::kCounts; i++)

@@ -34,6 +34,7 @@ template <class E> struct CrossEntropy {
         DEVICE bool count(int i) {
             return i == GPULOSSI_COUNT_ROWS ? has(GPULOSSI_CE_COUNTS) : has(GPULOSSI_CE_ARGMAX);
         }
+        DEVICE bool first_only() { return !has(GPULOSSI_CE_Z_OUTPUTS); }
     };
     typedef Total<GPULOSSI_SUM_Z_LOSS + 1, GPULOSSI_COUNTS, Wanted, uint32_t> Totals;
 
@@ -59,11 +60,17 @@ template <class E> struct CrossEntropy {
 
     /* All threads of the block call. */
     __device__ __forceinline__ explicit CrossEntropy(const Params &p) : p(p) {
-        keep = (N)(1.0 - p.label_smoothing);
-        smooth = (N)(p.label_smoothing / (double)p.total_classes);
+        keep = N(1);
         scale = (N)p.logit_scale;
-        softcap = (N)p.softcap;
-        inverse_softcap = (N)(p.softcap > 0 ? 1.0 / p.softcap : 0.0);
+        smooth = softcap = inverse_softcap = N(0); /* no assembler leaves out a division that nobody needs */
+        if (has(GPULOSSI_CE_SMOOTHING)) {
+            keep = (N)(1.0 - p.label_smoothing);
+            smooth = (N)(p.label_smoothing / (double)p.total_classes);
+        }
+        if (has(GPULOSSI_CE_SOFTCAP)) {
+            softcap = (N)p.softcap;
+            inverse_softcap = (N)(1.0 / p.softcap);
+        }
         if (writes()) {
             double part = has_index() ? rows_that_divide(p) : 1.0;
             if (threadIdx.x == 0) /* a mean over no rows, or over rows of no weight, has the gradient 0 */
@@ -608,9 +615,12 @@ template <class E> struct CrossEntropy {
         if (has(GPULOSSI_CE_ARGMAX))
             total.counts[GPULOSSI_COUNT_CORRECT] += of.correct;
 #pragma unroll 1
-        for (int i = 0; i < Totals::kSums; i++) /* not unrolled, because the code of a sum is long */
+        for (int i = 0; i < Totals::kSums; i++) { /* not unrolled, because the code of a sum is long */
             if (Wanted::sum(i))
                 total.add(i, i == GPULOSSI_SUM_LOSS ? (double)of.loss : (double)of.z_loss, scratch());
+            if (Wanted::first_only())
+                break;
+        }
     }
 
     /* ---- the results of a launch ---- */

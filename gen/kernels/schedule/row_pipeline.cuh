@@ -262,9 +262,10 @@ template <class Loss> class RowPipeline {
             if (row >= rows.rows)
                 return;
             if (lane() == 0)
-                copy(row, next == 0   ? loss.is_read(of_row[0])
-                          : next == 1 ? loss.is_read(of_row[1])
-                                      : loss.is_read(of_row[2]));
+                copy(row, next == 0 ? loss.is_read(of_row[0])
+                          : next == 1 || has_format(GPULOSSI_FORMAT_CLUSTER) /* which knows no more */
+                              ? loss.is_read(of_row[1])
+                              : loss.is_read(of_row[2]));
             copied.advance();
             in_ring++;
             if (++visit == visits)
