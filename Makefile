@@ -104,10 +104,14 @@ test-bench: $(BENCH_PROGRAMS) $(INTERPRETER_LIB)
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/bench/smoke.sh
 
 GEN := gen/gen.c gen/text.c gen/lower.c gen/mark.c gen/parse.c gen/shared.c gen/value.c gen/condition.c gen/shorten.c \
-	gen/pack.c gen/order.c gen/gen.h gen/parse.h gen/condition.h gpuloss.h
+	gen/pack.c gen/order.c gen/toolkit.c gen/specialise.c gen/variants.c gen/gen.h gen/parse.h gen/condition.h \
+	gen/variants.h gpuloss.h $(BUILD)/gen/library.h
 $(BUILD)/gen/gen: $(GEN)
+	$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L $(CFLAGS) -Wall -Wextra -I$(BUILD)/gen $(filter %.c,$(GEN)) -o $@ -llzma -ldl
+# The library without the generated block, which may be that of another table of modules.
+$(BUILD)/gen/library.h: gpuloss.h
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L $(CFLAGS) -Wall -Wextra $(filter %.c,$(GEN)) -o $@ -llzma
+	sed '/^\/\* gpuloss: begin of the generated block/,/^\/\* gpuloss: end of the generated block/d' $< >$@
 
 # What is generated goes to its place in this folder.
 PTX_OUTPUT ?= .

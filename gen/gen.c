@@ -41,16 +41,6 @@ static module modules[MODULES] = {
 static const char begin_mark[] = "/* gpuloss: begin of the generated block */\n";
 static const char end_mark[] = "/* gpuloss: end of the generated block */\n";
 
-/* A figure of ptxas -v: the number before `unit`. */
-static long figure(const char *log, const char *unit) {
-    const char *at = strstr(log, unit);
-    if (at == NULL)
-        return 0;
-    while (at > log && (at[-1] == ' ' || (at[-1] >= '0' && at[-1] <= '9')))
-        at--;
-    return strtol(at, NULL, 10);
-}
-
 static void upper(char *to, const char *from) {
     for (; *from; from++, to++)
         *to = *from >= 'a' && *from <= 'z' ? (char)(*from - 'a' + 'A') : *from;
@@ -66,11 +56,10 @@ static void compile_all(const char *scratch, const char *folder) {
     text commands[MODULES] = {0}, logs[MODULES];
     for (int i = 0; i < MODULES; i++) {
         module *m = &modules[i];
+        char path[1024];
         snprintf(m->name, sizeof m->name, "%s_%s_%s", m->loss, m->kernel, m->dtype);
-        text_add(&commands[i],
-                 "nvcc -ptx -arch=compute_75 -std=c++17 -Werror all-warnings -DMODULE_KERNEL=%s -DMODULE_DTYPE=%s "
-                 "-DMODULE_TARGET=%d -DMODULE_ENTRY=gpuloss_%s gen/kernels/entry/%s.cu -o %s/%s.ptx 2>&1",
-                 m->kernel, m->dtype, m->target, m->name, m->loss, scratch, m->name);
+        snprintf(path, sizeof path, "%s/%s.ptx", scratch, m->name);
+        add_nvcc(&commands[i], m->loss, m->kernel, m->dtype, m->target, "", path);
     }
     run_all(commands, logs, MODULES);
     for (int i = 0; i < MODULES; i++) {
@@ -245,6 +234,7 @@ int main(int argc, char **argv) {
         if (!is_base(&modules[i]))
             pack_other(&modules[i]);
     add_manifest(&manifest, scratch, folder);
+    add_variants(&manifest, scratch, folder);
     snprintf(path, sizeof path, "%s/ptx/MANIFEST", folder);
     write_file(path, manifest.bytes, manifest.length);
     text_add(&block,

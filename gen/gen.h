@@ -3,6 +3,7 @@
 #define GPULOSSI_GEN_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* A growing string. */
 typedef struct text {
@@ -30,6 +31,16 @@ text run(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The outputs of shell commands, which must succeed. As many run at a time as there are processors. */
 void run_all(const text *commands, text *outputs, size_t count);
 
+/* Adds the command that compiles a kernel to PTX; `more` has further options for nvcc, each after a blank. */
+void add_nvcc(text *command, const char *loss, const char *kernel, const char *dtype, int target, const char *more,
+              const char *path);
+
+/* A figure of ptxas -v: the number before `unit`. */
+long figure(const char *log, const char *unit);
+
+/* The instructions of a kernel in a cubin of compute capability 7.0 or newer. */
+long instructions_of(const char *path, const char *entry);
+
 /* The PTX that nvcc wrote, as it is embedded: header lines of the image for GPUs of this compute capability (times ten)
  * and newer, 70 being also for all that are older; no comments, no blanks, short names. */
 text lower(const char *ptx, const char *entry, int target);
@@ -47,5 +58,11 @@ text pack(const text *const *texts, size_t count);
 /* Which text each of these continues, so that they pack into few bytes: its index in after[], or -1. No more than
  * most_texts are unpacked for any of them. */
 void choose_order(const text *const *texts, size_t count, size_t most_texts, int *after);
+
+/* What gpuloss.h makes of a marked text for these feature words. */
+void specialise(text *marked, const uint32_t *words);
+
+/* Builds the usual variants in the scratch folder, both ways, and adds their rows to MANIFEST. The texts are in folder/ptx. */
+void add_variants(text *manifest, const char *scratch, const char *folder);
 
 #endif

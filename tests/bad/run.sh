@@ -26,10 +26,23 @@ damaged "cp $one.ptx more.ptx" && reject "an extra text" "there_is_nothing_more"
 damaged "rm MANIFEST" && reject "no MANIFEST" "is missing" $check_block
 damaged "sed -i '/ $one /d' MANIFEST" && reject "a missing row" "not one row of $one" $check_block
 damaged "sed -i '/ $one /p' MANIFEST" && reject "a row twice" "not one row of $one" $check_block
-damaged "sed -n 's/ $one / more /p' MANIFEST >>MANIFEST" && reject "an extra row" "there_is_nothing_more" $check_block
+damaged "sed -i '/ $one /{p;s/ $one / more /}' MANIFEST" && reject "an extra row" "there_is_nothing_more" $check_block
 damaged "sed -i -E 's/^([0-9a-f]+ $one +[0-9]+ +)0 /\\18 /' MANIFEST" && reject "a spill" "spills 8 bytes" $check_block
 damaged "sed -i '/ $one /s/^..../0000/' MANIFEST" && reject "a wrong sum" "the_sums_are_right" $check_block
 damaged "sed -i '/ $one /s/[0-9]*\$/7/' MANIFEST" && reject "a wrong size" "every_module_has_its_row" $check_block
+variant='cross_entropy_row_pipeline_f32 +gradient '
+damaged "sed -i -E '/^$variant/s/ [01]\.[0-9]{3} / 1.040 /' MANIFEST" &&
+    reject "a variant with a ratio of 1.04" "gradient of .* takes 1040 thousandths" $check_block
+damaged "sed -i -E 's/^($variant +)[0-9]+/\\19999/' MANIFEST" &&
+    reject "a variant with other instructions" "gradient of .* has another ratio" $check_block
+damaged "sed -i -E 's/^($variant.*\.[0-9]{3} +[0-9]+ +[0-9]+ +)0 /\\18 /' MANIFEST" &&
+    reject "a variant that spills" "gradient of .* spills 8 bytes, its template none" $check_block
+damaged "sed -i -E '/^$variant/d' MANIFEST" &&
+    reject "a missing variant" "not one row of the variant gradient" $check_block
+damaged "sed -i -E '/^$variant/p' MANIFEST" && reject "a variant twice" "not one row of the variant gradient" $check_block
+damaged "sed -i -E 's/^$variant/cross_entropy_row_pipeline_f32 more /' MANIFEST" &&
+    reject "an unknown variant" "the variant more of cross_entropy_row_pipeline_f32, which is none" $check_block
+damaged "sed -i '/^# variants: /,\$d' MANIFEST" && reject "no variants" "MANIFEST has no variants" $check_block
 
 # The same against what the kernels are compiled to. What is committed stands for that here.
 generated() {
@@ -41,7 +54,7 @@ generated true && accept "what is generated again" is_current
 generated "sed -i '0,/mov/s//mox/' ptx/$one.ptx" && reject "a text that was changed" "FAILED: ptx/" is_current
 generated "rm ptx/$one.ptx" && reject "a text that is not generated" "FAILED: ptx/" is_current
 generated "sed -i '/ $one /s/^..../0000/' ptx/MANIFEST" && reject "another MANIFEST" "FAILED: ptx/" is_current
-generated "sed -i '0,/^0x./s//0x0/' gpuloss.h" && reject "another block" "FAILED: the block" is_current
+generated "sed -i '0,/^0x./s//0x_/' gpuloss.h" && reject "another block" "FAILED: the block" is_current
 generated "sed -i '0,/mov/s//mox/' tests/bench/ceilings.ptx" &&
     reject "another PTX of the benchmark" "FAILED: the PTX of the benchmark" is_current
 rm -rf "$out/generated" "$out/current"

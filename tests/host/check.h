@@ -97,6 +97,7 @@ int unpack_tests(void);
 int specialise_tests(void);
 int cluster_tests(void);
 int pipeline_tests(void);
+int variant_tests(void);
 int kept_tests(void);
 int thread_tests(void);
 

@@ -1,8 +1,9 @@
-/* test_block FOLDER: the kernels embedded in this program, the texts in FOLDER and FOLDER/MANIFEST are the same ones.
- */
+/* test_block FOLDER: the kernels embedded in this program, the texts in FOLDER and FOLDER/MANIFEST are the same ones, and
+ * the usual variants of these texts cost no more than templates would. */
 #define _POSIX_C_SOURCE 200809L
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
+#include "../../gen/variants.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -15,6 +16,14 @@ typedef struct row {
     char sha256[65], module[64];
     long registers, spills, shared, bytes, packed;
 } row;
+
+/* Of a variant: first of the specialised text, then of the template. */
+enum { SPECIALISED, TEMPLATE, WAYS };
+typedef struct variant_row {
+    char module[64], name[64];
+    long instructions[WAYS], registers[WAYS], spills[WAYS], bytes[WAYS];
+    long thousandths;
+} variant_row;
 
 static const char *module_name(int module) {
     return gpulossi_image_of(module)->entry + strlen("gpuloss_");
@@ -46,6 +55,11 @@ static FILE *open_in_folder(const char *name, const char *suffix) {
     return file;
 }
 
+/* The line of MANIFEST after which rows are those of variants. */
+static int begins_variants(const char *line) {
+    return strncmp(line, "# variants: ", 12) == 0;
+}
+
 /* Rows of MANIFEST of this module; the last one is left in *found. */
 static int manifest_rows(const char *name, row *found) {
     FILE *file = open_in_folder("MANIFEST", "");
@@ -53,6 +67,8 @@ static int manifest_rows(const char *name, row *found) {
     int count = 0;
     while (fgets(line, sizeof line, file) != NULL) {
         row r;
+        if (begins_variants(line))
+            break;
         if (line[0] == '#')
             continue;
         if (sscanf(line, "%64s %63s %ld %ld %ld %ld %ld", r.sha256, r.module, &r.registers, &r.spills, &r.shared,
@@ -65,6 +81,41 @@ static int manifest_rows(const char *name, row *found) {
     }
     fclose(file);
     return count;
+}
+
+/* The next row of a variant; returns 0 where there is none. */
+static int next_variant(FILE *file, variant_row *r) {
+    char line[512];
+    double ratio;
+    do {
+        if (fgets(line, sizeof line, file) == NULL)
+            return 0;
+    } while (line[0] == '#');
+    if (sscanf(line, "%63s %63s %ld %ld %lf %ld %ld %ld %ld %ld %ld", r->module, r->name, &r->instructions[SPECIALISED],
+               &r->instructions[TEMPLATE], &ratio, &r->registers[SPECIALISED], &r->registers[TEMPLATE],
+               &r->spills[SPECIALISED], &r->spills[TEMPLATE], &r->bytes[SPECIALISED], &r->bytes[TEMPLATE]) != 11)
+        fail_msg("MANIFEST has a row of a variant that is none: %s", line);
+    r->thousandths = (long)(1000 * ratio + 0.5);
+    return 1;
+}
+
+static FILE *open_variants(void) {
+    FILE *file = open_in_folder("MANIFEST", "");
+    char line[512];
+    while (fgets(line, sizeof line, file) != NULL)
+        if (begins_variants(line))
+            return file;
+    fail_msg("MANIFEST has no variants");
+    return file;
+}
+
+/* Which variant of the table a row is; USUAL_VARIANTS: none. */
+static int variant_of(const variant_row *r) {
+    int v;
+    for (v = 0; v < USUAL_VARIANTS; v++)
+        if (strcmp(r->module, usual_variants[v].module) == 0 && strcmp(r->name, usual_variants[v].name) == 0)
+            break;
+    return v;
 }
 
 static void every_module_has_its_text(void **state) {
@@ -167,11 +218,62 @@ static void there_is_nothing_more(void **state) {
     assert_int_equal(files, GPULOSSI_MODULE_COUNT + 1);
 }
 
+static void every_text_of_16_bits_has_variants(void **state) {
+    int module, v;
+    (void)state;
+    for (module = 0; module < GPULOSSI_MODULE_COUNT; module++) {
+        const char *name = module_name(module);
+        int variants = 0;
+        for (v = 0; v < USUAL_VARIANTS; v++)
+            variants += strcmp(name, usual_variants[v].module) == 0;
+        if (strstr(name, "_any16") != NULL && variants < 2)
+            fail_msg("%s has %d variants", name, variants);
+    }
+}
+
+static void every_variant_has_its_row(void **state) {
+    FILE *file = open_variants();
+    int rows[USUAL_VARIANTS + 1] = {0}, v;
+    variant_row r;
+    (void)state;
+    while (next_variant(file, &r)) {
+        v = variant_of(&r);
+        if (v == USUAL_VARIANTS)
+            fail_msg("MANIFEST has a row of the variant %s of %s, which is none", r.name, r.module);
+        rows[v]++;
+    }
+    fclose(file);
+    for (v = 0; v < USUAL_VARIANTS; v++)
+        if (rows[v] != 1)
+            fail_msg("MANIFEST has not one row of the variant %s of %s", usual_variants[v].name,
+                     usual_variants[v].module);
+}
+
+/* No more than 1.03 of the instructions of its template, and no registers in memory where that has none there. */
+static void variants_cost_no_more_than_templates(void **state) {
+    FILE *file = open_variants();
+    variant_row r;
+    (void)state;
+    while (next_variant(file, &r)) {
+        const long *instructions = r.instructions;
+        if (r.thousandths > 1030)
+            fail_msg("the variant %s of %s takes %ld thousandths of its template's instructions", r.name, r.module,
+                     r.thousandths);
+        if (1000 * instructions[SPECIALISED] > r.thousandths * instructions[TEMPLATE])
+            fail_msg("the variant %s of %s has another ratio than its instructions", r.name, r.module);
+        if (r.spills[SPECIALISED] > 0 && r.spills[TEMPLATE] == 0)
+            fail_msg("the variant %s of %s spills %ld bytes, its template none", r.name, r.module,
+                     r.spills[SPECIALISED]);
+    }
+    fclose(file);
+}
+
 int main(int count, char **arguments) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_module_has_its_text),
-                                       cmocka_unit_test(every_kernel_takes_its_parameters),
-                                       cmocka_unit_test(every_module_has_its_row), cmocka_unit_test(the_sums_are_right),
-                                       cmocka_unit_test(there_is_nothing_more)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_module_has_its_text), cmocka_unit_test(every_kernel_takes_its_parameters),
+        cmocka_unit_test(every_module_has_its_row),  cmocka_unit_test(the_sums_are_right),
+        cmocka_unit_test(there_is_nothing_more),     cmocka_unit_test(every_text_of_16_bits_has_variants),
+        cmocka_unit_test(every_variant_has_its_row), cmocka_unit_test(variants_cost_no_more_than_templates)};
     if (count > 1)
         folder = arguments[1];
     return cmocka_run_group_tests(tests, NULL, NULL);

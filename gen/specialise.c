@@ -1,0 +1,14 @@
+/* The part of the library that the generator runs itself. The generated block is not needed for it, nor there yet. */
+#define GPULOSS_IMPLEMENTATION
+#include "library.h"
+#include "gen.h"
+
+static const gpulossi_image *gpulossi_image_of(int module) {
+    (void)module;
+    return NULL;
+}
+
+void specialise(text *marked, const uint32_t *words) {
+    if (!gpulossi_specialise(marked->bytes, marked->length + 1, words))
+        fail("the library can't specialise this text: %.80s...", marked->bytes);
+}

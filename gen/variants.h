@@ -1,0 +1,93 @@
+/* The usual variants of the texts. Each is built as the library does it, and as a template, and has a row of MANIFEST. The
+ * feature words of the pipeline are those of calls, which tests/host/test_variants.c makes. */
+#ifndef GPULOSSI_GEN_VARIANTS_H
+#define GPULOSSI_GEN_VARIANTS_H
+
+#include "../gpuloss.h"
+
+typedef struct variant {
+    const char *loss, *kernel, *dtype, *module, *name;
+    uint32_t words[GPULOSSI_FEATURE_WORDS];
+} variant;
+
+#define VARIANT(loss, kernel, dtype, name, call, format)                                                               \
+    {#loss, #kernel, #dtype, #loss "_" #kernel "_" #dtype, name, {call, format}},
+
+/* A text whose only variants are the two types of 16 bits. */
+#define BOTH(loss, kernel)                                                                                             \
+    VARIANT(loss, kernel, any16, "f16", 0, 0) VARIANT(loss, kernel, any16, "bf16", 0, GPULOSSI_FORMAT_BF16)
+
+/* The pipeline for each type, with the format of f32 and that of 16 bits. */
+#define PIPELINE(name, call, of_f32, of_16_bits)                                                                       \
+    VARIANT(cross_entropy, row_pipeline, f32, name, call, of_f32)                                                      \
+    VARIANT(cross_entropy, row_pipeline, any16, "f16_" name, call, of_16_bits)                                         \
+    VARIANT(cross_entropy, row_pipeline, any16, "bf16_" name, call, (of_16_bits) | GPULOSSI_FORMAT_BF16)
+
+/* Of a mean over rows that are not ignored. With many rows and a gradient another kernel counts them before. */
+enum {
+    VARIANT_LOSS = GPULOSSI_CE_LOSS | GPULOSSI_CE_COUNTS,
+    VARIANT_GRADIENT = GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT,
+    VARIANT_WEIGHTS = GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS, /* whose sum that kernel has, too */
+    VARIANT_SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS,
+    VARIANT_SMEM_SHORT = GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_SHORT_STAGES,
+    VARIANT_SHORT = GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_THREE_BLOCKS,
+    VARIANT_STAGED = GPULOSSI_FORMAT_STAGED_TARGETS,
+    VARIANT_RAGGED = GPULOSSI_FORMAT_RAGGED,
+    VARIANT_CLUSTER = GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_WIDE
+};
+
+static const variant usual_variants[] = {
+    /* clang-format off */
+    PIPELINE("loss", VARIANT_LOSS, 0, 0)
+    PIPELINE("gradient", VARIANT_GRADIENT, 0, 0)
+    PIPELINE("smoothing_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, 0, 0)
+    PIPELINE("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING, 0, 0)
+    PIPELINE("smoothing_short_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, VARIANT_SHORT, VARIANT_SHORT)
+    PIPELINE("weights_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, VARIANT_SMEM, VARIANT_SMEM_SHORT)
+    PIPELINE("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, VARIANT_SMEM, VARIANT_SMEM_SHORT)
+    PIPELINE("row_weights_gradient", VARIANT_GRADIENT | GPULOSSI_CE_ROW_WEIGHTS, 0, 0)
+    PIPELINE("z_loss_gradient", VARIANT_GRADIENT | GPULOSSI_CE_Z_LOSS, 0, 0)
+    PIPELINE("softcap_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SOFTCAP, 0, 0)
+    PIPELINE("argmax_correct_loss", VARIANT_LOSS | GPULOSSI_CE_ARGMAX, 0, 0)
+    PIPELINE("probabilities_loss", GPULOSSI_CE_LOSS | GPULOSSI_CE_PROBABILITIES, VARIANT_STAGED, VARIANT_STAGED)
+    PIPELINE("probabilities_gradient", VARIANT_GRADIENT | GPULOSSI_CE_PROBABILITIES, VARIANT_STAGED, VARIANT_STAGED)
+    PIPELINE("ragged_loss", VARIANT_LOSS, VARIANT_RAGGED, VARIANT_RAGGED)
+    PIPELINE("ragged_gradient", VARIANT_GRADIENT, VARIANT_RAGGED, VARIANT_RAGGED)
+    PIPELINE("cluster_loss", VARIANT_LOSS, VARIANT_CLUSTER, VARIANT_CLUSTER)
+    PIPELINE("cluster_gradient", VARIANT_GRADIENT, VARIANT_CLUSTER, VARIANT_CLUSTER)
+    BOTH(cross_entropy, held)
+    BOTH(cross_entropy, streamed)
+    BOTH(cross_entropy, options)
+    BOTH(cross_entropy, probabilities)
+    BOTH(cross_entropy, columns)
+    BOTH(cross_entropy, short_rows)
+    BOTH(cross_entropy, planes)
+    BOTH(cross_entropy, planes_held)
+    BOTH(cross_entropy, block_rows)
+    BOTH(cross_entropy, packed)
+    BOTH(cross_entropy, packed_held)
+    BOTH(cross_entropy, options_together)
+    BOTH(cross_entropy, options_kept)
+    BOTH(kl_div, pp)
+    BOTH(kl_div, lp)
+    BOTH(kl_div, pl)
+    BOTH(kl_div, ll)
+    BOTH(kl_div, logits)
+    BOTH(kl_div, options)
+    BOTH(kl_div, sparse)
+    BOTH(kl_div, logits_packed)
+    BOTH(kl_div, logits_packed_held)
+    BOTH(kl_div, logits_block_rows)
+    BOTH(kl_div, logits_clustered)
+    BOTH(kl_div, logits_streamed)
+    BOTH(kl_div, distances_clustered)
+    /* clang-format on */
+};
+
+#undef VARIANT
+#undef BOTH
+#undef PIPELINE
+
+enum { USUAL_VARIANTS = sizeof usual_variants / sizeof usual_variants[0] };
+
+#endif

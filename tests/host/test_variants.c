@@ -1,0 +1,91 @@
+/* The usual variants of the pipeline, which gen/ builds, are those of calls: each is launched here with its feature words. */
+#include "check.h"
+#include "../../gen/variants.h"
+
+#include <stdio.h>
+
+static gpuloss_context *context;
+static int seen[USUAL_VARIANTS];
+
+/* Rows of so many vectors, of which each begins on one: a mean without the rows that are ignored. */
+static gpuloss_cross_entropy_desc rows_of(gpuloss_dtype dtype, int writes, int64_t rows, int64_t vectors) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    d.dtype = dtype;
+    d.logits = GPULOSS_PTR((uintptr_t)1 << 57);
+    d.grad_logits = writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
+    d.target_type = GPULOSS_I64;
+    d.rows = rows;
+    d.classes = vectors * (dtype == GPULOSS_F32 ? 4 : 8);
+    return d;
+}
+
+static int find_variant(const char *name, gpuloss_dtype dtype) {
+    char whole[64];
+    int v = 0;
+    snprintf(whole, sizeof whole, "%s%s", dtype == GPULOSS_F16 ? "f16_" : dtype == GPULOSS_BF16 ? "bf16_" : "", name);
+    while (v < USUAL_VARIANTS &&
+           (strcmp(usual_variants[v].kernel, "row_pipeline") != 0 ||
+            strcmp(usual_variants[v].dtype, text_dtype(dtype)) != 0 || strcmp(usual_variants[v].name, whole) != 0))
+        v++;
+    if (v == USUAL_VARIANTS)
+        fail_msg("there is no variant %s", whole);
+    return v;
+}
+
+static void expect_variant(const char *name, const gpuloss_cross_entropy_desc *d, int line) {
+    const int v = find_variant(name, d->dtype);
+    const uint32_t *words = usual_variants[v].words, *got;
+    expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
+    expect_module("cross_entropy_row_pipeline", d->dtype, line);
+    got = last_launch()->module->words;
+    if (got[GPULOSSI_CALL_WORD] != words[GPULOSSI_CALL_WORD] ||
+        got[GPULOSSI_FORMAT_WORD] != words[GPULOSSI_FORMAT_WORD])
+        fail_msg("line %d: the variant %s has %#x, %#x, a call %#x, %#x", line, usual_variants[v].name,
+                 words[GPULOSSI_CALL_WORD], words[GPULOSSI_FORMAT_WORD], got[GPULOSSI_CALL_WORD],
+                 got[GPULOSSI_FORMAT_WORD]);
+    seen[v]++;
+}
+#define VARIANT(name, writes, rows, vectors, change)                                                                   \
+    do {                                                                                                               \
+        gpuloss_cross_entropy_desc d = rows_of(dtype, writes, rows, vectors);                                          \
+        change;                                                                                                        \
+        expect_variant(name, &d, __LINE__);                                                                            \
+    } while (0)
+
+static void calls_of(gpuloss_dtype dtype) {
+    VARIANT("loss", 0, 8192, 16032, (void)0);
+    VARIANT("gradient", 1, 8192, 4000, (void)0);
+    VARIANT("smoothing_loss", 0, 8192, 4000, d.label_smoothing = 0.1);
+    VARIANT("smoothing_gradient", 1, 8192, 4000, d.label_smoothing = 0.1);
+    VARIANT("smoothing_short_loss", 0, 131072, 125, d.label_smoothing = 0.1);
+    VARIANT("weights_loss", 0, 131072, 250, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
+    VARIANT("weights_gradient", 1, 131072, 250, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
+    VARIANT("row_weights_gradient", 1, 8192, 4000, d.row_weights = AT(6));
+    VARIANT("z_loss_gradient", 1, 8192, 4000, d.lse_square_scale = 1e-4);
+    VARIANT("softcap_gradient", 1, 8192, 4000, d.softcap = 30.0);
+    VARIANT("argmax_correct_loss", 0, 8192, 4000, (d.argmax = (int64_t *)AT(6), d.correct = (int64_t *)AT(7)));
+    VARIANT("probabilities_loss", 0, 8192, 4000, give_probabilities(&d));
+    VARIANT("probabilities_gradient", 1, 8192, 4000, give_probabilities(&d));
+    VARIANT("ragged_loss", 0, 8192, 4000, d.classes++);
+    VARIANT("ragged_gradient", 1, 8192, 4000, d.classes++);
+    VARIANT("cluster_loss", 0, 100, 16032, (void)0);
+    VARIANT("cluster_gradient", 1, 8192, 16032, (void)0);
+}
+
+static void usual_variants_are_those_of_calls(void **state) {
+    int v;
+    (void)state;
+    context = new_context();
+    calls_of(GPULOSS_F32);
+    calls_of(GPULOSS_F16);
+    calls_of(GPULOSS_BF16);
+    gpuloss_destroy(context);
+    for (v = 0; v < USUAL_VARIANTS; v++)
+        if (seen[v] != (strcmp(usual_variants[v].kernel, "row_pipeline") == 0))
+            fail_msg("%d calls are of the variant %s of %s", seen[v], usual_variants[v].name, usual_variants[v].kernel);
+}
+
+int variant_tests(void) {
+    const struct CMUnitTest tests[] = {TEST(usual_variants_are_those_of_calls)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
