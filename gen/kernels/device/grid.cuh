@@ -1,7 +1,7 @@
 /* The tile queue of a launch, and the sums over all its blocks.
  *
  * Blocks take tiles from a queue in rising order, so that all of them access neighbouring memory. With fixed shares
- * they drift apart, and DRAM then loses about a twentieth of its speed when it is written. The assignment of tiles to
+ * they drift, and DRAM then loses about a twentieth of its speed when it is written. The assignment of tiles to
  * blocks is not deterministic, and a floating-point sum over blocks would not be either. The sum over tiles is
  * therefore exact: each tile's part is computed in a fixed order and added as an integer. Only the total is rounded,
  * once. */

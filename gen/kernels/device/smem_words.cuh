@@ -77,10 +77,10 @@ template <class Of> struct LargestWordMax<Of, 1> {
 };
 
 /* A lane's pieces of a row in dynamic shared memory, of `bytes` bytes each. Every lane of the row has `count` pieces,
- * and `more` is one more or none. The pieces of the next row are `apart` bytes further. */
+ * and `more` is one more or none. The pieces of the next row are `row_stride` bytes further. */
 template <int bytes, int rows = 1> struct Pieces {
     enum { kWords = bytes / 4, kAtOnce = bytes == 16 ? 2 : 4 };
-    int start, step, twist, apart; /* In bytes; `twist` is the XOR swizzle of addresses against bank conflicts. */
+    int start, step, twist, row_stride; /* In bytes; `twist` is the XOR swizzle of addresses against bank conflicts. */
     int count, more;
 
     DEVICE void load(int at, uint32_t *words) {
@@ -107,7 +107,7 @@ template <int bytes, int rows = 1> struct Pieces {
             from[k] = bytes == 16 ? at ^ twist : at;
 #pragma unroll
             for (int row = 0; row < rows; row++)
-                load(from[k] + row * apart, words[row] + k * kWords);
+                load(from[k] + row * row_stride, words[row] + k * kWords);
             at += step;
         }
         if constexpr (rows == 1)

@@ -6,7 +6,7 @@
 
 /* Distributes tiles to teams in rising order. A team knows its tile and up to two after it. The tile after them is
  * broadcast with a reduction, as its `word`. The first tiles are static, assigned round robin: the ones known at first,
- * or `sixteenths` / 16 of all if that is more. Static tiles need no counter, but teams drift apart. If tiles take long,
+ * or `sixteenths` / 16 of all if that is more. Static tiles need no counter, but teams drift. If tiles take long,
  * fewer static tiles let the teams end at the same time. */
 struct Ahead {
     enum { kMost = 3 };

@@ -79,6 +79,9 @@ struct bf16 {
 /* Replaces register TO by a fixed NaN where the float is NaN. */
 #define BF16_NAN(to, from) "setp.nan.f32 nan, " from ", " from "; selp.b32 " to ", 0x7fff0000, " to ", nan; "
 
+/* Narrows two floats to a word of f16, on every GPU. */
+#define F16_PAIR "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }"
+
 /* f16 or bf16, selected by the format word. Each conversion is one line of PTX for each type. */
 struct any16 {
     typedef uint16_t Bits;
@@ -124,14 +127,14 @@ struct any16 {
             asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16,
                               "{ .reg .b32 l, h, odd; " BF16_ROUND("l", "%1")
                                   BF16_ROUND("h", "%2") "prmt.b32 %0, l, h, 0x7632; }",
-                              "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }")
+                              F16_PAIR)
                 : "=r"(word)
                 : "f"(low), "f"(high));
         else
             asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16,
                               "{ .reg .b32 l, h, odd; .reg .pred nan; " BF16_ROUND("l", "%1") BF16_NAN("l", "%1")
                                   BF16_ROUND("h", "%2") BF16_NAN("h", "%2") "prmt.b32 %0, l, h, 0x7632; }",
-                              "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }")
+                              F16_PAIR)
                 : "=r"(word)
                 : "f"(low), "f"(high));
 #endif

@@ -81,7 +81,7 @@ template <class E> struct Plain {
     __device__ __forceinline__ bool reduces() const {
         return p.lse_in == 0;
     }
-    __device__ __forceinline__ bool sums_apart() const {
+    __device__ __forceinline__ bool sums_by_thread() const {
         return false;
     }
 

@@ -33,7 +33,7 @@ template <class E, Caller kCaller> struct Options {
     }
     __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
     __device__ __forceinline__ bool reduces() const { return terms.reduces(); }
-    __device__ __forceinline__ bool sums_apart() const { return false; }
+    __device__ __forceinline__ bool sums_by_thread() const { return false; }
     __device__ __forceinline__ bool writes() const { return terms.writes(); }
 
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool whole) const {

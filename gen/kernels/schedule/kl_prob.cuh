@@ -74,7 +74,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         return a == 0 ? (kLogInput ? N(0) : N(1)) : (kLogTarget ? N(-60000) : N(0));
     }
     __device__ __forceinline__ bool reduces() const { return true; }
-    __device__ __forceinline__ bool sums_apart() const { return p.rows.loss_rows == 0; }
+    __device__ __forceinline__ bool sums_by_thread() const { return p.rows.loss_rows == 0; }
 
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;

@@ -142,7 +142,7 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
             }
             pieces.start = stage_offset + first + of.rank * bytes;
             pieces.twist = of.swizzle;
-            pieces.apart = of.ring_bytes;
+            pieces.row_stride = of.ring_bytes;
             pieces.step = of.size * bytes;
             pieces.count = live ? of.pieces >> of.shift : 0;
             pieces.more = live && of.rank < (of.pieces & (of.size - 1));

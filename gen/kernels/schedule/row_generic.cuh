@@ -14,7 +14,7 @@
  *   pick(cut, row)            the element that finish() needs, which the gradient may overwrite afterwards
  *   pick(row, at, step, x, to)  the same to shared memory, if the element is among K vectors of the row
  *   reduces()                 whether the state is needed
- *   sums_apart()              whether every thread of a row may call finish() with its own part of the state
+ *   sums_by_thread()          whether every thread of a row may call finish() with its own part of the state
  *   enter(row, state, cut, at, step, x)  adds K vectors of the row to the state: x[k] has number at + k * step
  *   close(row, state)         completes the Row for the gradient, from the reduced state
  *   unfinished(row, state, picked)  all inputs of finish()
@@ -257,18 +257,18 @@ template <class Loss> struct Schedule {
             if (leads)
                 *to = loss.pick(cut, r);
             rows.queue.announce();
-            if (!loss.reduces() || loss.sums_apart())
+            if (!loss.reduces() || loss.sums_by_thread())
                 group.settle();
 #pragma unroll 1
             for (at = group.rank; loss.reduces() && at < cut.vectors; at += step) {
                 load<K, Loss::kOnePass ? kRead_once : kRead_again>(loss, cut, arrays, at, group.size, x);
                 loss.enter(r, state, cut, at, group.size, x);
             }
-            if (loss.reduces() && !loss.sums_apart())
+            if (loss.reduces() && !loss.sums_by_thread())
                 group.reduce(state, rows.queue.turn);
             if (live)
                 loss.close(r, state);
-            if (live && (loss.sums_apart() || leads))
+            if (live && (loss.sums_by_thread() || leads))
                 loss.finish(loss.unfinished(r, state, to), totals[threadIdx.x]);
             rows.queue.advance();
             if (!Loss::kOnePass && loss.writes() && cut.vectors > group.rank)
