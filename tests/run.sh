@@ -44,6 +44,7 @@ formatted() {
 
 suite 'compile' bash tests/compile/run.sh
 suite 'host' make -s -f tests/host/host.mk run_host BUILD="$BUILD" CC="$CC"
+suite 'hostile programs' bash tests/hostile/run.sh
 suite 'negative cases' bash tests/bad/run.sh
 suite 'ptx is current' bash tests/ptx.sh
 suite 'references' "$BUILD/test_reference"

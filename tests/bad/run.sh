@@ -145,6 +145,22 @@ else
     skipped=$((skipped + 9)) && echo "  skipped: prototypes, no CUDA toolkit found"
 fi
 
+# What programs may do to the header, on faulty ones.
+hostile() { BUILD="$out" QUICK=1 tests/hostile/run.sh "$out/gpuloss.h" "$1"; }
+planted "/* nothing */" && accept "a comment" hostile options && accept "a comment" hostile compilers
+altered '/compile for 64 bits/d' && reject "pointers of 32 bits" "FAILED: .*: 32 bits" hostile compilers
+altered '/^GPULOSSI_ASSERT_BYTES(gpulossi_scratch/d' &&
+    reject "a struct of another size" "FAILED: .*: packed structs" hostile compilers
+altered 's/if (gpulossi_order_of(number) < .*/if (!(*number >= low \&\& *number <= high))/' &&
+    reject "comparisons of doubles" "FAILED: gcc -x c -Ofast says" hostile options
+if command -v clang++ >/dev/null; then
+    altered 's/^#define GPULOSSI_NUMBER_OF(field) .*/#define GPULOSSI_NUMBER_OF(field) (int)(field)/' &&
+        reject "enums as enums" "FAILED: clang++ -x c++ -O2 -fstrict-enums says" hostile options
+else
+    skip "enums as enums: no clang"
+fi
+rm -rf "$out/hostile"
+
 # What the host programs end with is what tests/host/run.sh says, also when one dies before it has said anything.
 host_programs() {
     mkdir -p "$out/host"

@@ -1,0 +1,87 @@
+#!/bin/bash
+# Programs that are hard on gpuloss.h: the options of their compilers.
+#     tests/hostile/run.sh [HEADER [GROUP]]     HEADER, GROUP: another one in place of gpuloss.h, and one group of tests
+# Prints a line a group, and at the end how much passed, failed and was skipped. Scratch in $BUILD/hostile.
+# QUICK=1 compiles with the options only that have found faults, and takes a sixth of the descs.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+. tests/check.sh
+header=${1:-gpuloss.h} groups=${2:-compilers options}
+out=${BUILD:-build}/hostile
+rm -rf "$out" && mkdir -p "$out/tests" && out=$(realpath "$out") || exit 2
+# The sources include ../../gpuloss.h: beside a copy of them, that is the header that is to be tested.
+cp -r tests/hostile tests/host "$out/tests/" && cp "$header" "$out/gpuloss.h" && cd "$out" || exit 2
+src=tests/hostile
+descs=100000
+options="-O0 -O3 -fshort-enums -fno-strict-aliasing -funsigned-char -ftrapv -O2_-flto -O2_-ffast-math -Ofast
+    -O2_-ffinite-math-only -O2_-fstrict-enums -O1_-fsanitize=undefined_-fno-sanitize-recover=all"
+if [ -n "${QUICK:-}" ]; then
+    descs=16000 options="-Ofast -O2_-fstrict-enums"
+fi
+
+drivers="gcc g++"
+command -v clang++ >/dev/null && drivers="gcc g++ clang clang++" || skip "no clang"
+language_of() {
+    case $1 in
+    *++) echo c++ ;;
+    *) echo c ;;
+    esac
+}
+
+# Where the addresses or structs of kernels would be others, the header does not compile, and says so.
+compilers() {
+    local driver
+    for driver in $drivers; do
+        alone() { $driver -x "$(language_of "$driver")" -fsyntax-only "$@" -DGPULOSS_STATIC -include gpuloss.h - </dev/null; }
+        accept "$driver" alone
+        # Freestanding: there may be no headers of a C library of 32 bits.
+        reject "$driver: 32 bits" 'compile for 64 bits' alone -m32 -ffreestanding
+        reject "$driver: packed structs" 'gpulossi_scratch_bytes' alone -fpack-struct
+    done
+}
+
+# Builds and runs one source, on a stand-in that is built once. What it says is in NAME.said.
+say() {
+    local name=$1
+    shift
+    if "$@" -w "$src/descs.c" -x none fake_driver.o fake_kernels.o -o "$name" -ldl -lpthread >"$name.log" 2>&1; then
+        "./$name" $descs >"$name.said" 2>"$name.log" || grep -m 1 'error' "$name.log" >"$name.said"
+    else
+        grep -m 1 'error' "$name.log" >"$name.said"
+    fi
+}
+export -f say
+export src descs
+
+# Under all options the same calls have the same messages and launches.
+options() {
+    local driver option i builds=()
+    for i in fake_driver fake_kernels; do
+        gcc -std=gnu11 -O1 -w -c tests/host/$i.c -o $i.o || exit 2
+    done
+    for driver in $drivers; do
+        for option in $options; do
+            [ "$(language_of "$driver") $option" = "c -O2_-fstrict-enums" ] && continue # there is none in C
+            builds+=("$driver -x $(language_of "$driver") ${option//_/ }")
+        done
+    done
+    say plain gcc -O1
+    for i in "${!builds[@]}"; do
+        printf '%s\0' "build$i ${builds[i]}"
+    done | xargs -0 -P "$(nproc)" -I{} bash -c 'say {}'
+    for i in "${!builds[@]}"; do
+        if cmp -s plain.said "build$i.said"; then
+            pass
+        else
+            fail "${builds[i]} says $(cat "build$i.said") instead of $(cat plain.said)"
+        fi
+    done
+    cat plain.said
+}
+
+for group in $groups; do
+    before=$((passed + failed))
+    $group
+    echo "$group: $((passed + failed - before)) checks"
+done
+report hostile
