@@ -1,12 +1,12 @@
 #!/bin/bash
-# Programs that are hard on gpuloss.h: the options of their compilers.
+# Programs that are hard on gpuloss.h: the options of their compilers, and their macros.
 #     tests/hostile/run.sh [HEADER [GROUP]]     HEADER, GROUP: another one in place of gpuloss.h, and one group of tests
 # Prints a line a group, and at the end how much passed, failed and was skipped. Scratch in $BUILD/hostile.
 # QUICK=1 compiles with the options only that have found faults, and takes a sixth of the descs.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
-header=${1:-gpuloss.h} groups=${2:-compilers options}
+header=${1:-gpuloss.h} groups=${2:-compilers macros options}
 out=${BUILD:-build}/hostile
 rm -rf "$out" && mkdir -p "$out/tests" && out=$(realpath "$out") || exit 2
 # The sources include ../../gpuloss.h: beside a copy of them, that is the header that is to be tested.
@@ -37,6 +37,33 @@ compilers() {
         # Freestanding: there may be no headers of a C library of 32 bits.
         reject "$driver: 32 bits" 'compile for 64 bits' alone -m32 -ffreestanding
         reject "$driver: packed structs" 'gpulossi_scratch_bytes' alone -fpack-struct
+    done
+}
+
+# Words that a program has as macros are none in the header, and are the program's again after it. Names of public fields
+# can't be protected, so that they are not among the words: a macro that renames one, renames it for the program, too.
+macros() {
+    local driver fields words=$src/words
+    {
+        sed 's/.*/#define & 1.5 "nonsense" ]/' $words
+        echo '#include "gpuloss.h"'
+        sed 's/.*/#ifndef &\n#error & is gone\n#endif/' $words
+        echo 'static const char *const words_again[] = {'
+        sed 's/.*/WORD(&)/' $words
+        echo '};'
+    } >words.c
+    fields=$(gcc -fpreprocessed -dD -E -P gpuloss.h 2>/dev/null | sed -n '/^typedef struct gpuloss_/,/^}/p' |
+        grep -oE '\b[a-z_]+(\[[0-9]+\])?;' | grep -oE '[a-z_]+' | sort -u)
+    {
+        sed 's/.*/#define & renamed_&/' <<<"$fields"
+        echo '#include "gpuloss.h"'
+    } >fields.c
+    accept "at least 200 words" [ "$(wc -l <$words)" -ge 200 ]
+    accept "no word is a public field" [ -z "$(grep -xF "$fields" $words)" ]
+    for driver in $drivers; do
+        with() { $driver -w -x "$(language_of "$driver")" -fsyntax-only -DGPULOSS_STATIC '-DWORD(word)=#word,' -I. "$1"; }
+        accept "$driver: macros of many words" with words.c
+        accept "$driver: macros that rename public fields" with fields.c
     done
 }
 
