@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 STRICT := $(shell . tests/compile/strict.sh && echo $$strict_c)
 CFLAGS ?= -O2
 
-.PHONY: help run test test-bench examples gpu-test gpu-report bench bench-compare schedules plot ptx install clean format
+.PHONY: help run test test-bench examples gpu-test gpu-report bench bench-compare schedules plot ptx block install clean format
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make interpreter-bench  instructions a second of the PTX interpreter that the tests run on'
 	@echo 'make gpu-report  on a GPU: gpu-test and bench, written to tests/gpu-report.txt'
 	@echo 'make ptx         compile the kernels anew: ptx/, and the block in gpuloss.h (needs the CUDA toolkit)'
+	@echo 'make block       pack ptx/ as it is into gpuloss.h (needs liblzma)'
 	@echo 'make format      clang-format everything that is written by hand'
 	@echo 'make install     copy gpuloss.h to $$(PREFIX)/include (now $(PREFIX))'
 	@echo 'make clean       remove $(BUILD)/'
@@ -115,6 +116,9 @@ $(BUILD)/gen/library.h: gpuloss.h
 
 # What is generated goes to its place in this folder.
 PTX_OUTPUT ?= .
+block: need-lzma $(BUILD)/gen/gen
+	@mkdir -p $(PTX_OUTPUT)
+	$(BUILD)/gen/gen pack $(PTX_OUTPUT)
 ptx: need-lzma $(BUILD)/gen/gen
 	$(BUILD)/gen/gen $(BUILD)/gen $(PTX_OUTPUT)
 	nvcc -ptx -arch=compute_75 -std=c++17 -Werror all-warnings tests/bench/ceilings.cu -o $(BUILD)/gen/ceilings.ptx

@@ -1,13 +1,15 @@
 /* gen: compiles the kernels to PTX, lowers it, and writes ptx/, ptx/MANIFEST and the generated block of gpuloss.h.
  *
  *     gen SCRATCH_FOLDER OUTPUT_FOLDER     from the top folder of the project, which may be the output folder
+ *     gen pack OUTPUT_FOLDER               the block only, from ptx/ as it is
  *
- * Needs the CUDA toolkit (nvcc, ptxas, bin2c) on the PATH. The output depends on the sources and on the versions that
- * MANIFEST names, and on nothing else. */
+ * Needs the CUDA toolkit (nvcc, ptxas) on the PATH, but not to pack. The output depends on the sources and on the versions
+ * that MANIFEST names, and on nothing else. */
 #define GPULOSSI_SHARED
 #include "../gpuloss.h"
 #include "gen.h"
 
+#include <inttypes.h>
 #include <lzma.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,12 +54,18 @@ static int is_base(const module *m) {
     return strcmp(m->dtype, "any16") == 0;
 }
 
+static void name_all(void) {
+    for (int i = 0; i < MODULES; i++) {
+        module *m = &modules[i];
+        snprintf(m->name, sizeof m->name, "%s_%s_%s", m->loss, m->kernel, m->dtype);
+    }
+}
+
 static void compile_all(const char *scratch, const char *folder) {
     text commands[MODULES] = {0}, logs[MODULES];
     for (int i = 0; i < MODULES; i++) {
         module *m = &modules[i];
         char path[1024];
-        snprintf(m->name, sizeof m->name, "%s_%s_%s", m->loss, m->kernel, m->dtype);
         snprintf(path, sizeof path, "%s/%s.ptx", scratch, m->name);
         add_nvcc(&commands[i], m->loss, m->kernel, m->dtype, m->target, "", path);
     }
@@ -71,11 +79,18 @@ static void compile_all(const char *scratch, const char *folder) {
         m->ptx = mark(lowered.bytes, entry);
         snprintf(path, sizeof path, "%s/ptx/%s.ptx", folder, m->name);
         write_file(path, m->ptx.bytes, m->ptx.length);
-        m->shortened = shorten(&m->ptx);
         text_free(&raw);
         text_free(&lowered);
         text_free(&commands[i]);
         text_free(&logs[i]);
+    }
+}
+
+static void read_all(void) {
+    for (int i = 0; i < MODULES; i++) {
+        char path[1024];
+        snprintf(path, sizeof path, "ptx/%s.ptx", modules[i].name);
+        modules[i].ptx = read_file(path);
     }
 }
 
@@ -135,6 +150,16 @@ static void pack_other(module *m) {
     }
 }
 
+static void pack_all(void) {
+    for (int i = 0; i < MODULES; i++)
+        modules[i].shortened = shorten(&modules[i].ptx);
+    pack_bases("cross_entropy");
+    pack_bases("kl_div");
+    for (int i = 0; i < MODULES; i++)
+        if (!is_base(&modules[i]))
+            pack_other(&modules[i]);
+}
+
 static void add_manifest(text *manifest, const char *scratch, const char *folder) {
     text commands[MODULES] = {0}, logs[MODULES];
     for (int i = 0; i < MODULES; i++)
@@ -152,44 +177,56 @@ static void add_manifest(text *manifest, const char *scratch, const char *folder
     }
 }
 
-/* Adds what bin2c makes of a file, without the ULL that hexadecimal constants can do without. */
-static void add_words(text *block, const char *name, const char *path) {
-    text words = run("bin2c --type longlong --const --static --padd 0 --name gpulossi_%s %s", name, path);
-    const char *at = strstr(words.bytes, "static"), *end = at ? strstr(at, "};") : NULL;
-    if (end == NULL)
-        fail("bin2c wrote something unexpected for %s", name);
-    while (at < end)
-        if (strncmp(at, "ULL", 3) == 0)
-            at += 3;
-        else
-            text_add_bytes(block, at++, 1);
+/* Adds packed bytes as words, the last of which ends in zeros. Hexadecimal constants can do without ULL. */
+static void add_words(text *block, const char *name, const text *packed) {
+    text_add(block, "static const unsigned long long gpulossi_%s[] = {\n", name);
+    for (size_t at = 0; at < packed->length; at += 8) {
+        const size_t left = packed->length - at;
+        uint64_t word = 0;
+        memcpy(&word, packed->bytes + at, left < 8 ? left : 8);
+        text_add(block, "0x%016" PRIx64 "%s%s", word, left > 8 ? "," : "", left <= 8 || at % 32 == 24 ? "\n" : "");
+    }
     text_add(block, "};\n");
-    text_free(&words);
 }
 
 /* Adds a module's words and its image, under the switches that leave it out. */
-static void add_image(text *block, const module *m, const char *scratch) {
-    char loss[64], dtype[64], path[1024];
+static void add_image(text *block, const module *m) {
+    char loss[64], dtype[64];
     upper(loss, m->loss);
     upper(dtype, m->dtype);
     /* Modules that serve every loss, or every dtype, are left out with none. */
     int any_loss = strcmp(m->loss, "common") == 0, any_dtype = dtype[0] != 'F';
-    snprintf(path, sizeof path, "%s/packed", scratch);
-    write_file(path, m->packed.bytes, m->packed.length);
     text_add(block, any_loss ? "#if 1" : "#if !defined(GPULOSS_NO_%s)", loss);
     if (!any_dtype)
         text_add(block, " && !defined(GPULOSS_NO_%s)", dtype);
     text_add(block, "\n");
-    add_words(block, m->name, path);
+    add_words(block, m->name, &m->packed);
     text_add(block, "#define GPULOSSI_IMAGE_%s {\"gpuloss_%s\", gpulossi_%s, %zu, %zu, %zu, ", m->name, m->name,
              m->name, m->packed.length, m->shortened.length, m->ptx.length + 1);
     if (m->after == NO_MODULE)
         text_add(block, "-1, ");
     else
         text_add(block, "GPULOSSI_MODULE_%s, ", modules[m->after].name);
-    text_add(block, is_base(m) ? "GPULOSSI_BUILT_ANY16},\n" : "1},\n");
-    text_add(block, "#else\n#define GPULOSSI_IMAGE_%s {\"gpuloss_%s\", NULL, 0, 0, 0, -1, 0},\n#endif\n", m->name,
+    text_add(block, "%s, 0x%016" PRIx64 "},\n", is_base(m) ? "GPULOSSI_BUILT_ANY16" : "1", sum_of(&m->ptx));
+    text_add(block, "#else\n#define GPULOSSI_IMAGE_%s {\"gpuloss_%s\", NULL, 0, 0, 0, -1, 0, 0},\n#endif\n", m->name,
              m->name);
+}
+
+static void add_block(text *block) {
+    text_add(block, "/* clang-format off */\n"
+                    "#ifdef GPULOSS_NO_F16\n#define GPULOSSI_BUILT_F16 0\n#else\n#define GPULOSSI_BUILT_F16 1\n#endif\n"
+                    "#ifdef GPULOSS_NO_BF16\n#define GPULOSSI_BUILT_BF16 0\n#else\n#define GPULOSSI_BUILT_BF16 2\n"
+                    "#endif\n"
+                    "#define GPULOSSI_BUILT_ANY16 (GPULOSSI_BUILT_F16 + GPULOSSI_BUILT_BF16)\n");
+    for (int i = 0; i < MODULES; i++)
+        add_image(block, &modules[i]);
+    text_add(block, "\nstatic const gpulossi_image *gpulossi_image_of(int module) {\n"
+                    "#define GPULOSSI_ROW(loss, kernel, dtype, target) GPULOSSI_IMAGE_##loss##_##kernel##_##dtype\n"
+                    "    static const gpulossi_image images[] = {GPULOSSI_MODULES(GPULOSSI_ROW)};\n"
+                    "#undef GPULOSSI_ROW\n"
+                    "    return &images[module];\n"
+                    "}\n"
+                    "/* clang-format on */\n");
 }
 
 static void replace_block(const text *block, const char *folder) {
@@ -208,12 +245,10 @@ static void replace_block(const text *block, const char *folder) {
     text_free(&header);
 }
 
-int main(int argc, char **argv) {
-    text block = {0}, manifest = {0};
+/* Compiles and packs all modules; writes ptx/ and MANIFEST. */
+static void generate(const char *scratch, const char *folder) {
+    text manifest = {0};
     char path[1024];
-    if (argc != 3)
-        fail("usage: gen SCRATCH_FOLDER OUTPUT_FOLDER");
-    const char *scratch = argv[1], *folder = argv[2];
     text release = run("mkdir -p %s %s/ptx && nvcc --version | sed -n 's/.*release .*, V//p'", scratch, folder);
     text_add(&manifest,
              "# The PTX that gpuloss.h embeds: one module a row of its module table, one kernel a module.\n"
@@ -228,38 +263,34 @@ int main(int argc, char **argv) {
              "registers spills shared    bytes   packed\n",
              (int)strcspn(release.bytes, "\n"), release.bytes, lzma_version_string());
     compile_all(scratch, folder);
-    pack_bases("cross_entropy");
-    pack_bases("kl_div");
-    for (int i = 0; i < MODULES; i++)
-        if (!is_base(&modules[i]))
-            pack_other(&modules[i]);
+    pack_all();
     add_manifest(&manifest, scratch, folder);
     add_variants(&manifest, scratch, folder);
     snprintf(path, sizeof path, "%s/ptx/MANIFEST", folder);
     write_file(path, manifest.bytes, manifest.length);
-    text_add(&block,
-             "/* clang-format off */\n"
-             "#ifdef GPULOSS_NO_F16\n#define GPULOSSI_BUILT_F16 0\n#else\n#define GPULOSSI_BUILT_F16 1\n#endif\n"
-             "#ifdef GPULOSS_NO_BF16\n#define GPULOSSI_BUILT_BF16 0\n#else\n#define GPULOSSI_BUILT_BF16 2\n"
-             "#endif\n"
-             "#define GPULOSSI_BUILT_ANY16 (GPULOSSI_BUILT_F16 + GPULOSSI_BUILT_BF16)\n");
-    for (int i = 0; i < MODULES; i++)
-        add_image(&block, &modules[i], scratch);
-    text_add(&block, "\nstatic const gpulossi_image *gpulossi_image_of(int module) {\n"
-                     "#define GPULOSSI_ROW(loss, kernel, dtype, target) GPULOSSI_IMAGE_##loss##_##kernel##_##dtype\n"
-                     "    static const gpulossi_image images[] = {GPULOSSI_MODULES(GPULOSSI_ROW)};\n"
-                     "#undef GPULOSSI_ROW\n"
-                     "    return &images[module];\n"
-                     "}\n"
-                     "/* clang-format on */\n");
+    text_free(&release);
+    text_free(&manifest);
+}
+
+int main(int argc, char **argv) {
+    text block = {0};
+    if (argc != 3)
+        fail("usage: gen SCRATCH_FOLDER OUTPUT_FOLDER, or gen pack OUTPUT_FOLDER");
+    const char *folder = argv[2];
+    name_all();
+    if (strcmp(argv[1], "pack") == 0) {
+        read_all();
+        pack_all();
+    } else {
+        generate(argv[1], folder);
+    }
+    add_block(&block);
     replace_block(&block, folder);
     for (int i = 0; i < MODULES; i++) {
         text_free(&modules[i].ptx);
         text_free(&modules[i].shortened);
         text_free(&modules[i].packed);
     }
-    text_free(&release);
-    text_free(&manifest);
     text_free(&block);
     return 0;
 }

@@ -62,6 +62,9 @@ void choose_order(const text *const *texts, size_t count, size_t most_texts, int
 /* What gpuloss.h makes of a marked text for these feature words. */
 void specialise(text *marked, const uint32_t *words);
 
+/* The checksum by which gpuloss.h knows a text. */
+uint64_t sum_of(const text *ptx);
+
 /* Builds the usual variants in the scratch folder, both ways, and adds their rows to MANIFEST. The texts are in folder/ptx. */
 void add_variants(text *manifest, const char *scratch, const char *folder);
 

@@ -8,6 +8,10 @@ static const gpulossi_image *gpulossi_image_of(int module) {
     return NULL;
 }
 
+uint64_t sum_of(const text *ptx) {
+    return gpulossi_sum_of(ptx->bytes, ptx->length + 1);
+}
+
 void specialise(text *marked, const uint32_t *words) {
     if (!gpulossi_specialise(marked->bytes, marked->length + 1, words))
         fail("the library can't specialise this text: %.80s...", marked->bytes);

@@ -17,12 +17,22 @@ toolkit() {
     echo "# toolkit: nvcc $nvcc, from compute_75; liblzma ${lzma:-that is not installed}"
 }
 
+# What can be seen without the toolkit: that the block is packed from ptx/, by the liblzma of MANIFEST.
+packed() { make -s block BUILD="$build" PTX_OUTPUT="$out/packed" && diff "$out/packed/gpuloss.h" gpuloss.h; }
+packed_is_current() {
+    local here
+    here=$(toolkit 2>/dev/null)
+    [ "${here##*; }" != "${wanted##*; }" ] || accept "the block is packed from ptx/" packed
+}
+
 folder=${1:-$out/generated}
 wanted=$(grep '^# toolkit: ' ptx/MANIFEST)
 if [ $# = 0 ] && ! command -v nvcc >/dev/null; then
     skip "ptx is current: no nvcc on the PATH"
+    packed_is_current
 elif [ $# = 0 ] && [ "$(toolkit)" != "$wanted" ]; then
     skip "ptx is current: MANIFEST names another toolkit (${wanted#\# toolkit: }) than is here ($(toolkit | cut -c12-))"
+    packed_is_current
 else
     [ $# = 1 ] || accept "make ptx" make -s ptx BUILD="$build" PTX_OUTPUT="$folder"
     accept "ptx/ and its MANIFEST" diff -r "$folder/ptx" ptx

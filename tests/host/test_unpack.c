@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* Heap blocks that end where the decoder is told, so that a sanitizer sees the first byte outside. A byte ahead of them is
  * there for blocks of no bytes. */
@@ -562,6 +564,107 @@ static void random_bytes(void **state) {
     }
 }
 
+/* ---- checksums ---- */
+
+static const uint32_t no_words[GPULOSSI_FEATURE_WORDS] = {0, 0, 0, 0};
+/* A GPU whose texts are those of the block. */
+static gpuloss_context plain_context(void) {
+    gpuloss_context context;
+    memset(&context, 0, sizeof context);
+    context.compute_capability = GPULOSSI_ANY_GPU;
+    return context;
+}
+
+static void sums_tell_texts_apart(void **state) {
+    char text[40];
+    size_t bytes, bit;
+    (void)state;
+    memset(text, 'x', sizeof text);
+    for (bytes = 1; bytes <= sizeof text; bytes++) {
+        const uint64_t sum = gpulossi_sum_of(text, bytes);
+        for (bit = 0; bit < 8 * bytes; bit++) {
+            text[bit / 8] = (char)(text[bit / 8] ^ 1 << bit % 8);
+            assert_true(gpulossi_sum_of(text, bytes) != sum);
+            text[bit / 8] = 'x';
+        }
+        assert_true(gpulossi_sum_of(text, bytes) == sum);
+    }
+}
+
+static void expect_damaged(gpuloss_status status, const gpulossi_image *image) {
+    char wanted[160];
+    snprintf(wanted, sizeof wanted,
+             "function: kernel: the embedded PTX of %s is damaged (got bytes of another checksum)", image->entry);
+    assert_int_equal(status, GPULOSS_ERROR_COMPILE);
+    if (strncmp(gpuloss_last_error(), wanted, strlen(wanted)) != 0)
+        fail_msg("got \"%s\" instead of \"%s\"", gpuloss_last_error(), wanted);
+}
+
+static void another_sum(void **state) {
+    const gpuloss_context context = plain_context();
+    gpulossi_image image = *gpulossi_image_of(GPULOSSI_MODULE_kl_div_pp_f32);
+    char *text;
+    (void)state;
+    assert_int_equal(gpulossi_text_of(&context, "function", &image, no_words, &text), GPULOSS_OK);
+    free(text);
+    image.sum ^= (uint64_t)1 << 63;
+    expect_damaged(gpulossi_text_of(&context, "function", &image, no_words, &text), &image);
+}
+
+static char *sound_text_of(const gpulossi_image *image) {
+    char *text = (char *)malloc(gpulossi_room_bytes(image));
+    assert_true(gpulossi_unpack_text(image, text));
+    assert_true(gpulossi_specialise(text, image->bytes, no_words));
+    return text;
+}
+
+/* The words of a module are constants, so that their pages must be opened first. */
+static void flip(const gpulossi_image *image, size_t bit) {
+    unsigned char *byte = (unsigned char *)(uintptr_t)image->words + bit / 8;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    assert_int_equal(mprotect((void *)((uintptr_t)byte / page * page), page, PROT_READ | PROT_WRITE), 0);
+    *byte = (unsigned char)(*byte ^ 1u << bit % 8);
+}
+
+/* A module whose text is unpacked after that of `base`, or is its own. */
+static int module_after(int base, uint64_t *seed) {
+    const int begin = (int)(next_random(seed) % GPULOSSI_MODULE_COUNT);
+    int i;
+    for (i = 0; i < GPULOSSI_MODULE_COUNT; i++) {
+        const int module = (begin + i) % GPULOSSI_MODULE_COUNT;
+        if (gpulossi_image_of(module)->after == base)
+            return module;
+    }
+    return base;
+}
+
+/* A flipped bit anywhere in the block gives the text as it is, or an error; the last texts depend on most bits. */
+static void flipped_bits(void **state) {
+    const gpuloss_context context = plain_context();
+    uint64_t seed = 5;
+    int round, refused = 0;
+    (void)state;
+    for (round = 0; round < 200; round++) {
+        const int damaged = (int)(next_random(&seed) % GPULOSSI_MODULE_COUNT);
+        const gpulossi_image *image = gpulossi_image_of(round % 2 == 0 ? damaged : module_after(damaged, &seed));
+        const size_t bit = next_random(&seed) % (8 * gpulossi_image_of(damaged)->packed_bytes);
+        char *sound = sound_text_of(image), *text = NULL;
+        gpuloss_status status;
+        flip(gpulossi_image_of(damaged), bit);
+        status = gpulossi_text_of(&context, "function", image, no_words, &text);
+        flip(gpulossi_image_of(damaged), bit);
+        if (status == GPULOSS_OK) {
+            assert_memory_equal(text, sound, image->bytes);
+            free(text);
+        } else {
+            expect_damaged(status, image);
+            refused++;
+        }
+        free(sound);
+    }
+    assert_true(refused > 150);
+}
+
 /* ---- names ---- */
 
 /* This is exactly that text, and not with anything more or less. */
@@ -652,9 +755,22 @@ static void random_names(void **state) {
 }
 
 int unpack_tests(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(embedded_images), TEST(literals),   TEST(matches),         TEST(repeats),        TEST(texts_after_others),
-        TEST(bad_matches),     TEST(bad_ends),   TEST(damaged_streams), TEST(random_streams), TEST(random_bytes),
-        TEST(names),           TEST(many_names), TEST(bad_names),       TEST(random_names)};
+    const struct CMUnitTest tests[] = {TEST(embedded_images),
+                                       TEST(literals),
+                                       TEST(matches),
+                                       TEST(repeats),
+                                       TEST(texts_after_others),
+                                       TEST(bad_matches),
+                                       TEST(bad_ends),
+                                       TEST(damaged_streams),
+                                       TEST(random_streams),
+                                       TEST(random_bytes),
+                                       TEST(names),
+                                       TEST(many_names),
+                                       TEST(bad_names),
+                                       TEST(random_names),
+                                       TEST(another_sum),
+                                       TEST(flipped_bits),
+                                       TEST(sums_tell_texts_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
