@@ -157,6 +157,8 @@ altered '/^#undef held$/a #undef classes' &&
     reject "the name of a field that is set aside" "FAILED: .*: macros that rename" hostile macros
 altered 's/if (gpulossi_order_of(number) < .*/if (!(*number >= low \&\& *number <= high))/' &&
     reject "comparisons of doubles" "FAILED: gcc -x c -Ofast says" hostile options
+altered 's/p->inner % (GPULOSSI_VECTOR_BYTES \/ bytes) == 0/p->inner * bytes % GPULOSSI_VECTOR_BYTES == 0/' &&
+    reject "an overflow of sizes" "FAILED: gcc -x c -O1 -fsanitize=undefined" hostile options
 if command -v clang++ >/dev/null; then
     altered 's/^#define GPULOSSI_NUMBER_OF(field) .*/#define GPULOSSI_NUMBER_OF(field) (int)(field)/' &&
         reject "enums as enums" "FAILED: clang++ -x c++ -O2 -fstrict-enums says" hostile options

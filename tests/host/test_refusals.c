@@ -342,6 +342,9 @@ static void columns(void **state) {
     REFUSED((d.inner = 3, d.classes = (int64_t)INT32_MAX + 1), "inner: classes * inner is too large (got 3)");
     ACCEPTED((d.inner = INT64_MAX / 1000));
     REFUSED((d.inner = INT64_MAX / 1000 + 1), "inner: classes * inner is too large (got 9223372036854776)");
+    /* Where the bytes of such a size would not fit, none are counted. */
+    ACCEPTED((d.classes = 1, d.inner = (int64_t)1 << 62));
+    ACCEPTED((d.logits_stride = INT64_MAX, d.softcap = 30.0));
     gpuloss_destroy(context);
 }
 

@@ -269,8 +269,26 @@ static void change(char *desc, const field *f) {
     memcpy(desc + f->offset, &bits, f->bytes);
 }
 
+/* Sizes whose products overflow; most often of no rows and one class, so that not all of them are refused. In every
+ * table the first count is `rows`, and `classes` comes next. */
+static void make_huge(char *desc, const field *fields, size_t count) {
+    size_t i, rows = 0;
+    while (fields[rows].kind != COUNT)
+        rows++;
+    for (i = 0; i < count; i++) {
+        int64_t number = random_below(2) != 0 ? INT64_MAX >> random_below(6) : (int64_t)1 << (30 + random_below(33));
+        if (i == rows || (i == rows + 1 && random_below(4) != 0))
+            number = i == rows ? random_below(4) == 0 : 1;
+        else if ((fields[i].kind != SIZE && fields[i].kind != COUNT) || random_below(3) != 0)
+            continue;
+        memcpy(desc + fields[i].offset, &number, fields[i].bytes);
+    }
+}
+
 static void change_some(void *desc, const field *fields, size_t count) {
     unsigned left = random_below(8);
+    if (random_below(4) == 0)
+        make_huge((char *)desc, fields, count);
     for (; left > 0; left--)
         change((char *)desc, &fields[random_below((unsigned)count)]);
 }
