@@ -132,6 +132,10 @@ static int fake_primary_retain(struct CUctx_st **context, int device) {
 }
 static int release(const char *symbol, int device) {
     int code = fake_begin(symbol, NEEDS_NOTHING);
+    if (device < 0 || device >= fake.devices) {
+        fake_violate("%s of device %d", symbol, device);
+        return fake_end(101);
+    }
     if (fake.context[device].retained == 0)
         fake_violate("%s of a context that is not retained", symbol);
     /* There is nobody to try again, so a failed release counts too. */
@@ -175,8 +179,7 @@ static int fake_context_pop(struct CUctx_st **context) {
 }
 static int fake_context_device(int *device) {
     int code = fake_begin("cuCtxGetDevice", NEEDS_CONTEXT);
-    if (code == 0)
-        *device = fake_current()->device;
+    *device = code == 0 ? fake_current()->device : -1;
     return fake_end(code);
 }
 

@@ -12,19 +12,44 @@ static void no_library(void **state) {
     (void)state;
     memset(&desc, 0, sizeof desc);
     desc.driver_path = "no/such/libcuda.so.1";
-    create_fails(&desc, GPULOSS_ERROR_NO_DRIVER, "no/such/libcuda.so.1");
+    create_fails(&desc, GPULOSS_ERROR_NO_DRIVER,
+                 "driver_path: the NVIDIA driver library could not be loaded (got no no/such");
+    assert_null(strstr(gpuloss_last_error(), "install"));
+    desc.driver_path = "";
+    create_fails(&desc, GPULOSS_ERROR_INVALID_ARGUMENT, "driver_path: names no file (got \"\")");
+}
+
+/* Why is what the system says. */
+static void a_file_that_is_no_library(void **state) {
+    gpuloss_create_desc desc;
+    (void)state;
+    memset(&desc, 0, sizeof desc);
+    desc.driver_path = "./README.md";
+    create_fails(&desc, GPULOSS_ERROR_NO_DRIVER, "; the system says: ./README.md: ");
 }
 
 static void a_library_that_is_no_driver(void **state) {
     gpuloss_create_desc desc;
-    gpuloss_status status;
-    gpuloss_context *context;
     (void)state;
     memset(&desc, 0, sizeof desc);
     desc.driver_path = "libm.so.6";
-    status = gpuloss_create(&context, &desc);
-    assert_int_equal(gpuloss_group_of(status), GPULOSS_GROUP_ENVIRONMENT);
-    assert_non_null(strstr(gpuloss_last_error(), "cuGetErrorName"));
+    create_fails(&desc, GPULOSS_ERROR_NO_DRIVER, "driver_path: is not the NVIDIA driver (got neither cuInit nor");
+    desc = fake_desc();
+    fake.missing[0] = "cuInit";
+    fake.missing[1] = "cuDriverGetVersion";
+    create_fails(&desc, GPULOSS_ERROR_NO_DRIVER, "symbol: is not the NVIDIA driver");
+}
+
+/* The primary context of the GPU that was asked for is released, whatever the failed call has written. */
+static void a_context_without_a_device(void **state) {
+    gpuloss_create_desc desc = fake_desc();
+    (void)state;
+    fake_set_current(NULL);
+    desc.device = 1;
+    fake.fail_symbol = "cuCtxGetDevice";
+    create_fails(&desc, GPULOSS_ERROR_DRIVER, "asking for the GPU's attributes");
+    assert_int_equal(fake.retains, 1);
+    assert_int_equal(fake.context[1].retained, 0);
 }
 
 /* A symbol is required exactly when the library could not do its work without it. */
@@ -226,6 +251,8 @@ static void old_release_function(void **state) {
 int environment_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(no_library),
+        TEST(a_file_that_is_no_library),
+        TEST(a_context_without_a_device),
         TEST(a_library_that_is_no_driver),
         TEST(missing_symbols),
         TEST(old_driver),

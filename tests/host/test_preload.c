@@ -307,12 +307,34 @@ static void nothing_of_no_rows(void **state) {
     gpuloss_destroy(context);
 }
 
+/* The driver can't be asked about the default stream while another one is captured: that counts as a capture, too. */
+static void a_capture_that_cannot_be_asked_about(void **state) {
+    gpuloss_cross_entropy_desc d = with_options();
+    (void)state;
+    context = new_context();
+    fake.fail_symbol = "cuStreamIsCapturing";
+    fake.fail_code = 906;
+    expect_error(gpuloss_cross_entropy(context, &d, NULL), GPULOSS_ERROR_NOT_PRELOADED, "gpuloss_cross_entropy",
+                 "call gpuloss_cross_entropy_preload before the capture");
+    assert_int_equal(fake.loads, 0);
+    fake.fail_code = 719;
+    expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+    gpuloss_destroy(context);
+}
+
 int preload_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_call_is_captured),           TEST(a_call_is_not_preloaded), TEST(another_call_is_not_preloaded),
-        TEST(variants_of_a_text),           TEST(what_a_call_refuses),     TEST(a_workspace_is_checked),
-        TEST(a_workspace_takes_no_scratch), TEST(scratch_of_the_stream),   TEST(sums_of_no_rows),
+        TEST(a_call_is_captured),
+        TEST(a_call_is_not_preloaded),
+        TEST(another_call_is_not_preloaded),
+        TEST(variants_of_a_text),
+        TEST(what_a_call_refuses),
+        TEST(a_workspace_is_checked),
+        TEST(a_workspace_takes_no_scratch),
+        TEST(scratch_of_the_stream),
+        TEST(sums_of_no_rows),
         TEST(nothing_of_no_rows),
+        TEST(a_capture_that_cannot_be_asked_about),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
