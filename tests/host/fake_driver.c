@@ -416,7 +416,9 @@ void *fake_malloc(size_t bytes) {
 
 void fake_free(void *pointer) {
     pthread_mutex_lock(&lock);
-    fake.mallocs_live -= pointer != NULL;
+    if (pointer == NULL)
+        fake_violate("GPULOSS_FREE of NULL");
+    fake.mallocs_live--;
     pthread_mutex_unlock(&lock);
     free(pointer);
 }
