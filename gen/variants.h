@@ -17,6 +17,12 @@ typedef struct variant {
 #define BOTH(loss, kernel)                                                                                             \
     VARIANT(loss, kernel, any16, "f16", 0, 0) VARIANT(loss, kernel, any16, "bf16", 0, GPULOSSI_FORMAT_BF16)
 
+/* Tiles of rows or columns for each type, as above. */
+#define TILES(name, call, format)                                                                                      \
+    VARIANT(cross_entropy, row_thread, f32, name, call, format)                                                        \
+    VARIANT(cross_entropy, row_thread, any16, "f16_" name, call, format)                                               \
+    VARIANT(cross_entropy, row_thread, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
+
 /* The pipeline for each type, with the format of f32 and that of 16 bits. */
 #define PIPELINE(name, call, of_f32, of_16_bits)                                                                       \
     VARIANT(cross_entropy, row_pipeline, f32, name, call, of_f32)                                                      \
@@ -29,7 +35,6 @@ enum {
     VARIANT_GRADIENT = GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT,
     VARIANT_WEIGHTS = GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS, /* whose sum that kernel has, too */
     VARIANT_SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS,
-    VARIANT_SMEM_SHORT = GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_SHORT_STAGES,
     VARIANT_SHORT = GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_THREE_BLOCKS,
     VARIANT_STAGED = GPULOSSI_FORMAT_STAGED_TARGETS,
     VARIANT_RAGGED = GPULOSSI_FORMAT_RAGGED,
@@ -43,8 +48,9 @@ static const variant usual_variants[] = {
     PIPELINE("smoothing_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, 0, 0)
     PIPELINE("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING, 0, 0)
     PIPELINE("smoothing_short_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, VARIANT_SHORT, VARIANT_SHORT)
-    PIPELINE("weights_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, VARIANT_SMEM, VARIANT_SMEM_SHORT)
-    PIPELINE("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, VARIANT_SMEM, VARIANT_SMEM_SHORT)
+    PIPELINE("weights_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, VARIANT_SMEM, VARIANT_SMEM)
+    PIPELINE("weights_short_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, VARIANT_SMEM | VARIANT_SHORT, VARIANT_SMEM | VARIANT_SHORT)
+    PIPELINE("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, VARIANT_SMEM, VARIANT_SMEM)
     PIPELINE("row_weights_gradient", VARIANT_GRADIENT | GPULOSSI_CE_ROW_WEIGHTS, 0, 0)
     PIPELINE("z_loss_gradient", VARIANT_GRADIENT | GPULOSSI_CE_Z_LOSS, 0, 0)
     PIPELINE("softcap_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SOFTCAP, 0, 0)
@@ -55,12 +61,16 @@ static const variant usual_variants[] = {
     PIPELINE("ragged_gradient", VARIANT_GRADIENT, VARIANT_RAGGED, VARIANT_RAGGED)
     PIPELINE("cluster_loss", VARIANT_LOSS, VARIANT_CLUSTER, VARIANT_CLUSTER)
     PIPELINE("cluster_gradient", VARIANT_GRADIENT, VARIANT_CLUSTER, VARIANT_CLUSTER)
+    TILES("smoothing_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_PACKED)
+    TILES("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_PACKED)
+    TILES("even_gradient", VARIANT_GRADIENT | GPULOSSI_CE_ROW_WEIGHTS, 0)
+    TILES("ragged_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_RAGGED)
+    TILES("columns_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_COLUMNS)
     BOTH(cross_entropy, held)
     BOTH(cross_entropy, streamed)
     BOTH(cross_entropy, options)
     BOTH(cross_entropy, probabilities)
     BOTH(cross_entropy, columns)
-    BOTH(cross_entropy, short_rows)
     BOTH(cross_entropy, planes)
     BOTH(cross_entropy, planes_held)
     BOTH(cross_entropy, block_rows)
@@ -87,6 +97,7 @@ static const variant usual_variants[] = {
 #undef VARIANT
 #undef BOTH
 #undef PIPELINE
+#undef TILES
 
 enum { USUAL_VARIANTS = sizeof usual_variants / sizeof usual_variants[0] };
 

@@ -157,6 +157,7 @@ static void open_context(const gpulossi_driver *driver) {
 
 int main(int argc, char **argv) {
     gpuloss_create_desc desc = {NULL, 0, getenv("GPULOSS_DRIVER"), NULL, NULL};
+    char why[256] = "";
     gpulossi_driver driver;
     int64_t rows = argc > 4 ? atoll(argv[3]) : 1024, classes = argc > 4 ? atoll(argv[4]) : 1000;
     double start, init, context, create, first, later;
@@ -181,7 +182,7 @@ int main(int argc, char **argv) {
     context = seconds() - start;
 
     desc.symbol = timed_symbol;
-    desc.symbol_user = gpulossi_open(desc.driver_path);
+    desc.symbol_user = gpulossi_open(desc.driver_path, why, sizeof why);
     start = seconds();
     check(gpuloss_create(&call.context, &desc));
     create = seconds() - start;

@@ -145,9 +145,25 @@ static void list_block_rows(const gpuloss_cross_entropy_desc *d) {
     *plan.rows = rows;
 }
 
+/* Tiles of rows, each of which some threads share. */
+static void list_tiles(const gpuloss_cross_entropy_desc *d) {
+    const gpulossi_plan as_planned = plan;
+    const gpulossi_rows rows = *plan.rows;
+    unsigned group = gpulossi_group_of_tile(bench_context(), d, NARROWEST);
+    for (; group > 0 && group <= NARROWEST; group *= 2) {
+        gpulossi_schedule_tiles(bench_context(), &plan, d, &cross_entropy, group);
+        gpulossi_set_dtype(&plan, dtype);
+        add("row_thread", plan.module, group, plan.units);
+        candidates[count - 1].less = plan.less;
+        set_words(&candidates[count - 1]);
+        *plan.rows = rows;
+        plan = as_planned;
+    }
+}
+
 static int list_cross_entropy(int cell) {
     gpuloss_cross_entropy_desc d = bench_cross_entropy_desc(cell);
-    int64_t rows = d.rows, stretch = GPULOSSI_SHORT / d.classes;
+    int64_t rows = d.rows;
     unsigned group;
     dtype = d.dtype;
     /* Else the gradient of many rows would be preceded by their count, which is the same for all schedules. */
@@ -159,10 +175,7 @@ static int list_cross_entropy(int cell) {
             add("held", of_dtype(GPULOSSI_MODULE_cross_entropy_held_f32), group, rows);
     for (group = NARROWEST; group <= GPULOSSI_BLOCK; group *= 2)
         add("streamed", of_dtype(GPULOSSI_MODULE_cross_entropy_streamed_f32), group, rows);
-    stretch = stretch < GPULOSSI_SHORT_ROWS ? stretch : GPULOSSI_SHORT_ROWS;
-    if (gpulossi_is_short(&cross_entropy))
-        add("short_rows", of_dtype(GPULOSSI_MODULE_cross_entropy_short_rows_f32), GPULOSSI_BLOCK,
-            (rows + stretch - 1) / stretch);
+    list_tiles(&d);
     if (gpulossi_is_for_block_rows(bench_context(), &plan, &d, &cross_entropy))
         list_block_rows(&d);
     if (plan.module == of_dtype(GPULOSSI_MODULE_cross_entropy_packed_f32) ||

@@ -314,7 +314,7 @@ check_schedules() {
             first = /loss \+ gradient/ ? 8 : 6
             star = $NF == "*"
             if (NF != first + 3 + star) fail("not all columns")
-            if ($first !~ /^(held|streamed|short_rows|packed|(block|two|four)_rows|ahead(_two|_four)?|pipeline|clustered|wide|through)$/)
+            if ($first !~ /^(held|streamed|row_thread|packed|(block|two|four)_rows|ahead(_two|_four)?|pipeline|clustered|wide|through)$/)
                 fail("no such schedule: " $first)
             if ($(first + 1) !~ /^([1-9]|1[0-6]|32|64|128|256|512)$/) fail("no such size: " $(first + 1))
             above_zero($(first + 2))

@@ -122,14 +122,19 @@ static int has_narrow_rings(const char *entry) {
 static int may_be_wide(const fake_module *module) {
     return (module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_WIDE) != 0;
 }
+static int has_tiles(const char *entry) {
+    return strstr(entry, "_row_thread_") != NULL;
+}
 static unsigned shared_bytes_of_block(const fake_module *module, unsigned threads) {
+    if (has_tiles(module->entry))
+        return strstr(module->entry, "_f64") != NULL ? 36864 : 20480;
     if (!module->keeps_rows)
         return 0;
     return !may_be_wide(module) ? module->shared_bytes_allowed : threads == FAKE_WIDE_BLOCK ? 98304 : 65536;
 }
 /* What a launch has of it that wants less, if it may. */
 static unsigned less_shared_bytes(const fake_module *module, unsigned whole) {
-    return has_narrow_rings(module->entry) ? 38912 : whole / 2;
+    return has_narrow_rings(module->entry) ? 38912 : has_tiles(module->entry) ? 14848 : whole / 2;
 }
 int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes) {
     int code = fake_begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);
@@ -263,7 +268,7 @@ int fake_is_for_clusters(const char *entry) {
 unsigned fake_threads_of(const char *entry) {
     static const char *const smaller[] = {"_distances_clustered_", "_logits_packed_", "_logits_block_rows_",
                                           "_logits_streamed_", NULL};
-    const int is_small = has_part(entry, smaller) || has_narrow_rings(entry);
+    const int is_small = has_part(entry, smaller) || has_narrow_rings(entry) || has_tiles(entry);
     return strstr(entry, "_kept_") != NULL ? 608 : is_small ? 128 : 256;
 }
 
@@ -304,6 +309,8 @@ int fake_active_clusters(int *clusters, void *function, const void *config) {
         fake_violate("%s of %u threads with %u bytes", symbol, threads, asked->shared_bytes);
     if (given.dependent.id != 0)
         fake_violate("%s of %s, dependent", symbol, ((fake_module *)function)->entry);
+    if (!((fake_module *)function)->keeps_rows)
+        fake_violate("%s of %s, which older drivers have to launch", symbol, ((fake_module *)function)->entry);
     if (code == 0 && size == 0)
         code = 912;
     if (code == 0)
@@ -319,7 +326,8 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     const fake_attributes given = attributes_of(symbol, module, config);
     const unsigned cluster = module->for_clusters ? cluster_of(symbol, module, config, &given.cluster) : 0;
     const int dependent = is_dependent(symbol, module, &given.dependent);
-    const int has_less = strstr(module->entry, "_logits_packed_") != NULL || has_narrow_rings(module->entry);
+    const int has_less = strstr(module->entry, "_logits_packed_") != NULL || has_narrow_rings(module->entry) ||
+                         has_tiles(module->entry);
     const unsigned whole = shared_bytes_of_block(module, block[0]);
     if (!module->live)
         fake_violate("%s of an unloaded module", symbol);

@@ -27,9 +27,10 @@ static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, c
         expect_kernel(&d, name, __LINE__);                                                                             \
     } while (0)
 
-/* The kernels of a call: without options, with a given lse, with options, with both, and for probabilities and smoothing. */
+/* The kernels of a call: without options, with a given lse, with options, with both, for probabilities and smoothing, and of
+ * columns. */
 typedef struct kernels {
-    const char *plain, *plain_of_lse, *options, *options_of_lse, *probabilities, *smoothing;
+    const char *plain, *plain_of_lse, *options, *options_of_lse, *probabilities, *smoothing, *columns;
 } kernels;
 
 /* Each option by itself leaves the kernels that know none; what is given its neutral value does not. */
@@ -53,10 +54,10 @@ static void every_option_alone(const gpuloss_cross_entropy_desc *call, const ker
     TAKES(give_probabilities(&d), of->probabilities);
     TAKES((give_probabilities(&d), d.label_smoothing = 0.5), of->probabilities);
     TAKES((give_probabilities(&d), d.grad_logits = NULL, d.grad_target_probabilities = AT(6)), of->probabilities);
-    TAKES(d.inner = 8, "columns");
-    TAKES((d.inner = 8, d.label_smoothing = 0.5), "columns");
-    TAKES((d.inner = 8, d.grad_dtype = other), "columns");
-    TAKES((d.inner = 8, give_probabilities(&d)), "columns");
+    TAKES(d.inner = 8, of->columns);
+    TAKES((d.inner = 8, d.label_smoothing = 0.5), of->columns);
+    TAKES((d.inner = 8, d.grad_dtype = other), of->columns);
+    TAKES((d.inner = 8, give_probabilities(&d)), of->columns);
     TAKES(d.logit_scale = 1.0, of->plain);
     TAKES(d.inner = 1, of->plain);
     TAKES(d.grad_dtype = d.dtype, of->plain);
@@ -92,8 +93,11 @@ static int has_clusters(gpuloss_dtype dtype) {
 }
 
 static void check_options(gpuloss_cross_entropy_desc d) {
-    static const kernels held = {"held", "held", "options", "options", "probabilities", "options"};
-    static const kernels streamed = {"streamed", "streamed", "options", "options", "probabilities", "options"};
+    static const kernels tiles = {"held", "held", "row_thread", "row_thread", "row_thread", "row_thread", "columns"};
+    static const kernels held = {"held", "held", "options", "options", "probabilities", "options", "columns"};
+    static const kernels streamed = {"streamed", "streamed", "options", "options", "probabilities", "options", "columns"};
+    every_option_alone(&d, &tiles);
+    d.classes = 1 << 12;
     every_option_alone(&d, &held);
     d.classes = 1 << 20;
     d.rows = 8;
@@ -107,11 +111,11 @@ static void options_leave_the_plain_kernels(void **state) {
 
 /* Newer GPUs have a kernel for all options, with which rows stay in clusters unless their lse is given. */
 static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
-    static const kernels long_ones = {"clusters", "pipeline", "clusters", "pipeline", "clusters", "options_kept"};
-    static const kernels uneven = {"pipeline", "pipeline", "pipeline", "pipeline", "pipeline", "pipeline"};
-    static const kernels even = {"block_rows", "block_rows", "pipeline", "pipeline", "pipeline", "pipeline"};
-    static const kernels held = {"held", "held", "options", "options", "probabilities", "options"};
-    static const kernels streamed = {"streamed", "streamed", "options", "options", "probabilities", "options"};
+    static const kernels long_ones = {"clusters", "pipeline", "clusters", "pipeline", "clusters", "options_kept", "columns"};
+    static const kernels uneven = {"pipeline", "pipeline", "pipeline", "pipeline", "pipeline", "pipeline", "columns"};
+    static const kernels even = {"block_rows", "block_rows", "pipeline", "pipeline", "pipeline", "pipeline", "columns"};
+    static const kernels held = {"held", "held", "options", "options", "probabilities", "options", "columns"};
+    static const kernels streamed = {"streamed", "streamed", "options", "options", "probabilities", "options", "columns"};
     const int has = has_clusters(d.dtype), bytes = every_dtype[d.dtype - GPULOSS_F32].bytes;
     d.classes = 1 << 16;
     d.rows = 8;
@@ -127,9 +131,9 @@ static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
     d.logits_stride = d.grad_logits_stride = d.classes + 16 / bytes;
     d.inner = 1;
     d.softcap = 2.0;
-    expect_kernel(&d, "options", __LINE__);
+    expect_kernel(&d, "row_thread", __LINE__);
     give_probabilities(&d);
-    expect_kernel(&d, "probabilities", __LINE__);
+    expect_kernel(&d, "row_thread", __LINE__);
 }
 
 static void options_leave_the_plain_kernels_of_clusters(void **state) {
@@ -163,15 +167,15 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
     expect_kernel(&d, weighted, line);
     expect_kernel(&anywhere, of->options, line);
 }
-#define ROWS_OF(vectors, plain, options, smoothing, weighted)                                                          \
+#define ROWS_OF(vectors, whole, plain, options, smoothing, weighted)                                                   \
     do {                                                                                                               \
-        const kernels of = {plain, NULL, options, NULL, NULL, smoothing};                                              \
-        expect_rows_of(vectors, d, plain, &of, weighted, __LINE__);                                                    \
+        const kernels of = {plain, NULL, options, NULL, NULL, smoothing, NULL};                                              \
+        expect_rows_of(vectors, d, whole, &of, weighted, __LINE__);                                                    \
     } while (0)
 /* Whole vectors are for a block to itself, if it can have that. */
 #define WHOLE_ROWS_OF(vectors, plain, options)                                                                         \
     do {                                                                                                               \
-        const kernels of = {plain, NULL, options, NULL, NULL, options};                                                \
+        const kernels of = {plain, NULL, options, NULL, NULL, options, NULL};                                                \
         expect_rows_of(vectors, d, has ? "block_rows" : plain, &of, options, __LINE__);                                \
     } while (0)
 
@@ -182,19 +186,18 @@ static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
     const char *held = has ? "pipeline" : "held", *streamed = has ? "pipeline" : "streamed";
     const char *clusters = has ? "clusters" : "streamed", *kept = has ? "options_kept" : "options";
     const char *options = has ? "pipeline" : "options", *of_clusters = has ? "clusters" : "options";
+    const char *tiles = has ? "pipeline" : "row_thread";
     for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
-        ROWS_OF(31, "held", "options", "options", "options");
-        ROWS_OF(32, "held", options, options, options);
-        ROWS_OF(96, "held", options, options, options);
-        WHOLE_ROWS_OF(97, "held", options);
-        WHOLE_ROWS_OF(256, "held", options);
-        WHOLE_ROWS_OF(257, held, options);
+        ROWS_OF(47, "held", "row_thread", "row_thread", "row_thread", "row_thread");
+        ROWS_OF(48, "held", held, tiles, tiles, tiles);
+        ROWS_OF(96, "held", held, tiles, tiles, tiles);
+        WHOLE_ROWS_OF(97, held, tiles);
         WHOLE_ROWS_OF(2048, held, options);
-        ROWS_OF(2049, clusters, of_clusters, of_clusters, kept);
-        ROWS_OF(3072, clusters, of_clusters, of_clusters, kept);
-        ROWS_OF(3073, streamed, options, options, kept);
-        ROWS_OF(4096, streamed, options, options, kept);
-        ROWS_OF(4097, clusters, of_clusters, kept, kept);
+        ROWS_OF(2049, clusters, clusters, of_clusters, of_clusters, kept);
+        ROWS_OF(3072, clusters, clusters, of_clusters, of_clusters, kept);
+        ROWS_OF(3073, streamed, streamed, options, options, kept);
+        ROWS_OF(4096, streamed, streamed, options, options, kept);
+        ROWS_OF(4097, clusters, clusters, of_clusters, kept, kept);
     }
 }
 
@@ -265,27 +268,24 @@ static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     const char *held = has ? "pipeline" : "held", *streamed = has ? "pipeline" : "streamed";
     const char *clusters = has ? "clusters" : "held", *kept = has ? "options_kept" : "options";
     const char *options = has ? "pipeline" : "options", *of_clusters = has ? "clusters" : "options";
+    const char *tiles = has ? "pipeline" : "row_thread";
+    const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
     d.rows = fake.multiprocessors - 1;
-    WHOLE_ROWS_OF(256, "held", options);
-    WHOLE_ROWS_OF(257, held, options);
+    WHOLE_ROWS_OF(97, held, tiles);
     WHOLE_ROWS_OF(2047, held, options);
-    ROWS_OF(2048, clusters, of_clusters, of_clusters, kept);
+    ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, kept);
     d.grad_logits = NULL;
-    ROWS_OF(192, "held", options, options, options);
-    WHOLE_ROWS_OF(193, "held", options);
-    WHOLE_ROWS_OF(1023, "held", options);
-    WHOLE_ROWS_OF(1024, held, options);
+    ROWS_OF(192, "held", held, tiles, tiles, tiles);
+    WHOLE_ROWS_OF(193, held, tiles);
     WHOLE_ROWS_OF(2047, held, options);
-    ROWS_OF(2048, clusters, of_clusters, of_clusters, kept);
+    ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, kept);
     d.rows = 1;
-    ROWS_OF(2048, clusters, of_clusters, of_clusters, kept);
+    ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, kept);
     d.rows = fake.multiprocessors;
-    ROWS_OF(47, "held", "options", "options", "options");
-    ROWS_OF(48, "held", options, options, options);
-    WHOLE_ROWS_OF(1023, "held", options);
-    WHOLE_ROWS_OF(1024, held, options);
+    ROWS_OF(47, "held", "row_thread", "row_thread", "row_thread", "row_thread");
+    ROWS_OF(48, "held", held, tiles, tiles, tiles);
     WHOLE_ROWS_OF(2048, held, options);
-    WHOLE_ROWS_OF(2049, streamed, options);
+    expect_rows_of(2049, d, has ? "block_rows" : streamed, &losses, kept, __LINE__);
 }
 
 static void long_rows_that_are_few(void **state) {
@@ -298,17 +298,18 @@ static void check_rows_that_are_read(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     const char *streamed = has ? "pipeline" : "streamed", *options = has ? "pipeline" : "options";
     const char *kept = has ? "options_kept" : "options";
+    const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
     d.rows = fake.multiprocessors;
     d.grad_logits = NULL;
-    WHOLE_ROWS_OF(4095, streamed, options);
-    ROWS_OF(4097, streamed, options, options, kept);
+    expect_rows_of(4096, d, has ? "block_rows" : streamed, &losses, kept, __LINE__);
+    ROWS_OF(4097, streamed, streamed, options, options, kept);
     /* No cluster is large enough for these. */
-    ROWS_OF((1 << 16) + 1, streamed, options, options, "options");
+    ROWS_OF((1 << 16) + 1, streamed, streamed, options, options, "options");
     d.class_weights = AT(7);
     d.label_smoothing = 0.5;
-    d.classes = 4096 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    d.classes = 2049 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
     expect_kernel(&d, kept, __LINE__);
-    d.classes = 4095 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    d.classes = 2048 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
     expect_kernel(&d, options, __LINE__);
 }
 
@@ -350,10 +351,10 @@ static void check_shards_of_clusters(gpuloss_cross_entropy_desc d) {
     if (has_clusters(d.dtype))
         check_shards(d, "pipeline", "clusters", "pipeline");
     else
-        check_shards(d, "options", "options", "options");
+        check_shards(d, "row_thread", "options", "options");
 }
 static void check_shards_without(gpuloss_cross_entropy_desc d) {
-    check_shards(d, "options", "options", "options");
+    check_shards(d, "row_thread", "options", "options");
 }
 
 static void shards_leave_the_plain_kernels(void **state) {
@@ -371,7 +372,7 @@ static void expect_group(const gpuloss_cross_entropy_desc *d, const char *name, 
 static void check_groups_of_held_rows(gpuloss_cross_entropy_desc d) {
     const int width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
     unsigned group;
-    d.grad_logits_stride = 1 << 16; /* no stretch of memory */
+    d.logits_stride = d.grad_logits_stride = 1 << 16; /* all begin at vectors */
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
         const char *next = group < GPULOSSI_BLOCK ? "held" : "streamed";
         d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * width;
@@ -563,41 +564,173 @@ static void rows_of_no_block(void **state) {
     on_every_dtype(new_context(), check_rows_of_no_block);
 }
 
-/* Rows that do not all begin on 16 bytes, of which many lie in one stretch of memory without a gap. */
+/* Rows that do not all begin at vectors, and are short, go to tiles. */
 static void check_short_rows(gpuloss_cross_entropy_desc base) {
+    const int width = 16 / every_dtype[base.dtype - GPULOSS_F32].bytes;
     gpuloss_cross_entropy_desc d;
-    base.classes = GPULOSSI_SHORT_CLASSES - 1;
-    if (base.dtype == GPULOSS_F64) {
-        TAKES((void)0, "held");
-        return;
-    }
-    TAKES((void)0, "short_rows");
-    TAKES(d.classes = 1, "short_rows");
-    TAKES(d.classes = GPULOSSI_SHORT_CLASSES + 1, "held");
-    TAKES(d.classes = GPULOSSI_SHORT_CLASSES, "held");
-    TAKES((d.classes = GPULOSSI_SHORT_CLASSES, d.logits = (const char *)d.logits + 8), "short_rows");
-    TAKES(d.logits_stride = d.classes + 2, "held");
-    TAKES(d.grad_logits_stride = d.classes + 2, "held");
-    TAKES(d.grad_logits = NULL, "short_rows");
-    TAKES((d.grad_logits = NULL, d.grad_logits_stride = d.classes + 2), "short_rows");
-    TAKES(d.lse_in = AT(6), "short_rows");
-    TAKES(d.softcap = 2.0, "options");
-    TAKES(d.inner = 8, "columns");
-    TAKES(d.rows = 0, "short_rows");
+    base.classes = 44 * width + 1; /* it touches up to 45 vectors */
+    TAKES((void)0, "row_thread");
+    TAKES(d.classes = 1, "row_thread");
+    TAKES(d.classes = 46 * width + 1, "row_thread");
+    TAKES(d.classes = 47 * width + 1, "held");
+    TAKES(d.classes = 44 * width, "held");
+    TAKES((d.classes = 44 * width, d.logits = (const char *)d.logits + 8), "row_thread");
+    TAKES(d.logits_stride = 46 * width, "held");
+    TAKES(d.logits_stride = d.classes + 2, "row_thread");
+    TAKES(d.grad_logits_stride = d.classes + 2, "row_thread");
+    TAKES(d.grad_logits = NULL, "row_thread");
+    TAKES(d.lse_in = AT(6), "row_thread");
+    TAKES(d.rows = 0, "row_thread");
     assert_int_equal(last_launch()->grid, 1);
-    assert_int_equal(last_launch()->parameters.rows.group, GPULOSSI_BLOCK);
 }
 
-static void short_rows_in_stretches(void **state) {
+static void short_rows_in_tiles(void **state) {
     (void)state;
     on_every_dtype(new_context_without_clusters(), check_short_rows);
+}
+
+/* Rows and columns with options go to tiles if one row for each thread fits, shared by at most a warp, or by 4 threads of a
+ * column. */
+static void check_what_fits_a_tile(gpuloss_cross_entropy_desc base) {
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
+    const int64_t room = bytes == 8 ? 36864 : 20480;
+    /* The most vectors of a row of which 4, or 32, fit: an odd number. */
+    const int64_t most = ((room / 4 - 2) / 16 - 1) / 2 * 2 + 1, most_of_columns = ((room / 32 - 2) / 16 - 1) / 2 * 2 + 1;
+    gpuloss_cross_entropy_desc d;
+    base.softcap = 2.0;
+    TAKES(d.classes = most * width, "row_thread");
+    assert_int_equal(last_launch()->parameters.rows.group, 32);
+    TAKES(d.classes = most * width + 1, "options");
+    TAKES((d.classes = most * width, give_probabilities(&d)), "row_thread");
+    TAKES((d.classes = most * width + 1, give_probabilities(&d)), "probabilities");
+    base.inner = 1000;
+    base.rows = 8000;
+    TAKES(d.classes = most_of_columns * width, "row_thread");
+    assert_int_equal(last_launch()->parameters.rows.group, 4);
+    TAKES(d.classes = most_of_columns * width + 1, "columns");
+}
+
+/* On older GPUs only rows without options go to tiles. */
+static void check_tiles_of_older_gpus(gpuloss_cross_entropy_desc base) {
+    gpuloss_cross_entropy_desc d;
+    base.classes = 21;
+    TAKES((void)0, "row_thread");
+    TAKES(d.softcap = 2.0, "options");
+    TAKES(give_probabilities(&d), "probabilities");
+    TAKES((d.inner = 8, d.softcap = 2.0), "columns");
+    TAKES(d.inner = 8, "columns");
+}
+
+static void what_fits_a_tile(void **state) {
+    (void)state;
+    on_every_dtype(new_context_without_clusters(), check_what_fits_a_tile);
+    fake.major = 7;
+    on_every_dtype(new_context(), check_what_fits_a_tile);
+    fake.major = 6;
+    on_every_dtype(new_context(), check_tiles_of_older_gpus);
+}
+
+/* How the arrays of a tile lie, in the format word. */
+static void check_layouts_of_tiles(gpuloss_cross_entropy_desc base) {
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
+    const uint32_t packed = GPULOSSI_FORMAT_PACKED, ragged = GPULOSSI_FORMAT_RAGGED, columns = GPULOSSI_FORMAT_COLUMNS;
+    const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
+    gpuloss_cross_entropy_desc d;
+#define LIES(change, format)                                                                                           \
+    do {                                                                                                               \
+        TAKES(change, "row_thread");                                                                                   \
+        assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & (packed | ragged | columns), format);    \
+    } while (0)
+    base.softcap = 2.0;
+    base.classes = 5 * width;
+    base.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+    LIES((void)0, 0);
+    LIES(d.logits_stride = d.grad_logits_stride = 7 * width, 0);
+    LIES(d.logits_stride = 7 * width, 0);
+    LIES(d.logits_stride = 5 * width + 1, ragged);
+    LIES(d.grad_logits_stride = 5 * width + 1, ragged);
+    LIES((d.grad_logits_stride = 5 * width + 1, d.grad_dtype = other), 0);
+    LIES(d.logits = (const char *)d.logits + bytes, ragged);
+    LIES((d.logits = (const char *)d.logits + bytes, d.grad_logits = (char *)d.grad_logits + bytes), packed);
+    LIES((d.logits = (const char *)d.logits + bytes, d.grad_logits = NULL), packed);
+    LIES((d.logits = (const char *)d.logits + bytes, d.grad_dtype = other), packed);
+    LIES(d.classes--, packed);
+    LIES((d.classes--, d.grad_logits_stride = 5 * width), ragged);
+    LIES((d.classes--, d.logits_stride = d.grad_logits_stride = 5 * width), ragged);
+    base.inner = 6 * width;
+    base.rows = 600 * width;
+    LIES((void)0, columns);
+    LIES(d.classes--, columns);
+    LIES((d.inner = 6 * width + 1, d.rows = 100 * d.inner), columns | ragged);
+    LIES(d.logits = (const char *)d.logits + bytes, columns | ragged);
+    LIES(d.grad_logits = (char *)d.grad_logits + bytes, columns | ragged);
+    LIES((d.grad_logits = (char *)d.grad_logits + bytes, d.grad_dtype = other), columns);
+    LIES(d.logits_stride = 5 * width * d.inner + 1, columns | ragged);
+#undef LIES
+}
+
+static void layouts_of_tiles(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_layouts_of_tiles);
+}
+
+/* Threads of a row, and rows of a tile: the fewest threads, unless rows are few. */
+static void rows_and_threads_of_tiles(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t rows, classes;
+        unsigned group, slots;
+    } cases[] = {{GPULOSS_BF16, 1 << 24, 10, 1, 384},  {GPULOSS_BF16, 1 << 24, 64, 1, 128},
+                 {GPULOSS_BF16, 1 << 24, 72, 1, 128},  {GPULOSS_BF16, 1 << 24, 73, 2, 64},
+                 {GPULOSS_BF16, 1 << 24, 150, 2, 64},  {GPULOSS_F32, 1 << 24, 10, 1, 256},
+                 {GPULOSS_F32, 1 << 24, 28, 1, 128},   {GPULOSS_F32, 1 << 24, 29, 1, 128},
+                 {GPULOSS_F32, 1 << 24, 100, 4, 32},   {GPULOSS_F64, 1 << 24, 21, 1, 128},
+                 {GPULOSS_F64, 1 << 24, 100, 4, 32},   {GPULOSS_BF16, 132 * 128, 64, 1, 128},
+                 {GPULOSS_BF16, 132 * 64, 64, 2, 64},  {GPULOSS_BF16, 132 * 64 - 1, 64, 4, 32},
+                 {GPULOSS_BF16, 1, 64, 16, 8},         {GPULOSS_BF16, 1, 8, 2, 64},
+                 {GPULOSS_F32, 132 * 6 * 256, 10, 1, 256}, {GPULOSS_F32, 132 * 6 * 256 - 1, 10, 1, 128}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        const gpulossi_rows *rows;
+        d.dtype = cases[i].dtype;
+        d.rows = cases[i].rows;
+        d.classes = cases[i].classes;
+        d.softcap = 2.0;
+        d.grad_logits = NULL;
+        rows = &expect_kernel(&d, "row_thread", __LINE__)->parameters.rows;
+        if (rows->group != cases[i].group || rows->slots != cases[i].slots)
+            fail_msg("case %d: %u threads a row and %u rows a tile", (int)i, rows->group, rows->slots);
+    }
+    gpuloss_destroy(context);
+}
+
+/* Tiles have no sum of the weights of the targets: another kernel forms it. */
+static void weights_of_tiles_are_prepared(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    context = new_context();
+    base.classes = 10;
+    base.grad_logits = NULL;
+    base.reduction = GPULOSS_MEAN;
+    TAKES(d.softcap = 2.0, "row_thread");
+    assert_int_equal(fake.launches, 1);
+    assert_false(last_launch()->parameters.rows.flags & GPULOSSI_PREPARED);
+    TAKES(d.class_weights = AT(6), "row_thread");
+    assert_int_equal(fake.launches, 2);
+    assert_true(last_launch()->parameters.rows.flags & GPULOSSI_PREPARED);
+    TAKES((d.class_weights = AT(6), d.divisor = 3.0), "row_thread");
+    assert_int_equal(fake.launches, 1);
+    gpuloss_destroy(context);
 }
 
 /* Rows without a gap between them, as many as a warp takes at a time in a slot; the next ones start on 16 bytes. */
 static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
-    const char *packed = has ? "packed" : "held", *of_few = has ? "packed_held" : "held";
-    const char *shorts = bytes == 2 ? "short_rows" : "held";
+    const char *packed = has ? "packed" : "held", *of_few = has ? "packed_held" : "row_thread";
+    const char *shorts = bytes == 2 ? "row_thread" : "held";
     gpuloss_cross_entropy_desc d;
     base.classes = 60;
     TAKES((void)0, packed);
@@ -605,17 +738,17 @@ static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     TAKES((d.grad_logits = NULL, d.grad_logits_stride = d.classes + 16), packed);
     TAKES(d.lse_in = AT(6), packed);
     TAKES((d.grad_logits = NULL, d.lse_in = AT(6)), shorts);
-    TAKES(d.logits_stride = d.classes + 16, "held");
-    TAKES(d.grad_logits_stride = d.classes + 16, "held");
-    TAKES(d.logits = (const char *)d.logits + 8, has ? "short_rows" : "held");
+    TAKES(d.logits_stride = d.classes + 16, shorts);
+    TAKES(d.grad_logits_stride = d.classes + 16, shorts);
+    TAKES(d.logits = (const char *)d.logits + 8, bytes == 2 || has || bytes == 8 ? "row_thread" : "held");
     TAKES(d.grad_logits = (char *)d.grad_logits + 8, shorts);
-    TAKES(d.softcap = 2.0, "options");
-    TAKES(d.inner = 8, "columns");
+    TAKES(d.softcap = 2.0, "row_thread");
+    TAKES(d.inner = 8, "row_thread");
     TAKES(d.classes = 1, of_few);
     TAKES((d.classes = 1, d.grad_logits = NULL), of_few);
     TAKES((d.classes = 1, d.lse_in = AT(6)), of_few);
-    TAKES(d.classes = 22, of_few);
-    TAKES(d.classes = 23, bytes == 2 ? of_few : packed);
+    TAKES(d.classes = 22, has ? of_few : "held");
+    TAKES(d.classes = 23, bytes == 4 ? packed : of_few);
     TAKES(d.classes = 24, packed);
     TAKES(d.classes = 3584 / bytes, packed);
     TAKES(d.classes = 3600 / bytes, has ? "block_rows" : "held");
@@ -623,16 +756,16 @@ static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     TAKES(d.classes = 3608 / bytes, packed);
     TAKES(d.classes = 4096 / bytes, has ? "block_rows" : "held");
     TAKES(d.classes = 4100 / bytes, has ? "pipeline" : "held");
-    TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), "held");
+    TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), has ? "pipeline" : "held");
     TAKES((d.classes = 4112 / bytes, d.grad_logits = NULL), has ? "block_rows" : "held");
-    TAKES((d.classes = 4096 / bytes - 1, d.grad_logits = NULL), "held");
+    TAKES((d.classes = 4096 / bytes - 1, d.grad_logits = NULL), has ? "pipeline" : "held");
     TAKES((d.classes = 1 << 30, d.grad_logits = NULL), has ? "pipeline" : "streamed");
     /* 8 rows of an odd number of shorts are whole vectors, and 4 rows of as many floats; half of them are not. */
     TAKES(d.classes = 257, packed);
     TAKES(d.classes = 767, packed);
     TAKES((d.grad_logits = NULL, d.classes = 767), packed);
-    TAKES(d.classes = 769, "held");
-    TAKES((d.grad_logits = NULL, d.classes = 769), "held");
+    TAKES(d.classes = 769, has ? "pipeline" : "held");
+    TAKES((d.grad_logits = NULL, d.classes = 769), has ? "pipeline" : "held");
     TAKES(d.classes = 770, packed);
     TAKES(d.rows = 0, packed);
     assert_int_equal(last_launch()->grid, 1);
@@ -648,31 +781,15 @@ static void packed_losses(void **state) {
     static const struct {
         int64_t classes;
         const char *floats, *halves;
-    } cases[] = {{1, "packed_held", "packed_held"},
-                 {31, "packed", "packed"},
-                 {32, "packed", "packed"},
-                 {33, "packed", "packed"},
-                 {36, "packed", "packed"},
-                 {512, "packed", "packed"},
-                 {513, "packed", "packed"},
-                 {514, "packed", "packed"},
-                 {516, "packed", "packed"},
-                 {600, "packed", "packed"},
-                 {767, "packed", "packed"},
-                 {768, "packed", "packed"},
-                 {769, "held", "held"},
-                 {770, "packed", "packed"},
-                 {772, "block_rows", "packed"},
-                 {1022, "packed", "packed"},
-                 {1023, "held", "held"},
-                 {1024, "block_rows", "packed"},
-                 {1025, "held", "held"},
-                 {1026, "held", "packed"},
-                 {1792, "block_rows", "packed"},
-                 {1800, "block_rows", "block_rows"},
-                 {1804, "block_rows", "packed"},
-                 {2048, "block_rows", "block_rows"},
-                 {2050, "held", "held"}};
+    } cases[] = {{1, "packed_held", "packed_held"},  {31, "packed", "packed"},       {32, "packed", "packed"},
+                 {33, "packed", "packed"},           {36, "packed", "packed"},       {512, "packed", "packed"},
+                 {513, "packed", "packed"},          {514, "packed", "packed"},      {516, "packed", "packed"},
+                 {600, "packed", "packed"},          {767, "packed", "packed"},      {768, "packed", "packed"},
+                 {769, "pipeline", "pipeline"},      {770, "packed", "packed"},      {772, "block_rows", "packed"},
+                 {1022, "packed", "packed"},         {1023, "pipeline", "pipeline"}, {1024, "block_rows", "packed"},
+                 {1025, "pipeline", "pipeline"},     {1026, "pipeline", "packed"},   {1792, "block_rows", "packed"},
+                 {1800, "block_rows", "block_rows"}, {1804, "block_rows", "packed"}, {2048, "block_rows", "block_rows"},
+                 {2050, "pipeline", "pipeline"}};
     size_t i, t;
     (void)state;
     context = new_context();
@@ -782,7 +899,8 @@ static void groups_of_rows_with_options(void **state) {
     size_t t;
     int soft;
     (void)state;
-    context = new_context_without_clusters();
+    fake.major = 6; /* newer GPUs have short rows in tiles */
+    context = new_context();
     for (t = 0; t < DTYPES; t++)
         for (soft = 0; soft < 2; soft++) {
             gpuloss_cross_entropy_desc even = some_cross_entropy(), d;
@@ -811,7 +929,22 @@ static void groups_of_rows_with_options(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Columns: warps share the classes of 64 columns, and a block has as many such groups as fit. */
+/* Columns whose classes fit no tile, or of older GPUs: warps share the classes of 64 columns, and a block has as many such
+ * groups as fit. */
+static void expect_columns(int64_t rows, int64_t classes, unsigned group) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    const uint64_t tiles = ((uint64_t)rows + 63) / 64, groups = GPULOSSI_BLOCK / group;
+    const uint64_t blocks = (tiles + groups - 1) / groups;
+    const fake_launched *l;
+    d.inner = 2;
+    d.rows = rows;
+    d.classes = classes;
+    d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+    l = expect_kernel(&d, "columns", __LINE__);
+    assert_int_equal(l->parameters.rows.group, group);
+    assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
+}
+
 static void groups_of_columns(void **state) {
     static const struct {
         int64_t classes;
@@ -821,20 +954,14 @@ static void groups_of_columns(void **state) {
     size_t c, r;
     (void)state;
     context = new_context();
+    for (r = 0; r < sizeof rows / sizeof rows[0]; r++)
+        expect_columns(rows[r], 157, 256);
+    gpuloss_destroy(context);
+    fake.major = 6;
+    context = new_context();
     for (c = 0; c < sizeof of_classes / sizeof of_classes[0]; c++)
-        for (r = 0; r < sizeof rows / sizeof rows[0]; r++) {
-            gpuloss_cross_entropy_desc d = some_cross_entropy();
-            uint64_t tiles = ((uint64_t)rows[r] + 63) / 64, groups = GPULOSSI_BLOCK / of_classes[c].group;
-            uint64_t blocks = (tiles + groups - 1) / groups;
-            const fake_launched *l;
-            d.inner = 2;
-            d.rows = rows[r];
-            d.classes = of_classes[c].classes;
-            d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-            l = expect_kernel(&d, "columns", __LINE__);
-            assert_int_equal(l->parameters.rows.group, of_classes[c].group);
-            assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
-        }
+        for (r = 0; r < sizeof rows / sizeof rows[0]; r++)
+            expect_columns(rows[r], of_classes[c].classes, of_classes[c].group);
     gpuloss_destroy(context);
 }
 
@@ -842,8 +969,8 @@ static void groups_of_columns(void **state) {
  * or one has them all. */
 static void check_planes(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
-    const char *planes = bytes < 8 && fake.major >= 8 ? "planes" : "columns";
-    const char *of_few = bytes < 8 && fake.major >= 8 ? "planes_held" : "columns";
+    const char *planes = bytes < 8 && fake.major >= 8 ? "planes" : "row_thread";
+    const char *of_few = bytes < 8 && fake.major >= 8 ? "planes_held" : "row_thread";
     gpuloss_cross_entropy_desc d;
     base.inner = width;
     base.rows = fake.multiprocessors * 2 * 256 / bytes;
@@ -853,19 +980,19 @@ static void check_planes(gpuloss_cross_entropy_desc base) {
         assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 4);
         assert_int_equal(last_launch()->parameters.rows.group, 64);
     }
-    TAKES(d.rows -= width, "columns");
+    TAKES(d.rows -= width, "row_thread");
     TAKES(d.classes = 22, of_few);
     if (strcmp(planes, "planes") == 0) {
         assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 8);
         assert_int_equal(last_launch()->parameters.rows.group, 32);
     }
-    TAKES((d.classes = 22, d.rows -= width), "columns");
+    TAKES((d.classes = 22, d.rows -= width), "row_thread");
     if (bytes < 8)
-        TAKES((d.inner = width / 2, d.classes = 16), "columns");
-    TAKES(d.logits = (const char *)d.logits + 8, "columns");
-    TAKES(d.grad_logits = (char *)d.grad_logits + 8, "columns");
+        TAKES((d.inner = width / 2, d.classes = 16), "row_thread");
+    TAKES(d.logits = (const char *)d.logits + 8, "row_thread");
+    TAKES(d.grad_logits = (char *)d.grad_logits + 8, "row_thread");
     TAKES(d.grad_logits = NULL, planes);
-    TAKES(d.softcap = 2.0, "columns");
+    TAKES(d.softcap = 2.0, "row_thread");
     TAKES(d.inner *= 2, planes);
     TAKES(d.classes = 30, planes);
     if (strcmp(planes, "planes") == 0)
@@ -921,7 +1048,11 @@ int choice_tests(void) {
         TEST(groups_of_the_pipeline),
         TEST(blocks_of_rows),
         TEST(rows_of_no_block),
-        TEST(short_rows_in_stretches),
+        TEST(short_rows_in_tiles),
+        TEST(what_fits_a_tile),
+        TEST(layouts_of_tiles),
+        TEST(rows_and_threads_of_tiles),
+        TEST(weights_of_tiles_are_prepared),
         TEST(packed_rows),
         TEST(packed_losses),
         TEST(slots_of_packed_rows),

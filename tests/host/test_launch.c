@@ -30,10 +30,15 @@ static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int ar
     assert_true(rows->slots * threads >= vectors || rows->slots == slots);
 }
 
-/* Short rows that a block takes at a time. */
-static uint64_t rows_of_a_stretch(const fake_launched *l) {
-    int64_t rows = GPULOSSI_SHORT / l->parameters.rows.classes;
-    return rows < GPULOSSI_SHORT_ROWS ? (uint64_t)rows : GPULOSSI_SHORT_ROWS;
+/* A tile has some times as many rows as a block takes at once, and they fit the shared memory. */
+static void is_sound_of_tiles(const fake_launched *l) {
+    const gpulossi_rows *rows = &l->parameters.rows;
+    const int bytes = strstr(l->entry, "f64") != NULL ? 8 : strstr(l->entry, "f32") != NULL ? 4 : 2;
+    const int64_t vectors = (rows->classes * bytes + 15) / 16, row = 16 * (vectors + (vectors % 2 == 0));
+    assert_in_range(rows->group, 1, 32);
+    assert_in_range(rows->slots, 128 / rows->group, UINT32_MAX);
+    assert_int_equal(rows->slots % (128 / rows->group), 0);
+    assert_in_range(rows->slots * row + (rows->slots + 7) / 8 * 16, 1, l->shared_bytes);
 }
 
 /* Packed rows of a slot: some times as many as a warp takes at a time, and whole vectors, for which a warp has room. */
@@ -61,6 +66,7 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     const uint64_t at_once = blocks_at_once(l);
     const int is_packed = strstr(l->entry, "_packed_") != NULL, has_block = strstr(l->entry, "_block_rows_") != NULL;
     const int is_pipeline = strstr(l->entry, "_row_pipeline_") != NULL;
+    const int is_tile = strstr(l->entry, "_row_thread_") != NULL;
     gpuloss_info info;
     uint64_t together;
     expect_ok(gpuloss_get_info(context, &info));
@@ -70,7 +76,9 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
         is_sound_of_slots(l);
     else
         assert_int_equal(rows->ring_bytes, 0);
-    if (is_pipeline)
+    if (is_tile)
+        is_sound_of_tiles(l);
+    else if (is_pipeline)
         assert_true(rows->group >= 32 && (rows->slots == 1 || rows->slots == 4));
     else if (!is_packed && !has_block)
         assert_int_equal(rows->slots, 0);
@@ -93,9 +101,9 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     assert_true(rows->scratch != 0);
     assert_int_equal(scratch_bytes, sizeof(gpulossi_scratch));
     /* No block of the grid is without a row, unless there is no row at all, and none that could run is missing. */
-    together = strstr(l->entry, "short_rows") != NULL ? rows_of_a_stretch(l)
-               : is_packed                            ? rows->slots * l->block / 32
-                                                      : l->block / rows->group;
+    together = is_tile     ? rows->slots
+               : is_packed ? rows->slots * l->block / 32
+                           : l->block / rows->group;
     if (rows->rows > 0)
         assert_true(l->grid * together < (uint64_t)rows->rows + together);
     assert_true(l->grid * together >= (uint64_t)rows->rows || l->grid == at_once);

@@ -51,7 +51,7 @@ static gpulossi_cross_entropy parameters_of_rows(unsigned group, unsigned slots)
 
 static void cross_entropy_fields(void **state) {
     gpuloss_cross_entropy_desc d = rows_of_floats();
-    gpulossi_cross_entropy p = parameters_of_rows(32, 0);
+    gpulossi_cross_entropy p = parameters_of_rows(32, 1);
     (void)state;
     context = new_context();
     d.loss = AT(3), p.rows.loss = ADDRESS(3);

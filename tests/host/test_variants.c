@@ -1,4 +1,4 @@
-/* The usual variants of the pipeline, which gen/ builds, are those of calls: each is launched here with its feature words. */
+/* The usual variants of the pipeline and of tiles, which gen/ builds, are those of calls: each is launched here with its feature words. */
 #include "check.h"
 #include "../../gen/variants.h"
 
@@ -19,12 +19,12 @@ static gpuloss_cross_entropy_desc rows_of(gpuloss_dtype dtype, int writes, int64
     return d;
 }
 
-static int find_variant(const char *name, gpuloss_dtype dtype) {
+static int find_variant(const char *kernel, const char *name, gpuloss_dtype dtype) {
     char whole[64];
     int v = 0;
     snprintf(whole, sizeof whole, "%s%s", dtype == GPULOSS_F16 ? "f16_" : dtype == GPULOSS_BF16 ? "bf16_" : "", name);
     while (v < USUAL_VARIANTS &&
-           (strcmp(usual_variants[v].kernel, "row_pipeline") != 0 ||
+           (strcmp(usual_variants[v].kernel, kernel) != 0 ||
             strcmp(usual_variants[v].dtype, text_dtype(dtype)) != 0 || strcmp(usual_variants[v].name, whole) != 0))
         v++;
     if (v == USUAL_VARIANTS)
@@ -32,11 +32,13 @@ static int find_variant(const char *name, gpuloss_dtype dtype) {
     return v;
 }
 
-static void expect_variant(const char *name, const gpuloss_cross_entropy_desc *d, int line) {
-    const int v = find_variant(name, d->dtype);
+static void expect_variant(const char *kernel, const char *name, const gpuloss_cross_entropy_desc *d, int line) {
+    const int v = find_variant(kernel, name, d->dtype);
     const uint32_t *words = usual_variants[v].words, *got;
+    char module[64];
+    snprintf(module, sizeof module, "cross_entropy_%s", kernel);
     expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
-    expect_module("cross_entropy_row_pipeline", d->dtype, line);
+    expect_module(module, d->dtype, line);
     got = last_launch()->module->words;
     if (got[GPULOSSI_CALL_WORD] != words[GPULOSSI_CALL_WORD] ||
         got[GPULOSSI_FORMAT_WORD] != words[GPULOSSI_FORMAT_WORD])
@@ -49,7 +51,15 @@ static void expect_variant(const char *name, const gpuloss_cross_entropy_desc *d
     do {                                                                                                               \
         gpuloss_cross_entropy_desc d = rows_of(dtype, writes, rows, vectors);                                          \
         change;                                                                                                        \
-        expect_variant(name, &d, __LINE__);                                                                            \
+        expect_variant("row_pipeline", name, &d, __LINE__);                                                            \
+    } while (0)
+/* Rows of a tile, of so many vectors and `more` classes. */
+#define TILES(name, writes, vectors, more, change)                                                                     \
+    do {                                                                                                               \
+        gpuloss_cross_entropy_desc d = rows_of(dtype, writes, 100000, vectors);                                        \
+        d.classes += more;                                                                                             \
+        change;                                                                                                        \
+        expect_variant("row_thread", name, &d, __LINE__);                                                              \
     } while (0)
 
 static void calls_of(gpuloss_dtype dtype) {
@@ -59,6 +69,7 @@ static void calls_of(gpuloss_dtype dtype) {
     VARIANT("smoothing_gradient", 1, 8192, 4000, d.label_smoothing = 0.1);
     VARIANT("smoothing_short_loss", 0, 131072, 125, d.label_smoothing = 0.1);
     VARIANT("weights_loss", 0, 131072, 250, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
+    VARIANT("weights_short_loss", 0, 131072, 125, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
     VARIANT("weights_gradient", 1, 131072, 250, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
     VARIANT("row_weights_gradient", 1, 8192, 4000, d.row_weights = AT(6));
     VARIANT("z_loss_gradient", 1, 8192, 4000, d.lse_square_scale = 1e-4);
@@ -70,6 +81,11 @@ static void calls_of(gpuloss_dtype dtype) {
     VARIANT("ragged_gradient", 1, 8192, 4000, d.classes++);
     VARIANT("cluster_loss", 0, 100, 16032, (void)0);
     VARIANT("cluster_gradient", 1, 8192, 16032, (void)0);
+    TILES("smoothing_loss", 0, 5, 1, d.label_smoothing = 0.1);
+    TILES("smoothing_gradient", 1, 5, 1, d.label_smoothing = 0.1);
+    TILES("even_gradient", 1, 5, 0, d.row_weights = AT(6));
+    TILES("ragged_gradient", 1, 5, 0, d.logits_stride = d.classes + 1);
+    TILES("columns_loss", 0, 5, 0, (d.inner = 1000, d.label_smoothing = 0.1));
 }
 
 static void usual_variants_are_those_of_calls(void **state) {
@@ -81,7 +97,8 @@ static void usual_variants_are_those_of_calls(void **state) {
     calls_of(GPULOSS_BF16);
     gpuloss_destroy(context);
     for (v = 0; v < USUAL_VARIANTS; v++)
-        if (seen[v] != (strcmp(usual_variants[v].kernel, "row_pipeline") == 0))
+        if (seen[v] != (strcmp(usual_variants[v].kernel, "row_pipeline") == 0 ||
+                        strcmp(usual_variants[v].kernel, "row_thread") == 0))
             fail_msg("%d calls are of the variant %s of %s", seen[v], usual_variants[v].name, usual_variants[v].kernel);
 }
 

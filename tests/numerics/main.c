@@ -69,6 +69,7 @@ int main(int argc, char **argv) {
     failed += run_cluster_tests();
     failed += run_kept_tests();
     failed += run_row_pipeline_tests();
+    failed += run_row_thread_tests();
     failed += run_block_row_tests();
     failed += run_packed_tests();
     failed += run_packed_pairs_tests();

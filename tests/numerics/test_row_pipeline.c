@@ -161,7 +161,7 @@ static void test_calls(const layout *layouts, size_t count, const char *what) {
 /* Rows of one warp and of several, with stages of either length; on lines of 128 bytes, between them, and ragged. */
 static void calls_of_the_pipeline(void **state) {
     static const layout layouts[] = {
-        {9, 40, 0, STRIDE_PACKED, 0, 0},   {9, CLASSES_AS_THEY_ARE, 1000, STRIDE_PACKED, 0, 0},
+        {9, 49, 0, STRIDE_PACKED, 0, 0},   {9, CLASSES_AS_THEY_ARE, 1000, STRIDE_PACKED, 0, 0},
         {9, 61, 3, STRIDE_ONE_MORE, 1, 0}, {9, 61, 2, STRIDE_ONE_MORE, 0, 1},
         {6, 300, 0, STRIDE_PACKED, 0, 0},  {5, 525, 2, STRIDE_PACKED, 0, 0}};
     (void)state;
@@ -186,7 +186,7 @@ static void clusters_of_the_pipeline(void **state) {
 /* Every type of gradients and of target probabilities, in rows of whole vectors and others; a row has no weight. */
 static void types_of_the_pipeline(void **state) {
     static const layout layouts[] = {
-        {2, 160, 0, STRIDE_PACKED, 0, 0}, {2, 160, 3, STRIDE_ONE_MORE, 1, 0}, {2, 40, 3, STRIDE_PACKED, 0, 1}};
+        {2, 160, 0, STRIDE_PACKED, 0, 0}, {2, 160, 3, STRIDE_ONE_MORE, 1, 0}, {2, 49, 3, STRIDE_PACKED, 0, 1}};
     unsigned d, k, g, t;
     (void)state;
     REQUIRE_GPU();
@@ -254,7 +254,7 @@ static void steps_of_the_pipeline(void **state) {
 
 /* The same with several rows a team, on a device with a single multiprocessor. */
 static void many_calls_of_the_pipeline(void **state) {
-    static const layout layouts[] = {{67, 34, 0, STRIDE_PACKED, 0, 0}, {67, 33, 3, STRIDE_ONE_MORE, 1, 1}};
+    static const layout layouts[] = {{67, 49, 0, STRIDE_PACKED, 0, 0}, {67, 48, 3, STRIDE_ONE_MORE, 1, 1}};
     (void)state;
     REQUIRE_GPU();
     test_calls(layouts, sizeof layouts / sizeof layouts[0], "many calls of the pipeline");
@@ -267,8 +267,8 @@ static void many_rows_of_the_pipeline(void **state) {
     static const struct {
         layout layout;
         unsigned options, outputs;
-    } kinds[] = {{{600, 33, 0, STRIDE_PACKED, 0, 0}, OPTION_SMOOTHING, CE_OUT_ALL},
-                 {{530, 40, 2, STRIDE_PACKED, 0, 0}, OPTION_SOFTCAP | OPTION_IGNORE_INDEX, CE_OUT_EVERY},
+    } kinds[] = {{{600, 48, 0, STRIDE_PACKED, 0, 0}, OPTION_SMOOTHING, CE_OUT_ALL},
+                 {{530, 49, 2, STRIDE_PACKED, 0, 0}, OPTION_SOFTCAP | OPTION_IGNORE_INDEX, CE_OUT_EVERY},
                  {{70, CLASSES_AS_THEY_ARE, 1000, STRIDE_PACKED, 0, 0}, OPTION_SMOOTHING | OPTION_WEIGHTS, CE_OUT_ALL},
                  {{70, 513, 0, STRIDE_PACKED, 0, 0}, OPTION_Z_LOSS, CE_OUT_ALL},
                  {{70, 1030, 3, STRIDE_PACKED, 0, 0}, 0, CE_OUT_ALL}};
@@ -293,7 +293,7 @@ static void many_rows_of_the_pipeline(void **state) {
 /* Rows of other logits than the usual: far apart, masked, not finite, a maximum that rises all the time or that is a tie. */
 static void logits_of_the_pipeline(void **state) {
     static const layout layouts[] = {
-        {7, 40, 3, STRIDE_PACKED, 0, 0}, {7, 300, 0, STRIDE_PACKED, 0, 0}, {7, 530, 0, STRIDE_PACKED, 0, 0}};
+        {7, 49, 3, STRIDE_PACKED, 0, 0}, {7, 300, 0, STRIDE_PACKED, 0, 0}, {7, 530, 0, STRIDE_PACKED, 0, 0}};
     static const unsigned sets[] = {0, OPTION_SOFTCAP | OPTION_SMOOTHING, OPTION_SCALE,
                                     OPTION_PROBABILITIES | OPTION_WEIGHTS, OPTION_WEIGHTS | OPTION_SMOOTHING};
     unsigned d, k, s, kind;

@@ -299,6 +299,13 @@ template <class E, int shift> struct FormatArray {
     }
 };
 
+/* Moves numbers down by `by` positions if `moves` is set. The last ones stay. */
+template <int by, class N, int n> DEVICE void move_down(N (&numbers)[n], bool moves) {
+#pragma unroll
+    for (int i = 0; i + by < n; i++)
+        numbers[i] = moves ? numbers[i + by] : numbers[i];
+}
+
 /* An array of results: float, or double for double logits. */
 template <class E> struct ResultArray {
     typedef typename E::Number N;
@@ -315,6 +322,28 @@ template <class E> struct ResultArray {
         Few<S, W> few;
         few.load(base + c);
         few.get(y);
+    }
+    /* Reads the W elements from c on, which is not aligned, of an array of `count` elements. The aligned vectors that
+     * contain them are read, and elements selected by the distance to c, which is the same for all vectors of a row. */
+    __device__ __forceinline__ void read_between(int64_t c, int64_t count, N (&y)[W]) const {
+        enum { unit = GPULOSSI_VECTOR_BYTES / sizeof(N) };
+        const int distance = (int)((uintptr_t)(base + c) / sizeof(N) % unit);
+        if (c < distance || c - distance + W + unit > count) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                y[i] = base[c + i];
+            return;
+        }
+        N around[W + unit];
+        Few<S, W + unit> few;
+        few.load(base + c - distance);
+        few.get(around);
+        if (unit == 4)
+            move_down<2>(around, distance & 2);
+        move_down<1>(around, distance & 1);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            y[i] = around[i];
     }
 };
 

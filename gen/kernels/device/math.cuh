@@ -38,6 +38,19 @@ DEVICE float power_of_2(float x) {
     return y;
 }
 
+/* A power of two next to the root of |x|, from 2^-126 to 1. Doubles need no such factor. */
+template <class N> DEVICE N root_power_of_2(double x) {
+    const int exponent = (__double2hiint(x) >> 20 & 2047) - 1023;
+    return sizeof(N) == 8 ? N(1) : (N)__int_as_float((127 + max(min(exponent, 0), -252) / 2) << 23);
+}
+/* 1 / x of a power of two that is a normal float. */
+DEVICE double inverse_power_of_2(float x) {
+    return __hiloint2double((1023 + 127 - (__float_as_int(x) >> 23)) << 20, 0);
+}
+DEVICE double inverse_power_of_2(double x) {
+    return 1.0 / x;
+}
+
 /* exp(x - row_max), for x <= row_max; below 2^-126 it is 0. The difference is formed first, because x and row_max may
  * be near the end of the range. */
 DEVICE float exp_below(float x, float row_max) {

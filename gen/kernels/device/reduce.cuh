@@ -59,7 +59,7 @@ template <class E, int K, int A> DEVICE typename E::Number largest(const Vector<
 }
 
 /* The largest element of K vectors, ignoring NaN. With `negated`, elements are negated first. */
-template <class E, int K> struct LargestOf {
+template <class E, int K, bool in_pairs = (MODULE_TARGET >= 80)> struct LargestOf {
     typedef typename E::Number N;
     DEVICE N of(const Vector<E> (&x)[K], bool negated) {
         enum { W = Width<E>::value };
@@ -77,7 +77,7 @@ template <class E, int K> struct LargestOf {
         return in_halves<Maximum>(part);
     }
 };
-template <int K> struct LargestOf<any16, K> {
+template <int K> struct LargestOf<any16, K, true> {
     DEVICE float of(const Vector<any16> (&x)[K], bool negated) {
         const uint32_t flip = negated ? 0x80008000u : 0;
         uint32_t largest[4];

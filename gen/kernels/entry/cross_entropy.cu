@@ -10,7 +10,7 @@
 #include "../schedule/nchw_reg.cuh"
 #include "../loss/cross_entropy.cuh"
 #include "../schedule/row_pipeline.cuh"
-#include "../schedule/packed_cta.cuh"
+#include "../schedule/row_thread.cuh"
 #include "../schedule/row_multi.cuh"
 
 /* The blocks of a multiprocessor for each element size. They are the most that the registers allow without spilling. */
@@ -31,10 +31,6 @@ template <class E> struct streamed : Blocks<E, 3, 3, 1> {
     }
 };
 
-template <class E> struct short_rows : Blocks<E, 4, 4, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { PackedCta<E>::run(p); }
-};
-
 template <class E> struct block_rows {
     enum { threads = GPULOSSI_ROW_THREADS, blocks = 2 };
     DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::run(p); }
@@ -46,6 +42,16 @@ template <class E> struct row_pipeline {
         asm volatile(BY_FORMATS(GPULOSSI_FORMAT_WIDE, GPULOSSI_FORMAT_THREE_BLOCKS, BOUNDS(384, 2), BOUNDS(384, 2),
                                 BOUNDS(256, 3), BOUNDS(256, 2)));
         RowPipeline<CrossEntropy<E>>::run(p);
+    }
+};
+
+template <class E> struct row_thread {
+    enum { threads = GPULOSSI_TILE_THREADS, blocks = sizeof(typename E::Bits) == 8 ? 4 : 6 };
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        if constexpr (sizeof(typename E::Bits) == 2) /* a thread transposes 8 x 8 elements */
+            asm volatile(BY_FORMATS(GPULOSSI_FORMAT_COLUMNS, GPULOSSI_FORMAT_RAGGED, BOUNDS(128, 6), BOUNDS(128, 5),
+                                    BOUNDS(128, 6), BOUNDS(128, 6)));
+        RowThread<CrossEntropy<E>>::run(p);
     }
 };
 

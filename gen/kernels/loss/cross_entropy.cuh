@@ -53,10 +53,13 @@ template <class E> struct CrossEntropy {
     }
     DEVICE bool reads_class_weights() { return has_soft() && has(GPULOSSI_CE_CLASS_WEIGHTS); }
     DEVICE bool reads_probabilities() { return has(GPULOSSI_CE_PROBABILITIES); }
+    /* Whether a row's common factor may be a subnormal float although its gradients are normal. */
+    DEVICE bool splits_scale() { return has(GPULOSSI_CE_ROW_WEIGHTS | GPULOSSI_CE_ROW_GRADIENTS | GPULOSSI_CE_Z_LOSS); }
 
     const Params &p;
     /* Only the members that a variant needs are in registers. keep is 1-e, and smooth is e/C. */
     N keep, smooth, scale, softcap, inverse_softcap;
+    N small, series[4]; /* of transform() */
 
     /* All threads of the block call. */
     __device__ __forceinline__ explicit CrossEntropy(const Params &p) : p(p) {
@@ -70,6 +73,7 @@ template <class E> struct CrossEntropy {
         if (has(GPULOSSI_CE_SOFTCAP)) {
             softcap = (N)p.softcap;
             inverse_softcap = (N)(1.0 / p.softcap);
+            set_series();
         }
         if (writes()) {
             double part = has_index() ? rows_that_divide(p) : 1.0;
@@ -197,8 +201,19 @@ template <class E> struct CrossEntropy {
             x = capped(given, x, slope);
         return x;
     }
-    /* transformed() of a vector. It takes fewer instructions if no logit is larger than half of the softcap: then
-     * tanh(a) / a is a polynomial in a^2, within 1.6u. A NaN stays NaN in both branches. */
+    /* With x = a softcap, tanh(a) softcap / x - 1 is a polynomial in x^2 without constant, if |x| is less than `small`.
+     * The result is within 1.6u. Softcaps whose powers are no ordinary floats have no such x. */
+    __device__ __forceinline__ void set_series() {
+        const N square = inverse_softcap * inverse_softcap;
+        const N of_a[4] = {N(-3.33333105e-01f), N(1.33305132e-01f), N(-5.33910543e-02f), N(1.79992188e-02f)};
+        N power = square;
+        small = softcap > N(0x1p-12f) && softcap < N(0x1p12f) ? N(0.5) * softcap : N(0);
+#pragma unroll
+        for (int i = 0; i < 4; i++, power *= square)
+            series[i] = of_a[i] * power;
+    }
+    /* transformed() of a vector. It takes fewer instructions if all logits are small. A NaN stays NaN in both
+     * branches. */
     __device__ __forceinline__ void transform(N (&x)[W], N (&slope)[W]) const {
         N given[W], size[W];
 #pragma unroll
@@ -210,14 +225,13 @@ template <class E> struct CrossEntropy {
         }
         if (!has(GPULOSSI_CE_SOFTCAP))
             return;
-        if (sizeof(N) == 4 && in_halves<Maximum>(size) < N(0.5) * softcap) {
+        if (sizeof(N) == 4 && in_halves<Maximum>(size) < small) {
             const N inverse2 = inverse_softcap * inverse_softcap;
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                const N square = x[i] * inverse_softcap, z = square * square;
-                const N series = fma(fma(fma(N(1.79992188e-02f), z, N(-5.33910543e-02f)), z, N(1.33305132e-01f)), z,
-                                     N(-3.33333105e-01f));
-                x[i] = fma(x[i] * z, series, x[i]);
+                const N z = x[i] * x[i];
+                const N sum = fma(fma(fma(series[3], z, series[2]), z, series[1]), z, series[0]);
+                x[i] = fma(x[i] * z, sum, x[i]);
                 slope[i] = fma(-x[i] * x[i], inverse2, N(1));
             }
         } else {
@@ -285,13 +299,18 @@ template <class E> struct CrossEntropy {
         return LargestOf<E, 1>::of(one, has_negative_scale());
     }
 
+    /* Adds vectors to the softmax of a basic loss. Returns their maximum. */
+    template <int K> __device__ __forceinline__ N add_to_softmax(State &s, Vector<E> (&x)[K]) const {
+        const N highest = LargestOf<E, K>::of(x, false);
+        s.raise(larger(s.softmax.max, highest));
+        s.softmax.template add<E, K>(x);
+        return highest;
+    }
     /* Adds vectors to the state of a basic loss. */
     template <int K, class Side>
     __device__ __forceinline__ void accumulate_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
-        const N highest = LargestOf<E, K>::of(x, false);
-        const bool rises = highest > s.softmax.max;
-        s.raise(larger(s.softmax.max, highest));
-        s.softmax.template add<E, K>(x);
+        const N before = s.softmax.max, highest = add_to_softmax(s, x);
+        const bool rises = highest > before;
         if (!finds_best())
             return;
         const bool all = s.softmax.sum != s.softmax.sum; /* The row has a NaN. */
@@ -331,7 +350,7 @@ template <class E> struct CrossEntropy {
         shape_of(side, k, shape);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            part[i] = shape[i] * z[i];
+            part[i] = side.is_inside(i) ? shape[i] * z[i] : N(0);
         N more = unit() * in_halves<Sum>(part);
         /* A class whose soft target is 0 adds nothing, whatever its logit. unit() is inside the sum against
          * overflow. */
@@ -354,7 +373,7 @@ template <class E> struct CrossEntropy {
         for (int i = 0; i < W; i++)
             shape[i] = side.is_inside(i) ? N(1) : N(0);
         if (has(GPULOSSI_CE_PROBABILITIES)) {
-            side.read_staged(Targets(p.probabilities, side.row * p.probabilities_stride), k, shape);
+            side.read_staged(Targets(p.probabilities, side.start(p.probabilities_stride)), k, shape);
             if (has(GPULOSSI_CE_SMOOTHING))
 #pragma unroll
                 for (int i = 0; i < W; i++)
@@ -399,16 +418,18 @@ template <class E> struct CrossEntropy {
     /* ---- second pass: gradients ---- */
 
     /* The common factors of a row's gradients: g = exp(z - shift) weight - shape_c spread, times the softcap's slope. A
-     * basic row that is fast uses the ScaledExp. */
+     * basic row that is fast uses the ScaledExp. The row's factor s r is scale root. With it, hard and rest have the
+     * factor root: then no product is subnormal or infinite before the last one. */
     struct Gradient {
         N shift, inverse, log_sum; /* p = exp(z - shift) inverse, log_sum = lse - shift */
-        N scale, hard, rest;
+        N scale, root, hard, rest;
         N weight, spread;
         ScaledExp<N> exp;
         bool is_fast, is_zero;
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
-        Gradient g = {s.softmax.max, N(1), N(0), N(0), hard_of(r), N(0), N(0), N(0), ScaledExp<N>(N(0)), false, false};
+        Gradient g = {s.softmax.max,      N(1),  N(0), N(0), N(1), hard_of(r), N(0), N(0), N(0),
+                      ScaledExp<N>(N(0)), false, false};
         if (has(GPULOSSI_CE_LSE_IN)) {
             g.shift = r.lse;
         } else {
@@ -421,19 +442,23 @@ template <class E> struct CrossEntropy {
             factor *= ((const N *)p.rows.grad_loss_rows)[row];
         if (has(GPULOSSI_CE_ROW_WEIGHTS))
             factor *= r.weight;
-        g.scale = (N)factor;
+        if (splits_scale())
+            g.root = root_power_of_2<N>(factor);
+        g.scale = (N)(factor * inverse_power_of_2(g.root));
         g.is_zero = r.weight == 0;
         if (has_soft())
             g.rest = reduces()                        ? s.soft_sum
                      : has(GPULOSSI_CE_CLASS_WEIGHTS) ? smooth * (N)scratch()->class_weights
                                                       : (N)p.label_smoothing;
+        g.hard *= g.root;
+        g.rest *= g.root;
         if (has(GPULOSSI_CE_Z_LOSS))
-            g.rest += N(2) * (N)p.lse_square_scale * (g.shift + g.log_sum);
+            g.rest += g.root * (g.shift + g.log_sum) * (N(2) * (N)p.lse_square_scale);
         g.exp = ScaledExp<N>(g.shift);
         g.weight = g.scale * g.inverse;
-        if (!is_basic() || has(GPULOSSI_CE_CLASS_WEIGHTS | GPULOSSI_CE_Z_LOSS))
+        if (!is_basic() || splits_scale() || has(GPULOSSI_CE_CLASS_WEIGHTS))
             g.weight *= g.hard + g.rest;
-        g.spread = g.scale * unit();
+        g.spread = g.scale * g.root * unit();
         if (has(GPULOSSI_CE_LOGIT_SCALE)) {
             g.weight *= scale;
             g.spread *= scale;
@@ -480,7 +505,7 @@ template <class E> struct CrossEntropy {
             N soft_target = has_soft() ? smooth : N(0);
             if (has(GPULOSSI_CE_SMOOTHING) && has(GPULOSSI_CE_CLASS_WEIGHTS))
                 soft_target *= class_weight(this->p.class_offset + r.target_class);
-            of_z += p * g.rest - soft_target;
+            of_z += p * g.rest - g.root * soft_target;
         }
         of_z *= g.scale;
         if (has(GPULOSSI_CE_LOGIT_SCALE))
@@ -501,7 +526,7 @@ template <class E> struct CrossEntropy {
 #pragma unroll
         for (int i = 0; i < W; i++) {
             N soft_target = has(GPULOSSI_CE_SMOOTHING) ? keep * w[i] : w[i];
-            N of_class = g.scale * soft_target * (g.log_sum + (g.shift - transformed(of_t[i])));
+            N of_class = g.scale * (g.root * soft_target * (g.log_sum + (g.shift - transformed(of_t[i]))));
             of_t[i] = soft_target == 0 ? N(0) : of_class;
         }
     }
@@ -515,11 +540,11 @@ template <class E> struct CrossEntropy {
         if (has(GPULOSSI_CE_GRADIENT)) {
             gradients(g, x, side, k, y);
             put_target(g, r, x, target, y);
-            side.write(gradients_of(side.row), k, y);
+            side.write(Gradients(p.rows.grad, side.start_of_gradient(p.rows.grad_stride)), k, y);
         }
         if (has(GPULOSSI_CE_TARGET_GRADIENT)) {
             probability_gradients(g, x, side, k, y);
-            side.write(Targets(p.grad_probabilities, side.row * p.grad_probabilities_stride), k, y);
+            side.write(Targets(p.grad_probabilities, side.start(p.grad_probabilities_stride)), k, y);
         }
     }
     /* write() of a basic row that is fast. */
@@ -534,9 +559,9 @@ template <class E> struct CrossEntropy {
     template <class Side> __device__ __forceinline__ void write_zeros(const Side &side, int k) const {
         N zeros[W] = {};
         if (has(GPULOSSI_CE_GRADIENT))
-            side.write(gradients_of(side.row), k, zeros);
+            side.write(Gradients(p.rows.grad, side.start_of_gradient(p.rows.grad_stride)), k, zeros);
         if (has(GPULOSSI_CE_TARGET_GRADIENT))
-            side.write(Targets(p.grad_probabilities, side.row * p.grad_probabilities_stride), k, zeros);
+            side.write(Targets(p.grad_probabilities, side.start(p.grad_probabilities_stride)), k, zeros);
     }
     __device__ __forceinline__ void put_target(const Gradient &g, const Row &r, const Vector<E> &x, int target,
                                                N (&y)[W]) const {

@@ -30,6 +30,7 @@ template <class Loss> class RowPipeline {
         kShortVectors = kBlockVectors / 2,
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
         kMaxRows = 4,
+        kWeightsOfWarp = kLanes * W * 4, /* bytes of the weights of a vector of each lane */
         kLongRowBytes = 8192
     };
 
@@ -90,13 +91,16 @@ template <class Loss> class RowPipeline {
     struct Side {
         const Cut<E> &cut;
         int64_t row;
-        uint32_t stage; /* address of this lane's vector 0 */
-        int v, step;    /* vector 0 in the row, and step of the stage */
+        uint32_t stage;   /* address of this lane's vector 0 */
+        uint32_t weights; /* address of the weights of its classes, if they are in shared memory */
+        int v;            /* vector 0 in the row */
         int begin, end;
 
         __device__ __forceinline__ int vector(int k) const { return v + k * kLanes; }
         __device__ __forceinline__ int64_t first(int k) const { return cut.first(vector(k)); }
         __device__ __forceinline__ bool is_inside(int) const { return true; }
+        __device__ __forceinline__ int64_t start(int64_t stride) const { return row * stride; }
+        __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return row * stride; }
         __device__ __forceinline__ Vector<E> load(int k) const {
             Vector<E> x;
             Shared::load<4>(stage + (uint32_t)(k * kLanes * GPULOSSI_VECTOR_BYTES), x.word);
@@ -121,16 +125,16 @@ template <class Loss> class RowPipeline {
                 stage - lane * GPULOSSI_VECTOR_BYTES + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES);
             Array::read_shared(second + ((uint32_t)(k * kLanes) + lane) * (uint32_t)second_bytes(), y);
         }
-        /* read() of an array of the classes. In rows of whole vectors, a thread has the same classes in every row. */
+        /* read() of an array of the classes. */
         template <class Array>
         __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
-            if (!has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
-                return read(array, k, y);
-#pragma unroll
-            for (int i = 0; i < W; i += 4) {
-                const float4 four = smem_class(step, k, i / 4);
-                y[i] = four.x, y[i + 1] = four.y, y[i + 2] = four.z, y[i + 3] = four.w;
-            }
+            const int64_t c = first(k);
+            if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
+                load_weights(weights + (uint32_t)k * kWeightsOfWarp, y);
+            else if (!has_format(GPULOSSI_FORMAT_RAGGED) || array.is_aligned(c))
+                array.read_vector(c, y);
+            else
+                array.read_between(c, cut.classes, y);
         }
         template <class Array> __device__ __forceinline__ void write(const Array &array, int k, N (&y)[W]) const {
             const int64_t c = first(k);
@@ -150,6 +154,8 @@ template <class Loss> class RowPipeline {
         int64_t row, c;
         __device__ __forceinline__ int64_t first(int) const { return c; }
         __device__ __forceinline__ bool is_inside(int i) const { return i == 0; }
+        __device__ __forceinline__ int64_t start(int64_t stride) const { return row * stride; }
+        __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return row * stride; }
         template <class Array> __device__ __forceinline__ void read(const Array &array, int, N (&y)[W]) const {
 #pragma unroll
             for (int i = 0; i < W; i++)
@@ -199,7 +205,7 @@ template <class Loss> class RowPipeline {
                                                                        : (uint32_t)GPULOSSI_VECTOR_BYTES;
     }
     /* Whether a row may have elements before its first whole vector. Class weights in shared memory exclude it, because
-     * they need the same vectors in every row. */
+     * they are those of the same vectors in every row. */
     DEVICE bool has_lead(const Params &p) {
         return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) &&
                (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % line(p) != 0;
@@ -220,29 +226,32 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ uint32_t smem_stage(int stage) const {
         return smem_ring + (uint32_t)(stage * stage_bytes());
     }
-    /* Four numbers of a vector of the classes. They lie after the stages of all warps, and each thread has its own. */
-    DEVICE float4 &smem_class(int step, int k, int four) {
-        const uint32_t number = (uint32_t)((step * vectors() + k) * (W / 4) + four);
-        float4 *numbers =
-            (float4 *)((char *)stash_of_block() + blockDim.x / kLanes * (uint32_t)(stages() * stage_bytes()));
-        return numbers[number * blockDim.x + threadIdx.x];
+    /* The address of the weights of vector v of a row, after the stages of all warps. The vectors of 32 lanes are
+     * contiguous by fours of weights, so that the lanes access different banks. */
+    DEVICE uint32_t smem_weights(int v) {
+        return Shared::address(stash_of_block()) +
+               (uint32_t)(GPULOSSI_BLOCK / kLanes * stages() * stage_bytes() + v / kLanes * kWeightsOfWarp +
+                          v % kLanes * GPULOSSI_VECTOR_BYTES);
     }
-    /* This runs once a launch. */
-    template <class Array> __device__ __forceinline__ void load_classes(const Array &array) const {
-        const Cut<E> cut = cut_of(0);
-#pragma unroll 1
-        for (int step = 0; step < steps; step++)
-#pragma unroll 1
-            for (int k = 0; k < vectors(); k++) {
-                const int v = vector(step) + k * kLanes + lane();
-                N y[W] = {};
-                if (cut.whole(v))
-                    array.read_vector(cut.first(v), y);
+    DEVICE void load_weights(uint32_t at, N (&y)[W]) {
+        Few<f32, W> weights;
 #pragma unroll
-                for (int i = 0; i < W; i += 4)
-                    smem_class(step, k, i / 4) =
-                        make_float4((float)y[i], (float)y[i + 1], (float)y[i + 2], (float)y[i + 3]);
-            }
+        for (int i = 0; i < W; i += 4)
+            Shared::load<4>(at + (uint32_t)(i / 4 * kLanes * GPULOSSI_VECTOR_BYTES), weights.word + i);
+        weights.get(y);
+    }
+    /* The teams of a block share the weights of the classes. All its threads call, once a launch. */
+    __device__ __forceinline__ void store_weights() const {
+#pragma unroll 1
+        for (int v = (int)threadIdx.x; v < (int)(p.rows.classes / W); v += GPULOSSI_BLOCK) {
+            Few<f32, W> weights;
+            weights.load(loss.class_weights().base + (int64_t)v * W);
+#pragma unroll
+            for (int i = 0; i < W; i += 4)
+                Shared::store<4>(smem_weights(v) + (uint32_t)(i / 4 * kLanes * GPULOSSI_VECTOR_BYTES),
+                                 weights.word + i);
+        }
+        __syncthreads();
     }
     /* The first vector of this warp in a step of a row. */
     __device__ __forceinline__ int vector(int step) const {
@@ -358,8 +367,8 @@ template <class Loss> class RowPipeline {
         const Side side = {cut,
                            row,
                            smem_stage(at.stage) + (uint32_t)lane() * GPULOSSI_VECTOR_BYTES,
+                           smem_weights(v),
                            v,
-                           step,
                            v < cut.lead ? 1 : 0, /* fewer than 32 vectors come before the first whole one */
                            min(vectors(), (left + kLanes - 1) >> kLaneShift)};
         return side;
@@ -441,7 +450,7 @@ template <class Loss> class RowPipeline {
         if (team.leads())
             rows.fetch();
         if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
-            load_classes(loss.class_weights());
+            store_weights();
 #pragma unroll 1
         for (; rows.more(); number++) {
             const int64_t row = rows.row[0];

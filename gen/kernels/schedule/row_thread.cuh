@@ -1,0 +1,617 @@
+/* Rows of few classes in tiles of shared memory, on every GPU, with every option: rows of any stride and alignment, and
+ * columns, whose classes are not innermost. One thread has a row, or a few threads share it.
+ *
+ * In a tile each row begins with a vector, and its last vector is filled with logits that change nothing. The distance
+ * of two rows is an odd number of vectors, so that neighbouring rows are in different banks. Before each eighth column
+ * there is one vector more, for every second, fourth or eighth column. The threads of a block load a tile in the order
+ * of memory. Columns are transposed in registers. Gradients replace the logits in the tile, and are stored in the order
+ * of memory. */
+#ifndef GPULOSSI_ROW_THREAD_CUH
+#define GPULOSSI_ROW_THREAD_CUH
+
+#include "../device/any_dtype.cuh"
+#include "../device/smem_words.cuh"
+#include "../device/tile_scheduler.cuh"
+
+/* The threads of a block with the same lane in `count` neighbouring groups of `width` threads. All threads call. */
+struct AcrossGroups {
+    int width, count;
+    template <class Op, class N> __device__ __forceinline__ N over(N x) const {
+        __shared__ N of_threads[GPULOSSI_TILE_THREADS];
+        of_threads[threadIdx.x] = x;
+        __syncthreads();
+        x = of_threads[threadIdx.x % (uint32_t)width];
+#pragma unroll 1
+        for (int i = 1; i < count; i++)
+            x = Op::of(x, of_threads[threadIdx.x % (uint32_t)width + (uint32_t)(i * width)]);
+        __syncthreads();
+        return x;
+    }
+};
+
+template <class Loss> class RowThread {
+    typedef typename Loss::Element E;
+    typedef typename Loss::N N;
+    typedef typename Loss::Bits Bits;
+    typedef typename Loss::Params Params;
+    typedef typename Loss::Gradients Gradients;
+    typedef typename Loss::Targets Targets;
+    typedef typename Loss::Row Row;
+    typedef typename Loss::RowInput RowInput;
+    typedef typename Loss::State State;
+    typedef typename Loss::Totals Totals;
+    enum {
+        W = Width<E>::value,
+        kThreads = GPULOSSI_TILE_THREADS,
+        kLoads = 4,       /* vectors of rows that a thread has in flight */
+        kPackedLoads = 2, /* of packed rows */
+        kNone = -1
+    };
+
+    const Params &p;
+    Loss loss;
+    uint32_t smem_tile; /* its shared address */
+    int classes;
+    int vectors;     /* of a row */
+    int pitch_bytes; /* from one row of the tile to the next */
+    int rows;        /* of a tile */
+    int threads;     /* that share a row */
+    int rank;        /* of this thread among them */
+    int row;         /* first row of this thread in a tile */
+    int64_t first;   /* row of the launch that is the first one of the tile */
+    int count;       /* rows of the tile that are there */
+    int64_t image, within; /* of the first column of the tile: its image, and its position there */
+
+    DEVICE bool has_columns() { return has_format(GPULOSSI_FORMAT_COLUMNS); }
+    /* Whether the rows of the arrays in the tile are contiguous, and alike in their alignment. */
+    DEVICE bool is_packed() { return has_format(GPULOSSI_FORMAT_PACKED); }
+    DEVICE bool is_ragged() { return has_format(GPULOSSI_FORMAT_RAGGED); }
+    /* Whether more than the target's logit is read. */
+    DEVICE bool has_tile() { return Loss::reduces() || Loss::writes(); }
+    /* Whether the gradient replaces the logits of the tile. */
+    DEVICE bool writes_tile() {
+        return has(GPULOSSI_CE_GRADIENT) && !Gradients::is_other() && !(has_columns() && is_ragged());
+    }
+
+    __device__ __forceinline__ explicit RowThread(const Params &p)
+        : p(p), loss(p), smem_tile(Shared::address(stash_of_block())), classes((int)p.rows.classes),
+          vectors((classes + W - 1) / W), pitch_bytes((vectors | 1) * GPULOSSI_VECTOR_BYTES), rows((int)p.rows.slots),
+          threads((int)p.rows.group), first(0), count(0), image(0), within(0) {
+        const int groups = kThreads / threads;
+        keep(smem_tile);
+        row = has_columns() ? (int)threadIdx.x % groups : (int)threadIdx.x / threads;
+        rank = has_columns() ? (int)threadIdx.x / groups : (int)threadIdx.x % threads;
+    }
+
+    /* ---- the tile ---- */
+
+    __device__ __forceinline__ uint32_t address(int row, int vector) const {
+        const int more = has_columns() ? row / 8 : 0;
+        return smem_tile + (uint32_t)(row * pitch_bytes + (more + vector) * GPULOSSI_VECTOR_BYTES);
+    }
+    DEVICE Bits bits(uint32_t at) {
+        if constexpr (sizeof(Bits) == 8) {
+            uint32_t word[2];
+            Shared::load<1>(at, word);
+            Shared::load<1>(at + 4, word + 1);
+            return (uint64_t)word[0] | (uint64_t)word[1] << 32;
+        } else {
+            return Shared::bits<Bits>(at);
+        }
+    }
+    DEVICE void put(uint32_t at, Bits x) {
+        if constexpr (sizeof(Bits) == 8) {
+            Shared::store(at, (uint32_t)x);
+            Shared::store(at + 4, (uint32_t)(x >> 32));
+        } else {
+            Shared::store(at, x);
+        }
+    }
+    DEVICE void set(Vector<E> &x, int i, Bits element) {
+        if constexpr (sizeof(Bits) == 8) {
+            x.word[2 * i] = (uint32_t)element;
+            x.word[2 * i + 1] = (uint32_t)(element >> 32);
+        } else {
+            x.replace(i, element);
+        }
+    }
+    /* The vector of `left` or more elements that are `step` apart in memory. `by_words`: they are neighbours, and each
+     * two of 16 bits are a word. */
+    __device__ __forceinline__ Vector<E> gathered(const Bits *from, int64_t step, int left, bool by_words) const {
+        Vector<E> x = filled<E>(loss.padding());
+        if constexpr (sizeof(Bits) == 2)
+            if (by_words) {
+#pragma unroll
+                for (int i = 0; i < W; i += 2)
+                    if (i < left)
+                        x.word[i / 2] = *(const uint32_t *)(from + i);
+                return x;
+            }
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (i < left)
+                set(x, i, from[i * step]);
+        return x;
+    }
+    /* Whether all rows of an array consist of words. */
+    __device__ __forceinline__ bool has_words(uint64_t array, int64_t stride) const {
+        return sizeof(Bits) == 2 && array % 4 == 0 && stride % 2 == 0 && classes % 2 == 0;
+    }
+
+    /* A position in rows of `n` units, which the threads take in turn. */
+    struct Position {
+        int row, unit, row_step, unit_step, n;
+        __device__ __forceinline__ explicit Position(int n)
+            : row((int)threadIdx.x / n), unit((int)threadIdx.x % n), row_step(kThreads / n), unit_step(kThreads % n),
+              n(n) {}
+        __device__ __forceinline__ void advance() {
+            unit += unit_step;
+            row += row_step;
+            if (unit >= n)
+                unit -= n, row++;
+        }
+    };
+    /* An element of the tile, from which packed rows go on. An access has kUnit elements. */
+    template <int kUnit> struct Walk {
+        uint32_t at;
+        int c;
+        __device__ __forceinline__ void advance(int classes, uint32_t gap_bytes) {
+            c += kUnit;
+            at += kUnit * (int)sizeof(Bits);
+            if (c >= classes) {
+                c = 0;
+                at += gap_bytes;
+            }
+        }
+        __device__ __forceinline__ void move_in(const Vector<E> &x, int i) const {
+            if constexpr (kUnit == 2)
+                Shared::store(at, x.word[i / 2]);
+            else if constexpr (sizeof(Bits) == 8)
+                put(at, (uint64_t)x.word[2 * i] | (uint64_t)x.word[2 * i + 1] << 32);
+            else if constexpr (sizeof(Bits) == 4)
+                put(at, x.word[i]);
+            else
+                put(at, (Bits)(x.word[i / 2] >> (16 * (i % 2))));
+        }
+        __device__ __forceinline__ void move_out(Vector<E> &x, int i) const {
+            if constexpr (kUnit == 2)
+                x.word[i / 2] = Shared::bits<uint32_t>(at);
+            else
+                set(x, i, bits(at));
+        }
+    };
+    /* Moves packed rows between the tile and memory by whole vectors, and by elements before and after them. */
+    template <bool kStores, int kUnit> __device__ __forceinline__ void move_packed(Bits *base) const {
+        const int head = (int)((uintptr_t)base % GPULOSSI_VECTOR_BYTES / sizeof(Bits)), end = head + count * classes;
+        const int step = kThreads * W, row_step = step / classes, class_step = step % classes;
+        const uint32_t gap_bytes = (uint32_t)(pitch_bytes - classes * (int)sizeof(Bits));
+        int f = (int)threadIdx.x * W, row, c; /* element of the tile, from the start of its first vector on */
+        base -= head;
+        if (f < head)
+            f += step;
+        row = (f - head) / classes;
+        c = (f - head) % classes;
+#pragma unroll 1
+        while (f + W <= end) {
+            Vector<E> x[kPackedLoads];
+            Walk<kUnit> walk[kPackedLoads];
+            int at[kPackedLoads];
+#pragma unroll
+            for (int k = 0; k < kPackedLoads; k++) {
+                at[k] = f;
+                walk[k].at = address(row, 0) + (uint32_t)(c * (int)sizeof(Bits));
+                walk[k].c = c;
+                if (!kStores && f + W <= end)
+                    x[k] = load_vector<E, kRead_once>(base + f);
+                f += step;
+                row += row_step;
+                c += class_step;
+                if (c >= classes)
+                    c -= classes, row++;
+            }
+#pragma unroll
+            for (int k = 0; k < kPackedLoads; k++)
+                if (at[k] + W <= end) {
+#pragma unroll
+                    for (int i = 0; i < W; i += kUnit) {
+                        if (kStores)
+                            walk[k].move_out(x[k], i);
+                        else
+                            walk[k].move_in(x[k], i);
+                        walk[k].advance(classes, gap_bytes);
+                    }
+                    if (kStores)
+                        store_vector<E>(base + at[k], x[k]);
+                }
+        }
+        const int i = (int)threadIdx.x, e = i < W ? i : max(end / W * W, head > 0 ? (int)W : 0) + i - W;
+        if (i < 2 * W && e >= head && e < end && (i >= W || head > 0)) {
+            const uint32_t at = address((e - head) / classes, 0) + (uint32_t)((e - head) % classes * sizeof(Bits));
+            if (kStores)
+                base[e] = bits(at);
+            else
+                put(at, base[e]);
+        }
+    }
+    template <bool kStores> __device__ __forceinline__ void move_packed(uint64_t array) const {
+        Bits *base = (Bits *)array + first * classes;
+        if constexpr (sizeof(Bits) == 2)
+            if (classes % 2 == 0 && array % 4 == 0)
+                return move_packed<kStores, 2>(base);
+        move_packed<kStores, 1>(base);
+    }
+    /* Fills the last vectors of packed rows. */
+    __device__ __forceinline__ void fill_rows() const {
+        if (classes % W == 0)
+            return;
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < count; i += kThreads) {
+            const uint32_t at = address(i, vectors - 1);
+#pragma unroll
+            for (int k = 1; k < W; k++)
+                if (k >= classes % W)
+                    put(at + k * (int)sizeof(Bits), E::narrow(loss.padding()));
+        }
+    }
+    __device__ __forceinline__ void load_rows() const {
+        if (is_packed()) {
+            move_packed<false>(p.logits);
+            fill_rows();
+            return;
+        }
+        const Bits *base = (const Bits *)p.logits + first * p.logits_stride;
+        const bool by_words = has_words(p.logits, p.logits_stride);
+        Position at(vectors);
+#pragma unroll 1
+        while (at.row < count) {
+            Vector<E> x[kLoads];
+            uint32_t to[kLoads];
+#pragma unroll
+            for (int i = 0; i < kLoads; i++, at.advance()) {
+                const Bits *from = base + at.row * p.logits_stride + at.unit * W;
+                const int left = at.row < count ? classes - at.unit * W : 0;
+                to[i] = address(at.row, at.unit);
+                if (!is_ragged() && left >= W)
+                    x[i] = load_vector<E, kRead_once>(from);
+                else
+                    x[i] = gathered(from, 1, left, by_words);
+                if (left <= 0)
+                    to[i] = 0;
+            }
+#pragma unroll
+            for (int i = 0; i < kLoads; i++)
+                if (to[i] != 0)
+                    Shared::store<4>(to[i], x[i].word);
+        }
+    }
+    /* Columns of any alignment. A thread loads the classes that it will use. */
+    __device__ __forceinline__ void load_ragged_columns() const {
+#pragma unroll 1
+        for (int i = row; i < count; i += kThreads / threads) {
+            const Bits *base = (const Bits *)p.logits + start_of_column(i, p.logits_stride);
+#pragma unroll 1
+            for (int k = rank; k < vectors; k += threads) {
+                const Vector<E> x = gathered(base + k * W * p.inner, p.inner, classes - k * W, false);
+                Shared::store<4>(address(i, k), x.word);
+            }
+        }
+    }
+    /* Column i of W vectors, as a vector. */
+    DEVICE Vector<E> transposed(const Vector<E> (&x)[W], int i) {
+        Vector<E> column;
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            if constexpr (sizeof(Bits) == 2)
+                column.word[w] =
+                    __byte_perm(x[2 * w].word[i / 2], x[2 * w + 1].word[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
+            else if constexpr (sizeof(Bits) == 4)
+                column.word[w] = x[w].word[i];
+            else
+                column.word[w] = x[w / 2].word[2 * i + w % 2];
+        }
+        return column;
+    }
+    /* Moves columns by vectors of neighbouring ones, W classes of W columns at a time. */
+    __device__ __forceinline__ void load_columns() const {
+#pragma unroll 1
+        for (Position at(rows / W); at.row < vectors; at.advance()) {
+            const int column = at.unit * W;
+            if (column >= count)
+                continue;
+            const Bits *base = (const Bits *)p.logits + start_of_column(column, p.logits_stride);
+            Vector<E> x[W];
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                x[i] = filled<E>(loss.padding());
+                if (at.row * W + i < classes)
+                    x[i] = load_vector<E, kRead_once>(base + (at.row * W + i) * p.inner);
+            }
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                Shared::store<4>(address(column + i, at.row), transposed(x, i).word);
+        }
+    }
+    __device__ __forceinline__ void store_columns() const {
+#pragma unroll 1
+        for (Position at(rows / W); at.row < vectors; at.advance()) {
+            const int column = at.unit * W;
+            if (column >= count)
+                continue;
+            Bits *base = (Bits *)p.rows.grad + start_of_column(column, p.rows.grad_stride);
+            Vector<E> x[W];
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                Shared::load<4>(address(column + i, at.row), x[i].word);
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                if (at.row * W + i < classes)
+                    store_vector<E>(base + (at.row * W + i) * p.inner, transposed(x, i));
+        }
+    }
+    __device__ __forceinline__ void store_rows() const {
+        if (is_packed()) {
+            move_packed<true>(p.rows.grad);
+            return;
+        }
+        Bits *base = (Bits *)p.rows.grad + first * p.rows.grad_stride;
+        if (!is_ragged() && classes % W == 0) {
+#pragma unroll 1
+            for (Position at(vectors); at.row < count; at.advance()) {
+                Vector<E> x;
+                Shared::load<4>(address(at.row, at.unit), x.word);
+                store_vector<E>(base + at.row * p.rows.grad_stride + at.unit * W, x);
+            }
+        } else {
+#pragma unroll 2
+            for (Position at(classes); at.row < count; at.advance())
+                base[at.row * p.rows.grad_stride + at.unit] = bits(address(at.row, 0) + at.unit * sizeof(Bits));
+        }
+    }
+    /* Position of a column of the tile in an array whose images are `stride` elements apart. */
+    __device__ __forceinline__ int64_t start_of_column(int column, int64_t stride) const {
+        int64_t of_image = image, position = within + column;
+        if (position >= p.inner) {
+            const int64_t images = (int64_t)((uint64_t)position / (uint64_t)p.inner);
+            of_image += images;
+            position -= images * p.inner;
+        }
+        return of_image * stride + position;
+    }
+
+    /* ---- a row ---- */
+
+    /* A vector of a row. Its first `left` elements are in the row: all of them if it is whole. */
+    template <bool kWhole> struct Side {
+        const RowThread &of;
+        int64_t row;
+        int row_in_tile, left;
+
+        __device__ __forceinline__ int64_t first(int k) const { return k * W; }
+        __device__ __forceinline__ bool is_inside(int i) const { return kWhole || i < left; }
+        __device__ __forceinline__ int64_t start(int64_t stride) const { return of.start(row_in_tile, stride); }
+        /* No assembler leaves out a division that nobody needs. */
+        __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const {
+            return writes_tile() ? 0 : start(stride);
+        }
+        __device__ __forceinline__ Vector<E> load(int k) const {
+            Vector<E> x;
+            Shared::load<4>(of.address(row_in_tile, k), x.word);
+            return x;
+        }
+        template <class Array> __device__ __forceinline__ void read(const Array &array, int k, N (&y)[W]) const {
+            if (kWhole && !has_columns() && array.is_aligned(k * W)) {
+                array.read_vector(k * W, y);
+                return;
+            }
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                y[i] = is_inside(i) ? array.template read<N>(of.element(k * W + i)) : N(0);
+        }
+        template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
+            read(array, k, y);
+        }
+        template <class Array>
+        __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
+            if (kWhole && array.is_aligned(k * W)) {
+                array.read_vector(k * W, y);
+                return;
+            }
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                y[i] = is_inside(i) ? array.template read<N>(k * W + i) : N(0);
+        }
+        __device__ __forceinline__ void write(const Gradients &array, int k, const N (&y)[W]) const {
+            if (!writes_tile()) {
+                write_elements(array, k, y);
+                return;
+            }
+            Vector<E> x;
+            x.fill(y);
+            Shared::store<4>(of.address(row_in_tile, k), x.word);
+        }
+        __device__ __forceinline__ void write(const Targets &array, int k, const N (&y)[W]) const {
+            write_elements(array, k, y);
+        }
+        template <class Array>
+        __device__ __forceinline__ void write_elements(const Array &array, int k, const N (&y)[W]) const {
+            if (kWhole && !has_columns() && array.is_aligned(k * W)) {
+                array.write_vector(k * W, y);
+                return;
+            }
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                if (is_inside(i))
+                    array.write(of.element(k * W + i), y[i]);
+        }
+    };
+    __device__ __forceinline__ int64_t start(int row_in_tile, int64_t stride) const {
+        return has_columns() ? start_of_column(row_in_tile, stride) : (first + row_in_tile) * stride;
+    }
+    /* Class c of a row in memory, from the start of the row on. */
+    __device__ __forceinline__ int64_t element(int64_t c) const { return has_columns() ? c * p.inner : c; }
+
+    template <bool kWhole>
+    __device__ __forceinline__ void accumulate(const Side<kWhole> &side, int k, State &state) const {
+        const Vector<E> x = side.load(k);
+        loss.raise(state, loss.highest_of(x));
+        loss.accumulate(state, x, side, k);
+    }
+    __device__ __forceinline__ void accumulate_row(int64_t number, int row_in_tile, State &state) const {
+#pragma unroll 1
+        for (int k = rank; k < vectors; k += threads) {
+            const int left = classes - k * W;
+            if (Loss::sums_only() && !Loss::finds_best()) {
+                Vector<E> x[1];
+                Shared::load<4>(address(row_in_tile, k), x[0].word);
+                loss.add_to_softmax(state, x);
+            } else if (left >= W) {
+                accumulate<true>({*this, number, row_in_tile, left}, k, state);
+            } else {
+                accumulate<false>({*this, number, row_in_tile, left}, k, state);
+            }
+        }
+    }
+    /* All threads call. */
+    __device__ __forceinline__ void reduce(State &state) const {
+        if (threads == 1)
+            return;
+        if (has_columns()) {
+            const AcrossGroups groups = {kThreads / threads, threads};
+            state.reduce(groups);
+        } else {
+            const UpTo<kLanes> lanes = {threads};
+            state.reduce(lanes);
+        }
+    }
+    template <bool kWhole>
+    __device__ __forceinline__ void write(const typename Loss::Gradient &g, const Row &r, bool has_gradient,
+                                          const Side<kWhole> &side, int k) const {
+        if (!has_gradient) {
+            loss.write_zeros(side, k);
+        } else if (Loss::is_basic() && g.is_fast) {
+            N y[W];
+            loss.fast_gradients(g, side.load(k), y);
+            side.write(Gradients(p.rows.grad, side.start_of_gradient(p.rows.grad_stride)), k, y);
+        } else {
+            loss.write(g, r, side.load(k), side, k, kNone);
+        }
+    }
+    /* The target's gradient replaces the one that its vector has got as any class. It is written once a row, as almost
+     * every vector of a warp has a target in some row. */
+    __device__ __forceinline__ void write_target(const typename Loss::Gradient &g, const Row &r, int row_in_tile,
+                                                 N logit) const {
+        const N y = loss.target_gradient(g, r, logit);
+        if (writes_tile())
+            put(address(row_in_tile, 0) + (uint32_t)(r.target_class * sizeof(Bits)), E::narrow(y));
+        else
+            Gradients(p.rows.grad, start(row_in_tile, p.rows.grad_stride)).write(element(r.target_class), y);
+    }
+    __device__ __forceinline__ void write_row(int64_t number, int row_in_tile, const Row &r, const State &state,
+                                              N logit, bool reads) const {
+        const typename Loss::Gradient g = loss.gradient(number, r, state);
+        const bool has_gradient = reads && !g.is_zero;
+#pragma unroll 1
+        for (int k = rank; k < vectors; k += threads) {
+            const int left = classes - k * W;
+            if (left >= W)
+                write<true>(g, r, has_gradient, {*this, number, row_in_tile, left}, k);
+            else
+                write<false>(g, r, has_gradient, {*this, number, row_in_tile, left}, k);
+        }
+        if (has(GPULOSSI_CE_GRADIENT) && has_gradient && r.target_class >= 0 &&
+            (r.target_class / W & (threads - 1)) == rank)
+            write_target(g, r, row_in_tile, logit);
+    }
+    __device__ __forceinline__ RowInput fetch(int row) const {
+        return loss.fetch(first + min(row, count - 1));
+    }
+    __device__ __forceinline__ N target_logit(int row_in_tile, const Row &r) const {
+        if (r.target_class < 0)
+            return N(0);
+        if (has_tile())
+            return E::widen(bits(address(row_in_tile, 0) + (uint32_t)(r.target_class * sizeof(Bits))));
+        return E::widen(((const Bits *)p.logits)[start(row_in_tile, p.logits_stride) + element(r.target_class)]);
+    }
+    __device__ __forceinline__ void rows_of_tile(RowInput input, Totals &total) const {
+#pragma unroll 1
+        for (int i = row; i - row < rows; i += kThreads / threads) {
+            const bool is_there = i < count;
+            const int64_t number = first + min(i, count - 1);
+            const Row r = loss.row_of(input);
+            const bool reads = is_there && loss.is_read(r);
+            State state = State::empty();
+            N logit = N(0);
+            input = fetch(i + kThreads / threads);
+            if (reads)
+                logit = target_logit(i, r);
+            if (Loss::reduces() && reads)
+                accumulate_row(number, i, state);
+            if (Loss::reduces())
+                reduce(state);
+            if (is_there && rank == 0)
+                loss.add(loss.finish(number, r, state, logit), total);
+            if (!Loss::writes())
+                continue;
+            if (threads > 1) /* the others have read the target's logit */
+                settle();
+            if (is_there)
+                write_row(number, i, r, state, logit, reads);
+        }
+    }
+    /* A barrier for the threads of a row. */
+    DEVICE void settle() {
+        if (has_columns())
+            __syncthreads();
+        else
+            __syncwarp();
+    }
+
+    __device__ __forceinline__ void load_tile() const {
+        if (!has_columns())
+            load_rows();
+        else if (is_ragged())
+            load_ragged_columns();
+        else
+            load_columns();
+    }
+    __device__ __forceinline__ void all_tiles(Totals &total) {
+        __shared__ uint32_t next_tile;
+        Ahead queue(p.rows.scratch, (p.rows.rows + rows - 1) / rows, blockIdx.x, gridDim.x, 1, 0);
+#pragma unroll 1
+        while (queue.more()) {
+            if (threadIdx.x == 0)
+                next_tile = queue.fetch();
+            first = (int64_t)queue.after(0) * rows;
+            count = (int)min((int64_t)rows, p.rows.rows - first);
+            if (has_columns()) {
+                image = (int64_t)((uint64_t)first / (uint64_t)p.inner);
+                within = first - image * p.inner;
+            }
+            const RowInput input = fetch(row);
+            if (has_tile())
+                load_tile();
+            __syncthreads();
+            queue.advance_to(next_tile);
+            rows_of_tile(input, total);
+            __syncthreads();
+            if (writes_tile()) {
+                if (has_columns())
+                    store_columns();
+                else
+                    store_rows();
+                __syncthreads();
+            }
+        }
+    }
+
+  public:
+    DEVICE void run(const Params &p) {
+        __shared__ Totals totals[kThreads]; /* rarely accessed, so not in registers */
+        totals[threadIdx.x] = Totals::zero();
+        RowThread schedule(p);
+        schedule.all_tiles(totals[threadIdx.x]);
+        end<kThreads>(schedule.loss, schedule.loss.scratch(), totals);
+    }
+};
+
+#endif
