@@ -192,9 +192,10 @@ unsigned shared_bytes_of(const fake_launched *l) {
 
 unsigned blocks_at_once(const fake_launched *l) {
     const unsigned bytes = shared_bytes_of(l);
-    return (unsigned)(fake.multiprocessors * (bytes == 0                         ? fake.blocks_small
-                                              : bytes == 32768 || bytes == 38912 || bytes == 14848 ? fake.blocks_less
-                                                                                 : fake.blocks_shared));
+    return (unsigned)(fake.multiprocessors * (bytes == 0 ? fake.blocks_small
+                                              : bytes == 32768 || bytes == 38912 || bytes == 14848
+                                                  ? fake.blocks_less
+                                                  : fake.blocks_shared));
 }
 
 void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line) {

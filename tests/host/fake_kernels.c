@@ -326,8 +326,8 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     const fake_attributes given = attributes_of(symbol, module, config);
     const unsigned cluster = module->for_clusters ? cluster_of(symbol, module, config, &given.cluster) : 0;
     const int dependent = is_dependent(symbol, module, &given.dependent);
-    const int has_less = strstr(module->entry, "_logits_packed_") != NULL || has_narrow_rings(module->entry) ||
-                         has_tiles(module->entry);
+    const int has_less =
+        strstr(module->entry, "_logits_packed_") != NULL || has_narrow_rings(module->entry) || has_tiles(module->entry);
     const unsigned whole = shared_bytes_of_block(module, block[0]);
     if (!module->live)
         fake_violate("%s of an unloaded module", symbol);

@@ -95,7 +95,8 @@ static int has_clusters(gpuloss_dtype dtype) {
 static void check_options(gpuloss_cross_entropy_desc d) {
     static const kernels tiles = {"held", "held", "row_thread", "row_thread", "row_thread", "row_thread", "columns"};
     static const kernels held = {"held", "held", "options", "options", "probabilities", "options", "columns"};
-    static const kernels streamed = {"streamed", "streamed", "options", "options", "probabilities", "options", "columns"};
+    static const kernels streamed = {"streamed",      "streamed", "options", "options",
+                                     "probabilities", "options",  "columns"};
     every_option_alone(&d, &tiles);
     d.classes = 1 << 12;
     every_option_alone(&d, &held);
@@ -111,11 +112,13 @@ static void options_leave_the_plain_kernels(void **state) {
 
 /* Newer GPUs have a kernel for all options, with which rows stay in clusters unless their lse is given. */
 static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
-    static const kernels long_ones = {"clusters", "pipeline", "clusters", "pipeline", "clusters", "options_kept", "columns"};
+    static const kernels long_ones = {"clusters", "pipeline",     "clusters", "pipeline",
+                                      "clusters", "options_kept", "columns"};
     static const kernels uneven = {"pipeline", "pipeline", "pipeline", "pipeline", "pipeline", "pipeline", "columns"};
     static const kernels even = {"block_rows", "block_rows", "pipeline", "pipeline", "pipeline", "pipeline", "columns"};
     static const kernels held = {"held", "held", "options", "options", "probabilities", "options", "columns"};
-    static const kernels streamed = {"streamed", "streamed", "options", "options", "probabilities", "options", "columns"};
+    static const kernels streamed = {"streamed",      "streamed", "options", "options",
+                                     "probabilities", "options",  "columns"};
     const int has = has_clusters(d.dtype), bytes = every_dtype[d.dtype - GPULOSS_F32].bytes;
     d.classes = 1 << 16;
     d.rows = 8;
@@ -169,13 +172,13 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
 }
 #define ROWS_OF(vectors, whole, plain, options, smoothing, weighted)                                                   \
     do {                                                                                                               \
-        const kernels of = {plain, NULL, options, NULL, NULL, smoothing, NULL};                                              \
+        const kernels of = {plain, NULL, options, NULL, NULL, smoothing, NULL};                                        \
         expect_rows_of(vectors, d, whole, &of, weighted, __LINE__);                                                    \
     } while (0)
 /* Whole vectors are for a block to itself, if it can have that. */
 #define WHOLE_ROWS_OF(vectors, plain, options)                                                                         \
     do {                                                                                                               \
-        const kernels of = {plain, NULL, options, NULL, NULL, options, NULL};                                                \
+        const kernels of = {plain, NULL, options, NULL, NULL, options, NULL};                                          \
         expect_rows_of(vectors, d, has ? "block_rows" : plain, &of, options, __LINE__);                                \
     } while (0)
 
@@ -595,7 +598,8 @@ static void check_what_fits_a_tile(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
     const int64_t room = bytes == 8 ? 36864 : 20480;
     /* The most vectors of a row of which 4, or 32, fit: an odd number. */
-    const int64_t most = ((room / 4 - 2) / 16 - 1) / 2 * 2 + 1, most_of_columns = ((room / 32 - 2) / 16 - 1) / 2 * 2 + 1;
+    const int64_t most = ((room / 4 - 2) / 16 - 1) / 2 * 2 + 1,
+                  most_of_columns = ((room / 32 - 2) / 16 - 1) / 2 * 2 + 1;
     gpuloss_cross_entropy_desc d;
     base.softcap = 2.0;
     TAKES(d.classes = most * width, "row_thread");
@@ -680,15 +684,24 @@ static void rows_and_threads_of_tiles(void **state) {
         gpuloss_dtype dtype;
         int64_t rows, classes;
         unsigned group, slots;
-    } cases[] = {{GPULOSS_BF16, 1 << 24, 10, 1, 384},  {GPULOSS_BF16, 1 << 24, 64, 1, 128},
-                 {GPULOSS_BF16, 1 << 24, 72, 1, 128},  {GPULOSS_BF16, 1 << 24, 73, 2, 64},
-                 {GPULOSS_BF16, 1 << 24, 150, 2, 64},  {GPULOSS_F32, 1 << 24, 10, 1, 256},
-                 {GPULOSS_F32, 1 << 24, 28, 1, 128},   {GPULOSS_F32, 1 << 24, 29, 1, 128},
-                 {GPULOSS_F32, 1 << 24, 100, 4, 32},   {GPULOSS_F64, 1 << 24, 21, 1, 128},
-                 {GPULOSS_F64, 1 << 24, 100, 4, 32},   {GPULOSS_BF16, 132 * 128, 64, 1, 128},
-                 {GPULOSS_BF16, 132 * 64, 64, 2, 64},  {GPULOSS_BF16, 132 * 64 - 1, 64, 4, 32},
-                 {GPULOSS_BF16, 1, 64, 16, 8},         {GPULOSS_BF16, 1, 8, 2, 64},
-                 {GPULOSS_F32, 132 * 6 * 256, 10, 1, 256}, {GPULOSS_F32, 132 * 6 * 256 - 1, 10, 1, 128}};
+    } cases[] = {{GPULOSS_BF16, 1 << 24, 10, 1, 384},
+                 {GPULOSS_BF16, 1 << 24, 64, 1, 128},
+                 {GPULOSS_BF16, 1 << 24, 72, 1, 128},
+                 {GPULOSS_BF16, 1 << 24, 73, 2, 64},
+                 {GPULOSS_BF16, 1 << 24, 150, 2, 64},
+                 {GPULOSS_F32, 1 << 24, 10, 1, 256},
+                 {GPULOSS_F32, 1 << 24, 28, 1, 128},
+                 {GPULOSS_F32, 1 << 24, 29, 1, 128},
+                 {GPULOSS_F32, 1 << 24, 100, 4, 32},
+                 {GPULOSS_F64, 1 << 24, 21, 1, 128},
+                 {GPULOSS_F64, 1 << 24, 100, 4, 32},
+                 {GPULOSS_BF16, 132 * 128, 64, 1, 128},
+                 {GPULOSS_BF16, 132 * 64, 64, 2, 64},
+                 {GPULOSS_BF16, 132 * 64 - 1, 64, 4, 32},
+                 {GPULOSS_BF16, 1, 64, 16, 8},
+                 {GPULOSS_BF16, 1, 8, 2, 64},
+                 {GPULOSS_F32, 132 * 6 * 256, 10, 1, 256},
+                 {GPULOSS_F32, 132 * 6 * 256 - 1, 10, 1, 128}};
     size_t i;
     (void)state;
     context = new_context();

@@ -101,9 +101,7 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     assert_true(rows->scratch != 0);
     assert_int_equal(scratch_bytes, sizeof(gpulossi_scratch));
     /* No block of the grid is without a row, unless there is no row at all, and none that could run is missing. */
-    together = is_tile     ? rows->slots
-               : is_packed ? rows->slots * l->block / 32
-                           : l->block / rows->group;
+    together = is_tile ? rows->slots : is_packed ? rows->slots * l->block / 32 : l->block / rows->group;
     if (rows->rows > 0)
         assert_true(l->grid * together < (uint64_t)rows->rows + together);
     assert_true(l->grid * together >= (uint64_t)rows->rows || l->grid == at_once);

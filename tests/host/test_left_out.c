@@ -27,7 +27,7 @@ static void what_is_left_out_says_so(void **state) {
     ce.logits_stride = 0;
     ce.softcap = 2.0;
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
-                    "gpuloss_cross_entropy_options_f32", __LINE__);
+                    "gpuloss_cross_entropy_row_thread_f32", __LINE__);
     ce.classes = 100000;
     ce.softcap = 0.0;
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",

@@ -61,9 +61,9 @@ static void a_type_is_left_out_of_its_own(void **state) {
     d.classes = 20;
     d.softcap = 2.0;
     d.dtype = GPULOSS_F16;
-    expect_built(&d, HAS_F16, "gpuloss_cross_entropy_options_any16", __LINE__);
+    expect_built(&d, HAS_F16, "gpuloss_cross_entropy_row_thread_any16", __LINE__);
     d.dtype = GPULOSS_BF16;
-    expect_built(&d, HAS_BF16, "gpuloss_cross_entropy_options_any16", __LINE__);
+    expect_built(&d, HAS_BF16, "gpuloss_cross_entropy_row_thread_any16", __LINE__);
     gpuloss_destroy(context);
 }
 

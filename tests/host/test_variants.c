@@ -24,8 +24,8 @@ static int find_variant(const char *kernel, const char *name, gpuloss_dtype dtyp
     int v = 0;
     snprintf(whole, sizeof whole, "%s%s", dtype == GPULOSS_F16 ? "f16_" : dtype == GPULOSS_BF16 ? "bf16_" : "", name);
     while (v < USUAL_VARIANTS &&
-           (strcmp(usual_variants[v].kernel, kernel) != 0 ||
-            strcmp(usual_variants[v].dtype, text_dtype(dtype)) != 0 || strcmp(usual_variants[v].name, whole) != 0))
+           (strcmp(usual_variants[v].kernel, kernel) != 0 || strcmp(usual_variants[v].dtype, text_dtype(dtype)) != 0 ||
+            strcmp(usual_variants[v].name, whole) != 0))
         v++;
     if (v == USUAL_VARIANTS)
         fail_msg("there is no variant %s", whole);

@@ -55,7 +55,7 @@ static void ignored_rows(void **state) {
 
 /* A block counts so many rows for itself, by their indices of 4 or 8 bytes; of more, and by others, a kernel before it. */
 static void rows_that_are_counted(void **state) {
-    enum { CLASSES = 3 };
+    enum { CLASSES = 4 };
     static const int64_t rows[] = {1, 255, 257, 511, 513, 1025, 4096, MOST_ROWS};
     static const gpuloss_index_type types[] = {GPULOSS_I64, GPULOSS_I32, GPULOSS_I16, GPULOSS_U8};
     static const gpuloss_dtype dtypes[] = {GPULOSS_BF16, GPULOSS_F64};

@@ -16,12 +16,12 @@ static const struct layout {
     stride_kind stride;
     int logits_offset, grad_offset;
 } layouts[] = {
-    {{290, 24, 0}, STRIDE_PACKED, 0, 0},                                       /* whole vectors */
-    {{290, 21, 0}, STRIDE_16_BYTES, 0, 0},                                     /* that begin at vectors */
-    {{290, 21, 0}, STRIDE_PACKED, 1, 1},  {{290, 22, 0}, STRIDE_PACKED, 2, 2}, /* packed */
+    {{290, 24, 0}, STRIDE_PACKED, 0, 0},                                        /* whole vectors */
+    {{290, 21, 0}, STRIDE_16_BYTES, 0, 0},                                      /* that begin at vectors */
+    {{290, 21, 0}, STRIDE_PACKED, 1, 1},   {{290, 22, 0}, STRIDE_PACKED, 2, 2}, /* packed */
     {{290, 21, 0}, STRIDE_ONE_MORE, 1, 0}, {{290, 22, 0}, STRIDE_PACKED, 2, 0}, /* ragged */
-    {{288, 21, 48}, STRIDE_PACKED, 0, 0}, {{40, 90, 8}, STRIDE_PACKED, 0, 0},  /* columns */
-    {{282, 21, 47}, STRIDE_PACKED, 0, 0}, {{40, 90, 8}, STRIDE_PACKED, 1, 0}   /* ragged columns */
+    {{288, 21, 48}, STRIDE_PACKED, 0, 0},  {{40, 90, 8}, STRIDE_PACKED, 0, 0},  /* columns */
+    {{282, 21, 47}, STRIDE_PACKED, 0, 0},  {{40, 90, 8}, STRIDE_PACKED, 1, 0}   /* ragged columns */
 };
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
@@ -41,9 +41,7 @@ static ce_case case_of(gpuloss_dtype dtype, const struct layout *l, unsigned opt
 static void types_of_tiles(void **state) {
     static const unsigned sets[] = {OPTION_SOFTCAP | OPTION_IGNORE_INDEX,
                                     OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_IGNORE_INDEX,
-                                    OPTION_PROBABILITIES | OPTION_WEIGHTS,
-                                    OPTION_PROBABILITIES | OPTION_SMOOTHING,
-                                    0};
+                                    OPTION_PROBABILITIES | OPTION_WEIGHTS, OPTION_PROBABILITIES | OPTION_SMOOTHING, 0};
     enum { SETS = sizeof sets / sizeof sets[0] };
     unsigned n, number;
     (void)state;

@@ -52,14 +52,14 @@ template <class Loss> class RowThread {
     Loss loss;
     uint32_t smem_tile; /* its shared address */
     int classes;
-    int vectors;     /* of a row */
-    int pitch_bytes; /* from one row of the tile to the next */
-    int rows;        /* of a tile */
-    int threads;     /* that share a row */
-    int rank;        /* of this thread among them */
-    int row;         /* first row of this thread in a tile */
-    int64_t first;   /* row of the launch that is the first one of the tile */
-    int count;       /* rows of the tile that are there */
+    int vectors;           /* of a row */
+    int pitch_bytes;       /* from one row of the tile to the next */
+    int rows;              /* of a tile */
+    int threads;           /* that share a row */
+    int rank;              /* of this thread among them */
+    int row;               /* first row of this thread in a tile */
+    int64_t first;         /* row of the launch that is the first one of the tile */
+    int count;             /* rows of the tile that are there */
     int64_t image, within; /* of the first column of the tile: its image, and its position there */
 
     DEVICE bool has_columns() { return has_format(GPULOSSI_FORMAT_COLUMNS); }
@@ -448,7 +448,9 @@ template <class Loss> class RowThread {
         return has_columns() ? start_of_column(row_in_tile, stride) : (first + row_in_tile) * stride;
     }
     /* Class c of a row in memory, from the start of the row on. */
-    __device__ __forceinline__ int64_t element(int64_t c) const { return has_columns() ? c * p.inner : c; }
+    __device__ __forceinline__ int64_t element(int64_t c) const {
+        return has_columns() ? c * p.inner : c;
+    }
 
     template <bool kWhole>
     __device__ __forceinline__ void accumulate(const Side<kWhole> &side, int k, State &state) const {
