@@ -338,7 +338,7 @@ run_schedules() { "$1" $ceilings --runs 1 "${@:2}" >"$out/schedules" || { tail -
 small="--bytes 600 --most 800 --classes 64"
 accept 'the schedules' run_schedules "$BUILD/schedules" $small
 accept 'every schedule' check_schedules "$out/schedules" -v wanted=8 -v of='cross_entropy f32 2 64 6' -v candidates="$(
-    printf ' %s' held{2,4,8,16,32,64,128,256} streamed{32,64,128,256} packed1 pipeline32 clustered{1..16} wide{1..16}
+    printf ' %s' held{2,4,8,16,32,64,128,256} streamed{32,64,128,256} row_thread32 packed1 pipeline32 clustered{1..16} wide{1..16}
 )"
 check_small() { check_schedules "$1" -v wanted=8; }
 changed "$out/schedules" '0,/ \*$/s///' && reject 'no choice' 'none is chosen' check_small "$out/bad"
@@ -357,7 +357,7 @@ row="--bytes 8000 --classes 1000 cross_entropy"
 accept 'the schedules of rows of a block' run_schedules "$BUILD/schedules" $row
 accept 'every schedule of them' check_schedules "$out/schedules" -v wanted=4 -v of='cross_entropy f32 1 1000 8' \
     -v candidates="$(
-        printf ' %s' held{32,64,128,256} streamed{32,64,128,256} \
+        printf ' %s' held{32,64,128,256} streamed{32,64,128,256} row_thread32 \
             {block_rows,two_rows,four_rows,ahead,ahead_two,ahead_four}256 pipeline32 clustered{1..16} wide{1..16}
     )"
 # planted CELLS: the program with a fault, on some cells.

@@ -720,6 +720,45 @@ static void rows_and_threads_of_tiles(void **state) {
     gpuloss_destroy(context);
 }
 
+/* The types of other arrays are in the format word, and what a call computes in the call word. */
+static void types_of_tiles(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    const uint32_t *words;
+    (void)state;
+    context = new_context();
+    base.classes = 20;
+    base.softcap = 2.0;
+    TAKES((void)0, "row_thread");
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], 0);
+    assert_int_equal(words[GPULOSSI_CALL_WORD], GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT | GPULOSSI_CE_SOFTCAP);
+    TAKES(d.grad_dtype = GPULOSS_F16, "row_thread");
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_F16 << GPULOSSI_FORMAT_GRADIENT_SHIFT);
+    TAKES((give_probabilities(&d), d.target_dtype = GPULOSS_BF16), "row_thread");
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_BF16_ARRAY << GPULOSSI_FORMAT_TARGET_SHIFT);
+    gpuloss_destroy(context);
+}
+
+/* Each block has a tile, also where more blocks are resident than tiles were made for. */
+static void blocks_with_tiles(void **state) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    (void)state;
+    fake.blocks_less = 32;
+    context = new_context();
+    d.classes = 10;
+    d.softcap = 2.0;
+    d.grad_logits = NULL;
+    d.rows = 132 * 6 * 256;
+    assert_int_equal(expect_kernel(&d, "row_thread", __LINE__)->parameters.rows.slots, 256);
+    assert_int_equal(last_launch()->grid, 132 * 6);
+    d.rows++;
+    expect_kernel(&d, "row_thread", __LINE__);
+    assert_int_equal(last_launch()->grid, 132 * 6 + 1);
+    gpuloss_destroy(context);
+}
+
 /* Tiles have no sum of the weights of the targets: another kernel forms it. */
 static void weights_of_tiles_are_prepared(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
@@ -1065,6 +1104,8 @@ int choice_tests(void) {
         TEST(what_fits_a_tile),
         TEST(layouts_of_tiles),
         TEST(rows_and_threads_of_tiles),
+        TEST(types_of_tiles),
+        TEST(blocks_with_tiles),
         TEST(weights_of_tiles_are_prepared),
         TEST(packed_rows),
         TEST(packed_losses),
