@@ -17,7 +17,7 @@ aside() {
 result_of() { cat "$BUILD/log/$1.out" && return "$(cat "$BUILD/log/$1.status")"; }
 
 # Each device runs other images, schedules and limits; the seeds shuffle the order of blocks and warps. (The coverage runs
-# on sm_50 and sm_90. sm_70 has the schedules of sm_50 and the texts of sm_90, so that some tests will do.)
+# on sm_50 and sm_90. sm_70 has schedules that one of them has, and the texts of sm_90, so that some tests will do.)
 numerics_on() {
     aside "numerics_$1_$2" env PTXSIM_DEVICE="$1" PTXSIM_SEED="$2" GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 \
         "$BUILD/test_numerics" --small --only "$3"
