@@ -3,11 +3,11 @@ BUILD ?= build
 HOST := tests/host
 HOST_FLAGS = -std=gnu11 -O1 -Wall -Wextra -pedantic -Wno-unused-function $(CFLAGS)
 HOST_LIBS := -lcmocka -ldl -lpthread
-HOST_HEADERS := $(HOST)/fake_driver.h $(HOST)/fake_private.h $(HOST)/check.h $(HOST)/calls.h gen/variants.h gpuloss.h
+HOST_HEADERS := $(HOST)/fake_driver.h $(HOST)/fake_private.h $(HOST)/check.h $(HOST)/choice.h $(HOST)/calls.h gen/variants.h gpuloss.h
 HOST_COMMON := $(HOST)/fake_driver.c $(HOST)/fake_kernels.c $(HOST)/check.c $(HOST)/gpuloss_impl.c
 HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/calls.c $(HOST)/test_lifecycle.c $(HOST)/test_failures.c \
 	$(HOST)/test_environment.c $(HOST)/test_loading.c $(HOST)/test_preload.c $(HOST)/test_scratch.c $(HOST)/test_launch.c \
-	$(HOST)/test_choice.c $(HOST)/test_divisors.c $(HOST)/test_combine.c $(HOST)/test_refusals.c \
+	$(HOST)/test_choice.c $(HOST)/test_tiles.c $(HOST)/test_divisors.c $(HOST)/test_combine.c $(HOST)/test_refusals.c \
 	$(HOST)/test_parameters.c $(HOST)/test_kl_choice.c $(HOST)/test_kl_parameters.c $(HOST)/test_kl_divisors.c \
 	$(HOST)/test_kl_refusals.c $(HOST)/test_sparse.c $(HOST)/test_unpack.c $(HOST)/test_specialise.c \
 	$(HOST)/test_clusters.c $(HOST)/test_pipeline.c $(HOST)/test_variants.c $(HOST)/test_kept.c \

@@ -1,16 +1,15 @@
 /* Which kernel a call of cross-entropy takes, and how its rows are spread over threads and blocks. */
-#include "check.h"
+#include "choice.h"
 
 #include <stdio.h>
 
-static gpuloss_context *context;
+gpuloss_context *choice_context;
 
-/* Runs the call on the kernel of that name; "clusters" and "pipeline" are one kernel, in clusters and without. */
-static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line) {
+const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line) {
     const int in_clusters = strcmp(name, "clusters") == 0, is_pipeline = in_clusters || strcmp(name, "pipeline") == 0;
     char text[64];
     fake.launches = 0;
-    expect_ok_(gpuloss_cross_entropy(context, d, NULL), line);
+    expect_ok_(gpuloss_cross_entropy(choice_context, d, NULL), line);
     snprintf(text, sizeof text, "cross_entropy_%s", is_pipeline ? "row_pipeline" : name);
     expect_module(text, d->dtype, line);
     if (is_pipeline && (last_launch()->cluster > 0) != in_clusters)
@@ -20,12 +19,6 @@ static const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, c
                                                                                : fake_threads_of(last_launch()->entry));
     return last_launch();
 }
-#define TAKES(change, name)                                                                                            \
-    do {                                                                                                               \
-        d = base;                                                                                                      \
-        change;                                                                                                        \
-        expect_kernel(&d, name, __LINE__);                                                                             \
-    } while (0)
 
 /* The kernels of a call: without options, with a given lse, with options, with both, for probabilities and smoothing, and of
  * columns. */
@@ -75,16 +68,15 @@ static void every_option_alone(const gpuloss_cross_entropy_desc *call, const ker
     TAKES(d.grad_loss = d.grad_loss_rows = AT(6), of->plain);
 }
 
-/* What is checked of a call of each dtype, on a context that goes with it. */
-static void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross_entropy_desc d)) {
+void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross_entropy_desc d)) {
     size_t t;
-    context = created;
+    choice_context = created;
     for (t = 0; t < DTYPES; t++) {
         gpuloss_cross_entropy_desc d = some_cross_entropy();
         d.dtype = every_dtype[t].dtype;
         check(d);
     }
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* Double has no kernels for newer GPUs. */
@@ -217,10 +209,10 @@ static void rows_taken_together(void **state) {
     base.rows = 8 * fake.multiprocessors;
     base.classes = 4096;
     base.argmax = (int64_t *)AT(6);
-    context = new_context();
+    choice_context = new_context();
     TAKES((void)0, "pipeline");
-    gpuloss_destroy(context);
-    context = new_context_without_clusters();
+    gpuloss_destroy(choice_context);
+    choice_context = new_context_without_clusters();
     TAKES((void)0, "options_together");
     expect_row_group(last_launch(), d.rows, GPULOSSI_BLOCK, __LINE__);
     TAKES((d.dtype = GPULOSS_BF16, d.classes = 8192), "options_together");
@@ -237,7 +229,7 @@ static void rows_taken_together(void **state) {
     TAKES(d.class_weights = (const char *)AT(7) + 4, "options_together");
     TAKES((d.dtype = GPULOSS_F16, d.classes = INT32_MAX / 8 * 8), "options_together");
     TAKES((d.dtype = GPULOSS_F16, d.classes = (int64_t)INT32_MAX + 1), "options");
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* Long rows are kept beside their weights, with smoothing, where logits, weights and gradients are read and written as they
@@ -245,7 +237,7 @@ static void rows_taken_together(void **state) {
 static void rows_beside_their_weights(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;
-    context = new_context();
+    choice_context = new_context();
     base.classes = 20000;
     base.label_smoothing = 0.5;
     TAKES((void)0, "options_kept");
@@ -262,7 +254,7 @@ static void rows_beside_their_weights(void **state) {
     TAKES(d.grad_logits_stride = d.classes + 1, "clusters");
     TAKES(d.grad_logits_stride = d.classes + 4, "options_kept");
     TAKES((d.rows = 0, d.loss_rows = AT(8)), "pipeline");
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* Rows that are fewer than the multiprocessors, and worth two blocks, are for clusters with and without a gradient. */
@@ -325,7 +317,7 @@ static void long_rows_that_are_read(void **state) {
 static void long_rows_that_are_none(void **state) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     (void)state;
-    context = new_context();
+    choice_context = new_context();
     d.rows = 0;
     d.classes = 1 << 20;
     expect_kernel(&d, "pipeline", __LINE__);
@@ -333,7 +325,7 @@ static void long_rows_that_are_none(void **state) {
     d.softcap = 2.0;
     expect_kernel(&d, "pipeline", __LINE__);
     assert_int_equal(last_launch()->grid, 1);
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* A shard has other classes than its targets, also when it is the only one. */
@@ -465,7 +457,7 @@ static void groups_of_the_pipeline(void **state) {
                  {2, 0, 2111, 1025, 64}};
     size_t i;
     (void)state;
-    context = new_context();
+    choice_context = new_context();
     for (i = 0; i < DTYPES * (sizeof cases / sizeof cases[0]); i++) {
         gpuloss_cross_entropy_desc d = some_cross_entropy();
         const size_t c = i / DTYPES;
@@ -479,7 +471,7 @@ static void groups_of_the_pipeline(void **state) {
         d.grad_logits = cases[c].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
         expect_group(&d, "pipeline", cases[c].group, __LINE__);
     }
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* Rows that a block has to itself: as few warps as hold one with 8 vectors a thread, or 4 with a gradient, and more where rows
@@ -515,7 +507,7 @@ static void blocks_of_rows(void **state) {
                  {GPULOSS_BF16, 1, 32768, 1025, 288, 395, 1, 1},   {GPULOSS_BF16, 1, 32768, 2048, 512, 263, 1, 1}};
     size_t i;
     (void)state;
-    context = new_context();
+    choice_context = new_context();
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const int64_t width = cases[i].dtype == GPULOSS_F32 ? 4 : 8;
         gpuloss_cross_entropy_desc d = some_cross_entropy();
@@ -535,7 +527,7 @@ static void blocks_of_rows(void **state) {
                      (long long)cases[i].rows, (long long)cases[i].vectors, l->grid, l->block, rows->group, rows->slots,
                      rows->flags, l->shared_bytes);
     }
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* Rows that a block has to itself are of whole vectors, begin on 16 bytes, and so do their gradients; and they are numbered
@@ -565,217 +557,6 @@ static void check_rows_of_no_block(gpuloss_cross_entropy_desc base) {
 static void rows_of_no_block(void **state) {
     (void)state;
     on_every_dtype(new_context(), check_rows_of_no_block);
-}
-
-/* Rows that do not all begin at vectors, and are short, go to tiles. */
-static void check_short_rows(gpuloss_cross_entropy_desc base) {
-    const int width = 16 / every_dtype[base.dtype - GPULOSS_F32].bytes;
-    gpuloss_cross_entropy_desc d;
-    base.classes = 44 * width + 1; /* it touches up to 45 vectors */
-    TAKES((void)0, "row_thread");
-    TAKES(d.classes = 1, "row_thread");
-    TAKES(d.classes = 46 * width + 1, "row_thread");
-    TAKES(d.classes = 47 * width + 1, "held");
-    TAKES(d.classes = 44 * width, "held");
-    TAKES((d.classes = 44 * width, d.logits = (const char *)d.logits + 8), "row_thread");
-    TAKES(d.logits_stride = 46 * width, "held");
-    TAKES(d.logits_stride = d.classes + 2, "row_thread");
-    TAKES(d.grad_logits_stride = d.classes + 2, "row_thread");
-    TAKES(d.grad_logits = NULL, "row_thread");
-    TAKES(d.lse_in = AT(6), "row_thread");
-    TAKES(d.rows = 0, "row_thread");
-    assert_int_equal(last_launch()->grid, 1);
-}
-
-static void short_rows_in_tiles(void **state) {
-    (void)state;
-    on_every_dtype(new_context_without_clusters(), check_short_rows);
-}
-
-/* Rows and columns with options go to tiles if one row for each thread fits, shared by at most a warp, or by 4 threads of a
- * column. */
-static void check_what_fits_a_tile(gpuloss_cross_entropy_desc base) {
-    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
-    const int64_t room = bytes == 8 ? 36864 : 20480;
-    /* The most vectors of a row of which 4, or 32, fit: an odd number. */
-    const int64_t most = ((room / 4 - 2) / 16 - 1) / 2 * 2 + 1,
-                  most_of_columns = ((room / 32 - 2) / 16 - 1) / 2 * 2 + 1;
-    gpuloss_cross_entropy_desc d;
-    base.softcap = 2.0;
-    TAKES(d.classes = most * width, "row_thread");
-    assert_int_equal(last_launch()->parameters.rows.group, 32);
-    TAKES(d.classes = most * width + 1, "options");
-    TAKES((d.classes = most * width, give_probabilities(&d)), "row_thread");
-    TAKES((d.classes = most * width + 1, give_probabilities(&d)), "probabilities");
-    base.inner = 1000;
-    base.rows = 8000;
-    TAKES(d.classes = most_of_columns * width, "row_thread");
-    assert_int_equal(last_launch()->parameters.rows.group, 4);
-    TAKES(d.classes = most_of_columns * width + 1, "columns");
-}
-
-/* On older GPUs only rows without options go to tiles. */
-static void check_tiles_of_older_gpus(gpuloss_cross_entropy_desc base) {
-    gpuloss_cross_entropy_desc d;
-    base.classes = 21;
-    TAKES((void)0, "row_thread");
-    TAKES(d.softcap = 2.0, "options");
-    TAKES(give_probabilities(&d), "probabilities");
-    TAKES((d.inner = 8, d.softcap = 2.0), "columns");
-    TAKES(d.inner = 8, "columns");
-}
-
-static void what_fits_a_tile(void **state) {
-    (void)state;
-    on_every_dtype(new_context_without_clusters(), check_what_fits_a_tile);
-    fake.major = 7;
-    on_every_dtype(new_context(), check_what_fits_a_tile);
-    fake.major = 6;
-    on_every_dtype(new_context(), check_tiles_of_older_gpus);
-}
-
-/* How the arrays of a tile lie, in the format word. */
-static void check_layouts_of_tiles(gpuloss_cross_entropy_desc base) {
-    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
-    const uint32_t packed = GPULOSSI_FORMAT_PACKED, ragged = GPULOSSI_FORMAT_RAGGED, columns = GPULOSSI_FORMAT_COLUMNS;
-    const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
-    gpuloss_cross_entropy_desc d;
-#define LIES(change, format)                                                                                           \
-    do {                                                                                                               \
-        TAKES(change, "row_thread");                                                                                   \
-        assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & (packed | ragged | columns), format);    \
-    } while (0)
-    base.softcap = 2.0;
-    base.classes = 5 * width;
-    base.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-    LIES((void)0, 0);
-    LIES(d.logits_stride = d.grad_logits_stride = 7 * width, 0);
-    LIES(d.logits_stride = 7 * width, 0);
-    LIES(d.logits_stride = 5 * width + 1, ragged);
-    LIES(d.grad_logits_stride = 5 * width + 1, ragged);
-    LIES((d.grad_logits_stride = 5 * width + 1, d.grad_dtype = other), 0);
-    LIES(d.logits = (const char *)d.logits + bytes, ragged);
-    LIES((d.logits = (const char *)d.logits + bytes, d.grad_logits = (char *)d.grad_logits + bytes), packed);
-    LIES((d.logits = (const char *)d.logits + bytes, d.grad_logits = NULL), packed);
-    LIES((d.logits = (const char *)d.logits + bytes, d.grad_dtype = other), packed);
-    LIES(d.classes--, packed);
-    LIES((d.classes--, d.grad_logits_stride = 5 * width), ragged);
-    LIES((d.classes--, d.logits_stride = d.grad_logits_stride = 5 * width), ragged);
-    base.inner = 6 * width;
-    base.rows = 600 * width;
-    LIES((void)0, columns);
-    LIES(d.classes--, columns);
-    LIES((d.inner = 6 * width + 1, d.rows = 100 * d.inner), columns | ragged);
-    LIES(d.logits = (const char *)d.logits + bytes, columns | ragged);
-    LIES(d.grad_logits = (char *)d.grad_logits + bytes, columns | ragged);
-    LIES((d.grad_logits = (char *)d.grad_logits + bytes, d.grad_dtype = other), columns);
-    LIES(d.logits_stride = 5 * width * d.inner + 1, columns | ragged);
-#undef LIES
-}
-
-static void layouts_of_tiles(void **state) {
-    (void)state;
-    on_every_dtype(new_context(), check_layouts_of_tiles);
-}
-
-/* Threads of a row, and rows of a tile: the fewest threads, unless rows are few. */
-static void rows_and_threads_of_tiles(void **state) {
-    static const struct {
-        gpuloss_dtype dtype;
-        int64_t rows, classes;
-        unsigned group, slots;
-    } cases[] = {{GPULOSS_BF16, 1 << 24, 10, 1, 384},
-                 {GPULOSS_BF16, 1 << 24, 64, 1, 128},
-                 {GPULOSS_BF16, 1 << 24, 72, 1, 128},
-                 {GPULOSS_BF16, 1 << 24, 73, 2, 64},
-                 {GPULOSS_BF16, 1 << 24, 150, 2, 64},
-                 {GPULOSS_F32, 1 << 24, 10, 1, 256},
-                 {GPULOSS_F32, 1 << 24, 28, 1, 128},
-                 {GPULOSS_F32, 1 << 24, 29, 1, 128},
-                 {GPULOSS_F32, 1 << 24, 100, 4, 32},
-                 {GPULOSS_F64, 1 << 24, 21, 1, 128},
-                 {GPULOSS_F64, 1 << 24, 100, 4, 32},
-                 {GPULOSS_BF16, 132 * 128, 64, 1, 128},
-                 {GPULOSS_BF16, 132 * 64, 64, 2, 64},
-                 {GPULOSS_BF16, 132 * 64 - 1, 64, 4, 32},
-                 {GPULOSS_BF16, 1, 64, 16, 8},
-                 {GPULOSS_BF16, 1, 8, 2, 64},
-                 {GPULOSS_F32, 132 * 6 * 256, 10, 1, 256},
-                 {GPULOSS_F32, 132 * 6 * 256 - 1, 10, 1, 128}};
-    size_t i;
-    (void)state;
-    context = new_context();
-    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        gpuloss_cross_entropy_desc d = some_cross_entropy();
-        const gpulossi_rows *rows;
-        d.dtype = cases[i].dtype;
-        d.rows = cases[i].rows;
-        d.classes = cases[i].classes;
-        d.softcap = 2.0;
-        d.grad_logits = NULL;
-        rows = &expect_kernel(&d, "row_thread", __LINE__)->parameters.rows;
-        if (rows->group != cases[i].group || rows->slots != cases[i].slots)
-            fail_msg("case %d: %u threads a row and %u rows a tile", (int)i, rows->group, rows->slots);
-    }
-    gpuloss_destroy(context);
-}
-
-/* The types of other arrays are in the format word, and what a call computes in the call word. */
-static void types_of_tiles(void **state) {
-    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
-    const uint32_t *words;
-    (void)state;
-    context = new_context();
-    base.classes = 20;
-    base.softcap = 2.0;
-    TAKES((void)0, "row_thread");
-    words = last_launch()->module->words;
-    assert_int_equal(words[GPULOSSI_FORMAT_WORD], 0);
-    assert_int_equal(words[GPULOSSI_CALL_WORD], GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT | GPULOSSI_CE_SOFTCAP);
-    TAKES(d.grad_dtype = GPULOSS_F16, "row_thread");
-    words = last_launch()->module->words;
-    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_F16 << GPULOSSI_FORMAT_GRADIENT_SHIFT);
-    TAKES((give_probabilities(&d), d.target_dtype = GPULOSS_BF16), "row_thread");
-    words = last_launch()->module->words;
-    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_BF16_ARRAY << GPULOSSI_FORMAT_TARGET_SHIFT);
-    gpuloss_destroy(context);
-}
-
-/* Each block has a tile, also where more blocks are resident than tiles were made for. */
-static void blocks_with_tiles(void **state) {
-    gpuloss_cross_entropy_desc d = some_cross_entropy();
-    (void)state;
-    fake.blocks_less = 32;
-    context = new_context();
-    d.classes = 10;
-    d.softcap = 2.0;
-    d.grad_logits = NULL;
-    d.rows = 132 * 6 * 256;
-    assert_int_equal(expect_kernel(&d, "row_thread", __LINE__)->parameters.rows.slots, 256);
-    assert_int_equal(last_launch()->grid, 132 * 6);
-    d.rows++;
-    expect_kernel(&d, "row_thread", __LINE__);
-    assert_int_equal(last_launch()->grid, 132 * 6 + 1);
-    gpuloss_destroy(context);
-}
-
-/* Tiles have no sum of the weights of the targets: another kernel forms it. */
-static void weights_of_tiles_are_prepared(void **state) {
-    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
-    (void)state;
-    context = new_context();
-    base.classes = 10;
-    base.grad_logits = NULL;
-    base.reduction = GPULOSS_MEAN;
-    TAKES(d.softcap = 2.0, "row_thread");
-    assert_int_equal(fake.launches, 1);
-    assert_false(last_launch()->parameters.rows.flags & GPULOSSI_PREPARED);
-    TAKES(d.class_weights = AT(6), "row_thread");
-    assert_int_equal(fake.launches, 2);
-    assert_true(last_launch()->parameters.rows.flags & GPULOSSI_PREPARED);
-    TAKES((d.class_weights = AT(6), d.divisor = 3.0), "row_thread");
-    assert_int_equal(fake.launches, 1);
-    gpuloss_destroy(context);
 }
 
 /* Rows without a gap between them, as many as a warp takes at a time in a slot; the next ones start on 16 bytes. */
@@ -844,7 +625,7 @@ static void packed_losses(void **state) {
                  {2050, "pipeline", "pipeline"}};
     size_t i, t;
     (void)state;
-    context = new_context();
+    choice_context = new_context();
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (t = 0; t < DTYPES; t++) {
             gpuloss_cross_entropy_desc d = some_cross_entropy();
@@ -854,7 +635,7 @@ static void packed_losses(void **state) {
             if (d.dtype != GPULOSS_F64)
                 expect_kernel(&d, every_dtype[t].bytes == 2 ? cases[i].halves : cases[i].floats, __LINE__);
         }
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* As many rows as a warp takes at a time, as often as they fit the slot and each warp has a slot of them. Of the slots there
@@ -921,7 +702,7 @@ static void slots_of_packed_rows(void **state) {
                  {0, 2, 3 * 32 * 2640 - 1, 49, 1, 64, 9728}};
     size_t i;
     (void)state;
-    context = new_context();
+    choice_context = new_context();
     for (i = 0; i < DTYPES * (sizeof cases / sizeof cases[0]); i++) {
         gpuloss_cross_entropy_desc d = some_cross_entropy();
         const size_t c = i / DTYPES;
@@ -943,7 +724,7 @@ static void slots_of_packed_rows(void **state) {
         assert_int_equal(l->grid, blocks < blocks_at_once(l) ? blocks : blocks_at_once(l));
         assert_int_equal(l->shared_bytes, l->block / 32 * cases[c].ring_bytes);
     }
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* With options a thread gets about four vectors, wherever the row begins. */
@@ -952,7 +733,7 @@ static void groups_of_rows_with_options(void **state) {
     int soft;
     (void)state;
     fake.major = 6; /* newer GPUs have short rows in tiles */
-    context = new_context();
+    choice_context = new_context();
     for (t = 0; t < DTYPES; t++)
         for (soft = 0; soft < 2; soft++) {
             gpuloss_cross_entropy_desc even = some_cross_entropy(), d;
@@ -978,7 +759,7 @@ static void groups_of_rows_with_options(void **state) {
                 expect_group(&d, name, group, __LINE__);
             }
         }
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* Columns whose classes fit no tile, or of older GPUs: warps share the classes of 64 columns, and a block has as many such
@@ -1005,16 +786,16 @@ static void groups_of_columns(void **state) {
     static const int64_t rows[] = {2, 64, 66, 128, 130, 512, 514, 1000, 1 << 20, 1 << 24};
     size_t c, r;
     (void)state;
-    context = new_context();
+    choice_context = new_context();
     for (r = 0; r < sizeof rows / sizeof rows[0]; r++)
         expect_columns(rows[r], 157, 256);
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
     fake.major = 6;
-    context = new_context();
+    choice_context = new_context();
     for (c = 0; c < sizeof of_classes / sizeof of_classes[0]; c++)
         for (r = 0; r < sizeof rows / sizeof rows[0]; r++)
             expect_columns(rows[r], of_classes[c].classes, of_classes[c].group);
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 /* Columns by vectors, where there are enough of them, all on 16 bytes: warps share the classes of 256 bytes of them,
@@ -1068,11 +849,11 @@ static void planes_of_columns(void **state) {
 static void even_rows(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;
-    context = new_context();
+    choice_context = new_context();
 #define EVEN(change, expected)                                                                                         \
     d = base;                                                                                                          \
     change;                                                                                                            \
-    expect_ok(gpuloss_cross_entropy(context, &d, NULL));                                                               \
+    expect_ok(gpuloss_cross_entropy(choice_context, &d, NULL));                                                        \
     assert_int_equal((last_launch()->parameters.rows.flags & GPULOSSI_EVEN) != 0, expected)
     EVEN((void)0, 1);
     EVEN(d.softcap = 1.0, 1);
@@ -1082,7 +863,7 @@ static void even_rows(void **state) {
     EVEN((give_probabilities(&d), d.target_probabilities_stride = 1001), 1);
     EVEN(d.inner = 1, 1);
     EVEN(d.inner = 4, 0);
-    gpuloss_destroy(context);
+    gpuloss_destroy(choice_context);
 }
 
 int choice_tests(void) {
@@ -1100,13 +881,6 @@ int choice_tests(void) {
         TEST(groups_of_the_pipeline),
         TEST(blocks_of_rows),
         TEST(rows_of_no_block),
-        TEST(short_rows_in_tiles),
-        TEST(what_fits_a_tile),
-        TEST(layouts_of_tiles),
-        TEST(rows_and_threads_of_tiles),
-        TEST(types_of_tiles),
-        TEST(blocks_with_tiles),
-        TEST(weights_of_tiles_are_prepared),
         TEST(packed_rows),
         TEST(packed_losses),
         TEST(slots_of_packed_rows),
@@ -1115,5 +889,5 @@ int choice_tests(void) {
         TEST(planes_of_columns),
         TEST(even_rows),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL) + tile_tests();
 }

@@ -38,7 +38,7 @@ DEVICE float power_of_2(float x) {
     return y;
 }
 
-/* A power of two next to the root of |x|, from 2^-126 to 1. Doubles need no such factor. */
+/* A power of two next to the root of |x|, from 2^-126 to 1. For doubles it is 1. */
 template <class N> DEVICE N root_power_of_2(double x) {
     const int exponent = (__double2hiint(x) >> 20 & 2047) - 1023;
     return sizeof(N) == 8 ? N(1) : (N)__int_as_float((127 + max(min(exponent, 0), -252) / 2) << 23);

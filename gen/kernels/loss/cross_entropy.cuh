@@ -202,7 +202,7 @@ template <class E> struct CrossEntropy {
         return x;
     }
     /* With x = a softcap, tanh(a) softcap / x - 1 is a polynomial in x^2 without constant, if |x| is less than `small`.
-     * The result is within 1.6u. Softcaps whose powers are no ordinary floats have no such x. */
+     * The result is within 1.6u. `small` is 0 if powers of the softcap are no ordinary floats. */
     __device__ __forceinline__ void set_series() {
         const N square = inverse_softcap * inverse_softcap;
         const N of_a[4] = {N(-3.33333105e-01f), N(1.33305132e-01f), N(-5.33910543e-02f), N(1.79992188e-02f)};

@@ -115,7 +115,7 @@ template <class Loss> class RowThread {
             x.replace(i, element);
         }
     }
-    /* The vector of `left` or more elements that are `step` apart in memory. `by_words`: they are neighbours, and each
+    /* The vector of `left` or more elements, one each `step` elements of memory. `by_words`: they are neighbours, and each
      * two of 16 bits are a word. */
     __device__ __forceinline__ Vector<E> gathered(const Bits *from, int64_t step, int left, bool by_words) const {
         Vector<E> x = filled<E>(loss.padding());
@@ -367,7 +367,7 @@ template <class Loss> class RowThread {
                 base[at.row * p.rows.grad_stride + at.unit] = bits(address(at.row, 0) + at.unit * sizeof(Bits));
         }
     }
-    /* Position of a column of the tile in an array whose images are `stride` elements apart. */
+    /* Position of a column of the tile in an array with an image each `stride` elements. */
     __device__ __forceinline__ int64_t start_of_column(int column, int64_t stride) const {
         int64_t of_image = image, position = within + column;
         if (position >= p.inner) {

@@ -1,0 +1,25 @@
+/* What the tests share that say which kernel a call of cross-entropy takes. */
+#ifndef TESTS_HOST_CHOICE_H
+#define TESTS_HOST_CHOICE_H
+
+#include "check.h"
+
+extern gpuloss_context *choice_context;
+
+/* Runs the call on the kernel of that name; "clusters" and "pipeline" are one kernel, in clusters and without. */
+const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line);
+/* A call `d` that differs from `base` in one change. */
+#define TAKES(change, name)                                                                                            \
+    do {                                                                                                               \
+        d = base;                                                                                                      \
+        change;                                                                                                        \
+        expect_kernel(&d, name, __LINE__);                                                                             \
+    } while (0)
+
+/* What is checked of a call of each dtype, on a context that goes with it. */
+void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross_entropy_desc d));
+
+/* Those of tiles, which run after the others. */
+int tile_tests(void);
+
+#endif

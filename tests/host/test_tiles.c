@@ -1,0 +1,222 @@
+/* Which calls of cross-entropy go to tiles of short rows or columns, and how these are spread. */
+#include "choice.h"
+
+/* Rows that do not all begin at vectors, and are short, go to tiles. */
+static void check_short_rows(gpuloss_cross_entropy_desc base) {
+    const int width = 16 / every_dtype[base.dtype - GPULOSS_F32].bytes;
+    gpuloss_cross_entropy_desc d;
+    base.classes = 44 * width + 1; /* it touches up to 45 vectors */
+    TAKES((void)0, "row_thread");
+    TAKES(d.classes = 1, "row_thread");
+    TAKES(d.classes = 46 * width + 1, "row_thread");
+    TAKES(d.classes = 47 * width + 1, "held");
+    TAKES(d.classes = 44 * width, "held");
+    TAKES((d.classes = 44 * width, d.logits = (const char *)d.logits + 8), "row_thread");
+    TAKES(d.logits_stride = 46 * width, "held");
+    TAKES(d.logits_stride = d.classes + 2, "row_thread");
+    TAKES(d.grad_logits_stride = d.classes + 2, "row_thread");
+    TAKES(d.grad_logits = NULL, "row_thread");
+    TAKES(d.lse_in = AT(6), "row_thread");
+    TAKES(d.rows = 0, "row_thread");
+    assert_int_equal(last_launch()->grid, 1);
+}
+
+static void short_rows_in_tiles(void **state) {
+    (void)state;
+    on_every_dtype(new_context_without_clusters(), check_short_rows);
+}
+
+/* Rows and columns with options go to tiles if one row for each thread fits, shared by at most a warp, or by 4 threads of a
+ * column. */
+static void check_what_fits_a_tile(gpuloss_cross_entropy_desc base) {
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
+    const int64_t room = bytes == 8 ? 36864 : 20480;
+    /* The most vectors of a row of which 4, or 32, fit: an odd number. */
+    const int64_t most = ((room / 4 - 2) / 16 - 1) / 2 * 2 + 1,
+                  most_of_columns = ((room / 32 - 2) / 16 - 1) / 2 * 2 + 1;
+    gpuloss_cross_entropy_desc d;
+    base.softcap = 2.0;
+    TAKES(d.classes = most * width, "row_thread");
+    assert_int_equal(last_launch()->parameters.rows.group, 32);
+    TAKES(d.classes = most * width + 1, "options");
+    TAKES((d.classes = most * width, give_probabilities(&d)), "row_thread");
+    TAKES((d.classes = most * width + 1, give_probabilities(&d)), "probabilities");
+    base.inner = 1000;
+    base.rows = 8000;
+    TAKES(d.classes = most_of_columns * width, "row_thread");
+    assert_int_equal(last_launch()->parameters.rows.group, 4);
+    TAKES(d.classes = most_of_columns * width + 1, "columns");
+}
+
+/* On older GPUs only rows without options go to tiles. */
+static void check_tiles_of_older_gpus(gpuloss_cross_entropy_desc base) {
+    gpuloss_cross_entropy_desc d;
+    base.classes = 21;
+    TAKES((void)0, "row_thread");
+    TAKES(d.softcap = 2.0, "options");
+    TAKES(give_probabilities(&d), "probabilities");
+    TAKES((d.inner = 8, d.softcap = 2.0), "columns");
+    TAKES(d.inner = 8, "columns");
+}
+
+static void what_fits_a_tile(void **state) {
+    (void)state;
+    on_every_dtype(new_context_without_clusters(), check_what_fits_a_tile);
+    fake.major = 7;
+    on_every_dtype(new_context(), check_what_fits_a_tile);
+    fake.major = 6;
+    on_every_dtype(new_context(), check_tiles_of_older_gpus);
+}
+
+/* How the arrays of a tile lie, in the format word. */
+static void check_layouts_of_tiles(gpuloss_cross_entropy_desc base) {
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
+    const uint32_t packed = GPULOSSI_FORMAT_PACKED, ragged = GPULOSSI_FORMAT_RAGGED, columns = GPULOSSI_FORMAT_COLUMNS;
+    const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
+    gpuloss_cross_entropy_desc d;
+#define LIES(change, format)                                                                                           \
+    do {                                                                                                               \
+        TAKES(change, "row_thread");                                                                                   \
+        assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & (packed | ragged | columns), format);    \
+    } while (0)
+    base.softcap = 2.0;
+    base.classes = 5 * width;
+    base.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+    LIES((void)0, 0);
+    LIES(d.logits_stride = d.grad_logits_stride = 7 * width, 0);
+    LIES(d.logits_stride = 7 * width, 0);
+    LIES(d.logits_stride = 5 * width + 1, ragged);
+    LIES(d.grad_logits_stride = 5 * width + 1, ragged);
+    LIES((d.grad_logits_stride = 5 * width + 1, d.grad_dtype = other), 0);
+    LIES(d.logits = (const char *)d.logits + bytes, ragged);
+    LIES((d.logits = (const char *)d.logits + bytes, d.grad_logits = (char *)d.grad_logits + bytes), packed);
+    LIES((d.logits = (const char *)d.logits + bytes, d.grad_logits = NULL), packed);
+    LIES((d.logits = (const char *)d.logits + bytes, d.grad_dtype = other), packed);
+    LIES(d.classes--, packed);
+    LIES((d.classes--, d.grad_logits_stride = 5 * width), ragged);
+    LIES((d.classes--, d.logits_stride = d.grad_logits_stride = 5 * width), ragged);
+    base.inner = 6 * width;
+    base.rows = 600 * width;
+    LIES((void)0, columns);
+    LIES(d.classes--, columns);
+    LIES((d.inner = 6 * width + 1, d.rows = 100 * d.inner), columns | ragged);
+    LIES(d.logits = (const char *)d.logits + bytes, columns | ragged);
+    LIES(d.grad_logits = (char *)d.grad_logits + bytes, columns | ragged);
+    LIES((d.grad_logits = (char *)d.grad_logits + bytes, d.grad_dtype = other), columns);
+    LIES(d.logits_stride = 5 * width * d.inner + 1, columns | ragged);
+#undef LIES
+}
+
+static void layouts_of_tiles(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_layouts_of_tiles);
+}
+
+/* Threads of a row, and rows of a tile: the fewest threads, unless rows are few. */
+static void rows_and_threads_of_tiles(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t rows, classes;
+        unsigned group, slots;
+    } cases[] = {{GPULOSS_BF16, 1 << 24, 10, 1, 384},
+                 {GPULOSS_BF16, 1 << 24, 64, 1, 128},
+                 {GPULOSS_BF16, 1 << 24, 72, 1, 128},
+                 {GPULOSS_BF16, 1 << 24, 73, 2, 64},
+                 {GPULOSS_BF16, 1 << 24, 150, 2, 64},
+                 {GPULOSS_F32, 1 << 24, 10, 1, 256},
+                 {GPULOSS_F32, 1 << 24, 28, 1, 128},
+                 {GPULOSS_F32, 1 << 24, 29, 1, 128},
+                 {GPULOSS_F32, 1 << 24, 100, 4, 32},
+                 {GPULOSS_F64, 1 << 24, 21, 1, 128},
+                 {GPULOSS_F64, 1 << 24, 100, 4, 32},
+                 {GPULOSS_BF16, 132 * 128, 64, 1, 128},
+                 {GPULOSS_BF16, 132 * 64, 64, 2, 64},
+                 {GPULOSS_BF16, 132 * 64 - 1, 64, 4, 32},
+                 {GPULOSS_BF16, 1, 64, 16, 8},
+                 {GPULOSS_BF16, 1, 8, 2, 64},
+                 {GPULOSS_F32, 132 * 6 * 256, 10, 1, 256},
+                 {GPULOSS_F32, 132 * 6 * 256 - 1, 10, 1, 128}};
+    size_t i;
+    (void)state;
+    choice_context = new_context();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        const gpulossi_rows *rows;
+        d.dtype = cases[i].dtype;
+        d.rows = cases[i].rows;
+        d.classes = cases[i].classes;
+        d.softcap = 2.0;
+        d.grad_logits = NULL;
+        rows = &expect_kernel(&d, "row_thread", __LINE__)->parameters.rows;
+        if (rows->group != cases[i].group || rows->slots != cases[i].slots)
+            fail_msg("case %d: %u threads a row and %u rows a tile", (int)i, rows->group, rows->slots);
+    }
+    gpuloss_destroy(choice_context);
+}
+
+/* The types of other arrays are in the format word, and what a call computes in the call word. */
+static void types_of_tiles(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    const uint32_t *words;
+    (void)state;
+    choice_context = new_context();
+    base.classes = 20;
+    base.softcap = 2.0;
+    TAKES((void)0, "row_thread");
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], 0);
+    assert_int_equal(words[GPULOSSI_CALL_WORD], GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT | GPULOSSI_CE_SOFTCAP);
+    TAKES(d.grad_dtype = GPULOSS_F16, "row_thread");
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_F16 << GPULOSSI_FORMAT_GRADIENT_SHIFT);
+    TAKES((give_probabilities(&d), d.target_dtype = GPULOSS_BF16), "row_thread");
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_BF16_ARRAY << GPULOSSI_FORMAT_TARGET_SHIFT);
+    gpuloss_destroy(choice_context);
+}
+
+/* Each block has a tile, also where more blocks are resident than tiles were made for. */
+static void blocks_with_tiles(void **state) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    (void)state;
+    fake.blocks_less = 32;
+    choice_context = new_context();
+    d.classes = 10;
+    d.softcap = 2.0;
+    d.grad_logits = NULL;
+    d.rows = 132 * 6 * 256;
+    assert_int_equal(expect_kernel(&d, "row_thread", __LINE__)->parameters.rows.slots, 256);
+    assert_int_equal(last_launch()->grid, 132 * 6);
+    d.rows++;
+    expect_kernel(&d, "row_thread", __LINE__);
+    assert_int_equal(last_launch()->grid, 132 * 6 + 1);
+    gpuloss_destroy(choice_context);
+}
+
+/* Tiles have no sum of the weights of the targets: another kernel forms it. */
+static void weights_of_tiles_are_prepared(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    choice_context = new_context();
+    base.classes = 10;
+    base.grad_logits = NULL;
+    base.reduction = GPULOSS_MEAN;
+    TAKES(d.softcap = 2.0, "row_thread");
+    assert_int_equal(fake.launches, 1);
+    assert_false(last_launch()->parameters.rows.flags & GPULOSSI_PREPARED);
+    TAKES(d.class_weights = AT(6), "row_thread");
+    assert_int_equal(fake.launches, 2);
+    assert_true(last_launch()->parameters.rows.flags & GPULOSSI_PREPARED);
+    TAKES((d.class_weights = AT(6), d.divisor = 3.0), "row_thread");
+    assert_int_equal(fake.launches, 1);
+    gpuloss_destroy(choice_context);
+}
+
+int tile_tests(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(short_rows_in_tiles),           TEST(what_fits_a_tile), TEST(layouts_of_tiles),
+        TEST(rows_and_threads_of_tiles),     TEST(types_of_tiles),   TEST(blocks_with_tiles),
+        TEST(weights_of_tiles_are_prepared),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
