@@ -23,6 +23,13 @@ typedef struct variant {
     VARIANT(cross_entropy, row_thread, any16, "f16_" name, call, format)                                               \
     VARIANT(cross_entropy, row_thread, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
 
+/* Rows in memory for each type. */
+#define MEMORY(name, call, format)                                                                                     \
+    VARIANT(cross_entropy, row_memory, f32, name, call, format)                                                        \
+    VARIANT(cross_entropy, row_memory, f64, name, call, format)                                                        \
+    VARIANT(cross_entropy, row_memory, any16, "f16_" name, call, format)                                               \
+    VARIANT(cross_entropy, row_memory, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
+
 /* The pipeline for each type, with the format of f32 and that of 16 bits. */
 #define PIPELINE(name, call, of_f32, of_16_bits)                                                                       \
     VARIANT(cross_entropy, row_pipeline, f32, name, call, of_f32)                                                      \
@@ -66,17 +73,19 @@ static const variant usual_variants[] = {
     TILES("even_gradient", VARIANT_GRADIENT | GPULOSSI_CE_ROW_WEIGHTS, 0)
     TILES("ragged_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_RAGGED)
     TILES("columns_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_COLUMNS)
-    BOTH(cross_entropy, held)
-    BOTH(cross_entropy, streamed)
-    BOTH(cross_entropy, options)
-    BOTH(cross_entropy, probabilities)
-    BOTH(cross_entropy, columns)
+    MEMORY("loss", VARIANT_LOSS, 0)
+    MEMORY("gradient", VARIANT_GRADIENT, 0)
+    MEMORY("short_loss", VARIANT_LOSS, GPULOSSI_FORMAT_REGISTERS)
+    MEMORY("short_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_REGISTERS)
+    MEMORY("ragged_gradient", VARIANT_GRADIENT, VARIANT_RAGGED)
+    MEMORY("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, 0)
+    MEMORY("probabilities_gradient", VARIANT_GRADIENT | GPULOSSI_CE_PROBABILITIES, 0)
+    MEMORY("columns_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_COLUMNS)
     BOTH(cross_entropy, planes)
     BOTH(cross_entropy, planes_held)
     BOTH(cross_entropy, block_rows)
     BOTH(cross_entropy, packed)
     BOTH(cross_entropy, packed_held)
-    BOTH(cross_entropy, options_together)
     BOTH(cross_entropy, options_kept)
     BOTH(kl_div, pp)
     BOTH(kl_div, lp)
@@ -98,6 +107,7 @@ static const variant usual_variants[] = {
 #undef BOTH
 #undef PIPELINE
 #undef TILES
+#undef MEMORY
 
 enum { USUAL_VARIANTS = sizeof usual_variants / sizeof usual_variants[0] };
 

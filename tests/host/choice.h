@@ -6,7 +6,8 @@
 
 extern gpuloss_context *choice_context;
 
-/* Runs the call on the kernel of that name; "clusters" and "pipeline" are one kernel, in clusters and without. */
+/* Runs the call on the kernel of that name; "clusters" and "pipeline" are one kernel, in clusters and without, and so are
+ * "registers" and "memory", which are "row_memory" with rows in registers and without. */
 const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line);
 /* A call `d` that differs from `base` in one change. */
 #define TAKES(change, name)                                                                                            \

@@ -7,13 +7,17 @@ gpuloss_context *choice_context;
 
 const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line) {
     const int in_clusters = strcmp(name, "clusters") == 0, is_pipeline = in_clusters || strcmp(name, "pipeline") == 0;
+    const int in_registers = strcmp(name, "registers") == 0, in_memory = in_registers || strcmp(name, "memory") == 0;
     char text[64];
     fake.launches = 0;
     expect_ok_(gpuloss_cross_entropy(choice_context, d, NULL), line);
-    snprintf(text, sizeof text, "cross_entropy_%s", is_pipeline ? "row_pipeline" : name);
+    snprintf(text, sizeof text, "cross_entropy_%s", is_pipeline ? "row_pipeline" : in_memory ? "row_memory" : name);
     expect_module(text, d->dtype, line);
     if (is_pipeline && (last_launch()->cluster > 0) != in_clusters)
         fail_msg("line %d: clusters of %u are launched instead of %s", line, last_launch()->cluster, name);
+    if (in_memory &&
+        ((last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_REGISTERS) != 0) != in_registers)
+        fail_msg("line %d: these rows are not in %s", line, name);
     if (!in_clusters) /* see test_clusters.c */
         assert_int_equal(last_launch()->block, strcmp(name, "block_rows") == 0 ? last_launch()->parameters.rows.group
                                                                                : fake_threads_of(last_launch()->entry));
@@ -85,16 +89,16 @@ static int has_clusters(gpuloss_dtype dtype) {
 }
 
 static void check_options(gpuloss_cross_entropy_desc d) {
-    static const kernels tiles = {"held", "held", "row_thread", "row_thread", "row_thread", "row_thread", "columns"};
-    static const kernels held = {"held", "held", "options", "options", "probabilities", "options", "columns"};
-    static const kernels streamed = {"streamed",      "streamed", "options", "options",
-                                     "probabilities", "options",  "columns"};
+    static const kernels tiles = {"row_memory", "row_memory", "row_thread", "row_thread",
+                                  "row_thread", "row_thread", "row_memory"};
+    static const kernels memory = {"row_memory", "row_memory", "row_memory", "row_memory",
+                                   "row_memory", "row_memory", "row_memory"};
     every_option_alone(&d, &tiles);
     d.classes = 1 << 12;
-    every_option_alone(&d, &held);
+    every_option_alone(&d, &memory);
     d.classes = 1 << 20;
     d.rows = 8;
-    every_option_alone(&d, &streamed);
+    every_option_alone(&d, &memory);
 }
 
 static void options_leave_the_plain_kernels(void **state) {
@@ -104,24 +108,25 @@ static void options_leave_the_plain_kernels(void **state) {
 
 /* Newer GPUs have a kernel for all options, with which rows stay in clusters unless their lse is given. */
 static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
-    static const kernels long_ones = {"clusters", "pipeline",     "clusters", "pipeline",
-                                      "clusters", "options_kept", "columns"};
-    static const kernels uneven = {"pipeline", "pipeline", "pipeline", "pipeline", "pipeline", "pipeline", "columns"};
-    static const kernels even = {"block_rows", "block_rows", "pipeline", "pipeline", "pipeline", "pipeline", "columns"};
-    static const kernels held = {"held", "held", "options", "options", "probabilities", "options", "columns"};
-    static const kernels streamed = {"streamed",      "streamed", "options", "options",
-                                     "probabilities", "options",  "columns"};
+    static const kernels long_ones = {"clusters", "pipeline",     "clusters",  "pipeline",
+                                      "clusters", "options_kept", "row_memory"};
+    static const kernels uneven = {"pipeline", "pipeline", "pipeline",  "pipeline",
+                                   "pipeline", "pipeline", "row_memory"};
+    static const kernels even = {"block_rows", "block_rows", "pipeline",  "pipeline",
+                                 "pipeline",   "pipeline",   "row_memory"};
+    static const kernels memory = {"row_memory", "row_memory", "row_memory", "row_memory",
+                                   "row_memory", "row_memory", "row_memory"};
     const int has = has_clusters(d.dtype), bytes = every_dtype[d.dtype - GPULOSS_F32].bytes;
     d.classes = 1 << 16;
     d.rows = 8;
-    every_option_alone(&d, has ? &long_ones : &streamed);
+    every_option_alone(&d, has ? &long_ones : &memory);
     d.rows = 1000;
     d.classes = 1500 * 16 / bytes;
     d.logits = (const char *)d.logits + bytes;
-    every_option_alone(&d, has ? &uneven : &held);
+    every_option_alone(&d, has ? &uneven : &memory);
     d.logits = (const char *)d.logits - bytes;
     d.classes = 1000 * 16 / bytes;
-    every_option_alone(&d, has ? &even : &held);
+    every_option_alone(&d, has ? &even : &memory);
     d.classes = 31 * 16 / bytes;
     d.logits_stride = d.grad_logits_stride = d.classes + 16 / bytes;
     d.inner = 1;
@@ -178,14 +183,14 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
  * kept. */
 static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
-    const char *held = has ? "pipeline" : "held", *streamed = has ? "pipeline" : "streamed";
-    const char *clusters = has ? "clusters" : "streamed", *kept = has ? "options_kept" : "options";
-    const char *options = has ? "pipeline" : "options", *of_clusters = has ? "clusters" : "options";
+    const char *held = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
+    const char *clusters = has ? "clusters" : "row_memory", *kept = has ? "options_kept" : "row_memory";
+    const char *options = has ? "pipeline" : "row_memory", *of_clusters = has ? "clusters" : "row_memory";
     const char *tiles = has ? "pipeline" : "row_thread";
     for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
-        ROWS_OF(47, "held", "row_thread", "row_thread", "row_thread", "row_thread");
-        ROWS_OF(48, "held", held, tiles, tiles, tiles);
-        ROWS_OF(96, "held", held, tiles, tiles, tiles);
+        ROWS_OF(47, "row_memory", "row_thread", "row_thread", "row_thread", "row_thread");
+        ROWS_OF(48, "row_memory", held, tiles, tiles, tiles);
+        ROWS_OF(96, "row_memory", held, tiles, tiles, tiles);
         WHOLE_ROWS_OF(97, held, tiles);
         WHOLE_ROWS_OF(2048, held, options);
         ROWS_OF(2049, clusters, clusters, of_clusters, of_clusters, kept);
@@ -199,37 +204,6 @@ static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
 static void long_rows_that_are_written(void **state) {
     (void)state;
     on_every_dtype(new_context(), check_rows_that_are_written);
-}
-
-/* Older GPUs take the loss of many long rows several at a time, where logits and weights are read as they are. */
-static void rows_taken_together(void **state) {
-    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
-    (void)state;
-    base.grad_logits = NULL;
-    base.rows = 8 * fake.multiprocessors;
-    base.classes = 4096;
-    base.argmax = (int64_t *)AT(6);
-    choice_context = new_context();
-    TAKES((void)0, "pipeline");
-    gpuloss_destroy(choice_context);
-    choice_context = new_context_without_clusters();
-    TAKES((void)0, "options_together");
-    expect_row_group(last_launch(), d.rows, GPULOSSI_BLOCK, __LINE__);
-    TAKES((d.dtype = GPULOSS_BF16, d.classes = 8192), "options_together");
-    TAKES((d.dtype = GPULOSS_F64, d.classes = 8192), "options");
-    TAKES((d.label_smoothing = 0.5, d.class_weights = AT(7)), "options_together");
-    TAKES(d.rows--, "options");
-    TAKES(d.classes = 4092, "options");
-    TAKES(d.classes = 4097, "options");
-    TAKES(d.softcap = 1, "options");
-    TAKES(d.logit_scale = 2, "options");
-    TAKES(d.lse_in = AT(7), "options");
-    TAKES(d.grad_logits = AT(7), "options");
-    TAKES((d.label_smoothing = 0.5, d.class_weights = (const char *)AT(7) + 4), "options");
-    TAKES(d.class_weights = (const char *)AT(7) + 4, "options_together");
-    TAKES((d.dtype = GPULOSS_F16, d.classes = INT32_MAX / 8 * 8), "options_together");
-    TAKES((d.dtype = GPULOSS_F16, d.classes = (int64_t)INT32_MAX + 1), "options");
-    gpuloss_destroy(choice_context);
 }
 
 /* Long rows are kept beside their weights, with smoothing, where logits, weights and gradients are read and written as they
@@ -260,9 +234,9 @@ static void rows_beside_their_weights(void **state) {
 /* Rows that are fewer than the multiprocessors, and worth two blocks, are for clusters with and without a gradient. */
 static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
-    const char *held = has ? "pipeline" : "held", *streamed = has ? "pipeline" : "streamed";
-    const char *clusters = has ? "clusters" : "held", *kept = has ? "options_kept" : "options";
-    const char *options = has ? "pipeline" : "options", *of_clusters = has ? "clusters" : "options";
+    const char *held = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
+    const char *clusters = has ? "clusters" : "row_memory", *kept = has ? "options_kept" : "row_memory";
+    const char *options = has ? "pipeline" : "row_memory", *of_clusters = has ? "clusters" : "row_memory";
     const char *tiles = has ? "pipeline" : "row_thread";
     const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
     d.rows = fake.multiprocessors - 1;
@@ -270,15 +244,15 @@ static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     WHOLE_ROWS_OF(2047, held, options);
     ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, kept);
     d.grad_logits = NULL;
-    ROWS_OF(192, "held", held, tiles, tiles, tiles);
+    ROWS_OF(192, "row_memory", held, tiles, tiles, tiles);
     WHOLE_ROWS_OF(193, held, tiles);
     WHOLE_ROWS_OF(2047, held, options);
     ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, kept);
     d.rows = 1;
     ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, kept);
     d.rows = fake.multiprocessors;
-    ROWS_OF(47, "held", "row_thread", "row_thread", "row_thread", "row_thread");
-    ROWS_OF(48, "held", held, tiles, tiles, tiles);
+    ROWS_OF(47, "row_memory", "row_thread", "row_thread", "row_thread", "row_thread");
+    ROWS_OF(48, "row_memory", held, tiles, tiles, tiles);
     WHOLE_ROWS_OF(2048, held, options);
     expect_rows_of(2049, d, has ? "block_rows" : streamed, &losses, kept, __LINE__);
 }
@@ -291,15 +265,15 @@ static void long_rows_that_are_few(void **state) {
 /* Without a gradient many long rows go to no clusters, but for those that are kept beside their weights. */
 static void check_rows_that_are_read(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
-    const char *streamed = has ? "pipeline" : "streamed", *options = has ? "pipeline" : "options";
-    const char *kept = has ? "options_kept" : "options";
+    const char *streamed = has ? "pipeline" : "row_memory", *options = has ? "pipeline" : "row_memory";
+    const char *kept = has ? "options_kept" : "row_memory";
     const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
     d.rows = fake.multiprocessors;
     d.grad_logits = NULL;
     expect_rows_of(4096, d, has ? "block_rows" : streamed, &losses, kept, __LINE__);
     ROWS_OF(4097, streamed, streamed, options, options, kept);
     /* No cluster is large enough for these. */
-    ROWS_OF((1 << 16) + 1, streamed, streamed, options, options, "options");
+    ROWS_OF((1 << 16) + 1, streamed, streamed, options, options, "row_memory");
     d.class_weights = AT(7);
     d.label_smoothing = 0.5;
     d.classes = 2049 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
@@ -346,10 +320,10 @@ static void check_shards_of_clusters(gpuloss_cross_entropy_desc d) {
     if (has_clusters(d.dtype))
         check_shards(d, "pipeline", "clusters", "pipeline");
     else
-        check_shards(d, "row_thread", "options", "options");
+        check_shards(d, "row_thread", "row_memory", "row_memory");
 }
 static void check_shards_without(gpuloss_cross_entropy_desc d) {
-    check_shards(d, "row_thread", "options", "options");
+    check_shards(d, "row_thread", "row_memory", "row_memory");
 }
 
 static void shards_leave_the_plain_kernels(void **state) {
@@ -362,37 +336,51 @@ static void expect_group(const gpuloss_cross_entropy_desc *d, const char *name, 
     expect_row_group(expect_kernel(d, name, line), d->rows, group, line);
 }
 
-/* The fewest threads that can hold a row do; a vector more takes twice as many, and a block streams what it can't hold.
- * A row that is written does not go to one thread that would hold more than half of what it can. */
-static void check_groups_of_held_rows(gpuloss_cross_entropy_desc d) {
+/* The fewest threads that have registers for a row share it, and twice as many one of a vector more. A block reads rows
+ * that it has no registers for twice. One thread does not write more than half of what it has registers for. */
+static void check_groups_of_rows_in_registers(gpuloss_cross_entropy_desc d) {
     const int width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    const int most = GPULOSSI_REG_VECTORS / (d.dtype == GPULOSS_F64 ? 2 : 1);
     unsigned group;
     d.logits_stride = d.grad_logits_stride = 1 << 16; /* all begin at vectors */
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
-        const char *next = group < GPULOSSI_BLOCK ? "held" : "streamed";
-        d.classes = (int64_t)group * GPULOSSI_VECTORS_HELD * width;
-        expect_group(&d, "held", group > 1 ? group : 2, __LINE__);
-        d.classes++;
+        const char *next = group < GPULOSSI_BLOCK ? "registers" : "memory";
+        d.classes = (int64_t)group * most * width;
+        expect_group(&d, "registers", group > 1 ? group : 2, __LINE__);
+        d.classes = ((int64_t)group * most + 1) * width;
         expect_group(&d, next, group < GPULOSSI_BLOCK ? 2 * group : group, __LINE__);
     }
-    d.classes = 1;
-    expect_group(&d, "held", 1, __LINE__);
-    d.classes = 4 * width;
-    expect_group(&d, "held", 1, __LINE__);
-    d.classes = 5 * width;
-    expect_group(&d, "held", 2, __LINE__);
+    d.classes = most / 2 * width;
+    expect_group(&d, "registers", 1, __LINE__);
+    d.classes += width;
+    expect_group(&d, "registers", 2, __LINE__);
     d.grad_logits = NULL;
     d.grad_logits_stride = 0;
-    expect_group(&d, "held", 1, __LINE__);
-    d.classes = 8 * width;
-    expect_group(&d, "held", 1, __LINE__);
-    d.classes = 9 * width;
-    expect_group(&d, "held", 2, __LINE__);
+    expect_group(&d, "registers", 1, __LINE__);
+    d.classes = most * width;
+    expect_group(&d, "registers", 1, __LINE__);
 }
 
-static void groups_of_held_rows(void **state) {
+/* Rows stay in registers if the softmax of the logits is all that is computed of them. */
+static void check_options_in_registers(gpuloss_cross_entropy_desc base) {
+    const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
+    gpuloss_cross_entropy_desc d;
+    base.classes = 1000 * 16 / every_dtype[base.dtype - GPULOSS_F32].bytes;
+    TAKES((void)0, "registers");
+    TAKES((d.classes++, d.class_weights = AT(6)), "registers");
+    TAKES((d.row_weights = AT(6), d.lse_square_scale = 1.0), "registers");
+    TAKES((d.argmax = (int64_t *)AT(6), d.grad_dtype = other), "registers");
+    TAKES(d.label_smoothing = 1e-9, "memory");
+    TAKES(d.logit_scale = 1.5, "memory");
+    TAKES(d.softcap = 1e30, "memory");
+    TAKES(d.lse_in = AT(6), "memory");
+    TAKES(give_probabilities(&d), "memory");
+}
+
+static void rows_in_registers(void **state) {
     (void)state;
-    on_every_dtype(new_context_without_clusters(), check_groups_of_held_rows);
+    on_every_dtype(new_context_without_clusters(), check_groups_of_rows_in_registers);
+    on_every_dtype(new_context_without_clusters(), check_options_in_registers);
 }
 
 /* Rows of the pipeline: about 8 vectors a thread, of half the bytes 16 with a gradient and 32 without, as long as the rows
@@ -534,7 +522,7 @@ static void blocks_of_rows(void **state) {
  * by 30 bits. */
 static void check_rows_of_no_block(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
-    const char *whole = has ? "block_rows" : "held", *other = has ? "pipeline" : "held";
+    const char *whole = has ? "block_rows" : "row_memory", *other = has ? "pipeline" : "row_memory";
     gpuloss_cross_entropy_desc d;
     base.rows = 1000;
     base.classes = 300 * 16 / bytes;
@@ -542,7 +530,7 @@ static void check_rows_of_no_block(gpuloss_cross_entropy_desc base) {
     TAKES((void)0, whole);
     TAKES(d.lse_in = AT(6), whole);
     TAKES((d.lse_in = AT(6), d.classes = 2048 * 16 / bytes), whole);
-    TAKES((d.lse_in = AT(6), d.classes = 2049 * 16 / bytes), has ? "pipeline" : "streamed");
+    TAKES((d.lse_in = AT(6), d.classes = 2049 * 16 / bytes), has ? "pipeline" : "row_memory");
     TAKES(d.logits_stride = d.classes + 16 / bytes, whole);
     TAKES(d.logits_stride = d.classes + 1, other);
     TAKES(d.logits = (const char *)d.logits + bytes, other);
@@ -562,8 +550,8 @@ static void rows_of_no_block(void **state) {
 /* Rows without a gap between them, as many as a warp takes at a time in a slot; the next ones start on 16 bytes. */
 static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
-    const char *packed = has ? "packed" : "held", *of_few = has ? "packed_held" : "row_thread";
-    const char *shorts = bytes == 2 ? "row_thread" : "held";
+    const char *packed = has ? "packed" : "row_memory", *of_few = has ? "packed_held" : "row_thread";
+    const char *shorts = bytes == 2 ? "row_thread" : "row_memory";
     gpuloss_cross_entropy_desc d;
     base.classes = 60;
     TAKES((void)0, packed);
@@ -573,32 +561,32 @@ static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     TAKES((d.grad_logits = NULL, d.lse_in = AT(6)), shorts);
     TAKES(d.logits_stride = d.classes + 16, shorts);
     TAKES(d.grad_logits_stride = d.classes + 16, shorts);
-    TAKES(d.logits = (const char *)d.logits + 8, bytes == 2 || has || bytes == 8 ? "row_thread" : "held");
+    TAKES(d.logits = (const char *)d.logits + 8, bytes == 2 || has || bytes == 8 ? "row_thread" : "row_memory");
     TAKES(d.grad_logits = (char *)d.grad_logits + 8, shorts);
     TAKES(d.softcap = 2.0, "row_thread");
     TAKES(d.inner = 8, "row_thread");
     TAKES(d.classes = 1, of_few);
     TAKES((d.classes = 1, d.grad_logits = NULL), of_few);
     TAKES((d.classes = 1, d.lse_in = AT(6)), of_few);
-    TAKES(d.classes = 22, has ? of_few : "held");
+    TAKES(d.classes = 22, has ? of_few : "row_memory");
     TAKES(d.classes = 23, bytes == 4 ? packed : of_few);
     TAKES(d.classes = 24, packed);
     TAKES(d.classes = 3584 / bytes, packed);
-    TAKES(d.classes = 3600 / bytes, has ? "block_rows" : "held");
-    TAKES((d.classes = 3600 / bytes, d.lse_in = AT(6)), has ? "block_rows" : "held");
+    TAKES(d.classes = 3600 / bytes, has ? "block_rows" : "row_memory");
+    TAKES((d.classes = 3600 / bytes, d.lse_in = AT(6)), has ? "block_rows" : "row_memory");
     TAKES(d.classes = 3608 / bytes, packed);
-    TAKES(d.classes = 4096 / bytes, has ? "block_rows" : "held");
-    TAKES(d.classes = 4100 / bytes, has ? "pipeline" : "held");
-    TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), has ? "pipeline" : "held");
-    TAKES((d.classes = 4112 / bytes, d.grad_logits = NULL), has ? "block_rows" : "held");
-    TAKES((d.classes = 4096 / bytes - 1, d.grad_logits = NULL), has ? "pipeline" : "held");
-    TAKES((d.classes = 1 << 30, d.grad_logits = NULL), has ? "pipeline" : "streamed");
+    TAKES(d.classes = 4096 / bytes, has ? "block_rows" : "row_memory");
+    TAKES(d.classes = 4100 / bytes, has ? "pipeline" : "row_memory");
+    TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), has ? "pipeline" : "row_memory");
+    TAKES((d.classes = 4112 / bytes, d.grad_logits = NULL), has ? "block_rows" : "row_memory");
+    TAKES((d.classes = 4096 / bytes - 1, d.grad_logits = NULL), has ? "pipeline" : "row_memory");
+    TAKES((d.classes = 1 << 30, d.grad_logits = NULL), has ? "pipeline" : "row_memory");
     /* 8 rows of an odd number of shorts are whole vectors, and 4 rows of as many floats; half of them are not. */
     TAKES(d.classes = 257, packed);
     TAKES(d.classes = 767, packed);
     TAKES((d.grad_logits = NULL, d.classes = 767), packed);
-    TAKES(d.classes = 769, has ? "pipeline" : "held");
-    TAKES((d.grad_logits = NULL, d.classes = 769), has ? "pipeline" : "held");
+    TAKES(d.classes = 769, has ? "pipeline" : "registers");
+    TAKES((d.grad_logits = NULL, d.classes = 769), has ? "pipeline" : "registers");
     TAKES(d.classes = 770, packed);
     TAKES(d.rows = 0, packed);
     assert_int_equal(last_launch()->grid, 1);
@@ -737,7 +725,7 @@ static void groups_of_rows_with_options(void **state) {
     for (t = 0; t < DTYPES; t++)
         for (soft = 0; soft < 2; soft++) {
             gpuloss_cross_entropy_desc even = some_cross_entropy(), d;
-            const char *name = soft ? "probabilities" : "options";
+            const int at_once = GPULOSSI_VECTORS_STREAMED / (every_dtype[t].bytes == 8 ? 2 : 1);
             unsigned group;
             even.dtype = every_dtype[t].dtype;
             even.softcap = 2.0;
@@ -745,35 +733,35 @@ static void groups_of_rows_with_options(void **state) {
                 give_probabilities(&even);
             for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
                 unsigned next = group < GPULOSSI_BLOCK ? 2 * group : group;
-                even.classes = (int64_t)group * GPULOSSI_VECTORS_STREAMED * 16 / every_dtype[t].bytes;
+                even.classes = (int64_t)group * at_once * 16 / every_dtype[t].bytes;
                 d = even;
-                expect_group(&d, name, group, __LINE__);
+                expect_group(&d, "memory", group, __LINE__);
                 d.classes++;
-                expect_group(&d, name, next, __LINE__);
+                expect_group(&d, "memory", next, __LINE__);
                 d = even;
                 d.logits_stride = d.classes + 1;
-                expect_group(&d, name, next, __LINE__);
+                expect_group(&d, "memory", next, __LINE__);
                 d = even;
                 d.rows = 100000;
                 d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-                expect_group(&d, name, group, __LINE__);
+                expect_group(&d, "memory", group, __LINE__);
             }
         }
     gpuloss_destroy(choice_context);
 }
 
-/* Columns whose classes fit no tile, or of older GPUs: warps share the classes of 64 columns, and a block has as many such
- * groups as fit. */
+/* Columns whose classes fit no tile, or of older GPUs. Up to 8 threads share a column, with 4 vectors each if fewer
+ * suffice, and a block has as many columns as fit. */
 static void expect_columns(int64_t rows, int64_t classes, unsigned group) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
-    const uint64_t tiles = ((uint64_t)rows + 63) / 64, groups = GPULOSSI_BLOCK / group;
-    const uint64_t blocks = (tiles + groups - 1) / groups;
+    const uint64_t columns = GPULOSSI_BLOCK / group, blocks = ((uint64_t)rows + columns - 1) / columns;
     const fake_launched *l;
     d.inner = 2;
     d.rows = rows;
     d.classes = classes;
     d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-    l = expect_kernel(&d, "columns", __LINE__);
+    l = expect_kernel(&d, "memory", __LINE__);
+    assert_int_equal(l->module->words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_COLUMNS);
     assert_int_equal(l->parameters.rows.group, group);
     assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
 }
@@ -782,13 +770,13 @@ static void groups_of_columns(void **state) {
     static const struct {
         int64_t classes;
         unsigned group;
-    } of_classes[] = {{1, 32}, {8, 32}, {9, 64}, {16, 64}, {17, 128}, {32, 128}, {33, 256}, {1000, 256}, {100000, 256}};
+    } of_classes[] = {{1, 1}, {16, 1}, {17, 2}, {32, 2}, {33, 4}, {64, 4}, {65, 8}, {1000, 8}, {100000, 8}};
     static const int64_t rows[] = {2, 64, 66, 128, 130, 512, 514, 1000, 1 << 20, 1 << 24};
     size_t c, r;
     (void)state;
     choice_context = new_context();
     for (r = 0; r < sizeof rows / sizeof rows[0]; r++)
-        expect_columns(rows[r], 157, 256);
+        expect_columns(rows[r], 161, 8);
     gpuloss_destroy(choice_context);
     fake.major = 6;
     choice_context = new_context();
@@ -871,13 +859,12 @@ int choice_tests(void) {
         TEST(options_leave_the_plain_kernels),
         TEST(options_leave_the_plain_kernels_of_clusters),
         TEST(long_rows_that_are_written),
-        TEST(rows_taken_together),
         TEST(rows_beside_their_weights),
         TEST(long_rows_that_are_few),
         TEST(long_rows_that_are_read),
         TEST(long_rows_that_are_none),
         TEST(shards_leave_the_plain_kernels),
-        TEST(groups_of_held_rows),
+        TEST(rows_in_registers),
         TEST(groups_of_the_pipeline),
         TEST(blocks_of_rows),
         TEST(rows_of_no_block),

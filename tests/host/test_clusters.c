@@ -439,14 +439,14 @@ static void expect_no_clusters(int line) {
     expect_ok_(call, line);                                                                                            \
     if (strcmp(last_launch()->entry, name) != 0 || last_launch()->cluster != 0)                                        \
     fail_msg("line %d: %s is launched", line, last_launch()->entry)
-    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_streamed_f32");
+    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_row_memory_f32");
     ce.classes = 4 * 1024;
-    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_held_f32");
+    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_row_memory_f32");
     ce.classes = 4 * 5000;
     ce.z_loss = AT(6);
-    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_options_f32");
+    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_row_memory_f32");
     ce.rows = 1;
-    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_options_f32");
+    WITHOUT(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy_row_memory_f32");
     WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_logits_f32");
     kl.classes = 4 * 1000;
     WITHOUT(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div_logits_f32");
@@ -542,9 +542,9 @@ static void devices_without_a_pipeline_of_blocks(void **state) {
     expect_ok(gpuloss_cross_entropy(context, &d, NULL));                                                               \
     assert_string_equal(last_launch()->entry, pipeline != NULL ? pipeline : name);                                     \
     assert_int_equal(last_launch()->cluster, 0)
-        BLOCKS_OR("gpuloss_cross_entropy_held_f32");
+        BLOCKS_OR("gpuloss_cross_entropy_row_memory_f32");
         d.softcap = 2.0;
-        BLOCKS_OR("gpuloss_cross_entropy_options_f32");
+        BLOCKS_OR("gpuloss_cross_entropy_row_memory_f32");
         d.softcap = 0.0;
         d.classes = 4 * 3100;
         d.logits_stride = d.classes + 1;
@@ -552,9 +552,9 @@ static void devices_without_a_pipeline_of_blocks(void **state) {
         assert_string_equal(last_launch()->entry, "gpuloss_cross_entropy_row_pipeline_f32");
         assert_int_equal(last_launch()->cluster > 0, pipeline == NULL);
         d.grad_logits = NULL;
-        BLOCKS_OR("gpuloss_cross_entropy_streamed_f32");
+        BLOCKS_OR("gpuloss_cross_entropy_row_memory_f32");
         give_probabilities(&d);
-        BLOCKS_OR("gpuloss_cross_entropy_probabilities_f32");
+        BLOCKS_OR("gpuloss_cross_entropy_row_memory_f32");
         d.dtype = GPULOSS_BF16;
         expect_ok(gpuloss_cross_entropy_preload(context, &d, NULL));
         assert_int_equal(loaded_pipelines(), pipeline != NULL ? 5 : 1);
@@ -565,7 +565,7 @@ static void devices_without_a_pipeline_of_blocks(void **state) {
 /* Packed rows take as much for those in registers, and others are not for GPUs that have less either. */
 static void devices_without_packed_rows(void **state) {
     static const char *const entries[2][2] = {
-        {"gpuloss_cross_entropy_held_f32", "gpuloss_cross_entropy_held_f32"},
+        {"gpuloss_cross_entropy_row_memory_f32", "gpuloss_cross_entropy_row_memory_f32"},
         {"gpuloss_cross_entropy_packed_held_f32", "gpuloss_cross_entropy_packed_f32"}};
     int has, few, m;
     (void)state;

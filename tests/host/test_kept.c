@@ -44,7 +44,7 @@ static void expect_kept(gpuloss_cross_entropy_desc d, unsigned clusters, unsigne
 /* They go to the kernel of every GPU, and not in clusters. */
 static void expect_not_kept(gpuloss_cross_entropy_desc d, int line) {
     expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
-    expect_module("cross_entropy_options", d.dtype, line);
+    expect_module("cross_entropy_row_memory", d.dtype, line);
     assert_int_equal(last_launch()->cluster, 0);
     assert_int_equal(last_launch()->parameters.rows.slots, 0);
     assert_int_equal(last_launch()->shared_bytes, 0);

@@ -23,7 +23,7 @@ static void what_is_left_out_says_so(void **state) {
                     "gpuloss_cross_entropy_block_rows_f32", __LINE__);
     ce.classes = 100;
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",
-                    "gpuloss_cross_entropy_held_f32", __LINE__);
+                    "gpuloss_cross_entropy_row_memory_f32", __LINE__);
     ce.logits_stride = 0;
     ce.softcap = 2.0;
     expect_left_out(gpuloss_cross_entropy(context, &ce, NULL), "gpuloss_cross_entropy",

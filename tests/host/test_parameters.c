@@ -130,7 +130,7 @@ static void probability_fields(void **state) {
 /* Classes that are not innermost: a stride is from one image to the next. */
 static void column_fields(void **state) {
     gpuloss_cross_entropy_desc d = rows_of_floats();
-    gpulossi_cross_entropy p = parameters_of_rows(256, 0);
+    gpulossi_cross_entropy p = parameters_of_rows(8, 0);
     (void)state;
     context = new_context();
     d.inner = p.inner = 11;

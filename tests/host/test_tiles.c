@@ -9,10 +9,10 @@ static void check_short_rows(gpuloss_cross_entropy_desc base) {
     TAKES((void)0, "row_thread");
     TAKES(d.classes = 1, "row_thread");
     TAKES(d.classes = 46 * width + 1, "row_thread");
-    TAKES(d.classes = 47 * width + 1, "held");
-    TAKES(d.classes = 44 * width, "held");
+    TAKES(d.classes = 47 * width + 1, "registers");
+    TAKES(d.classes = 44 * width, "registers");
     TAKES((d.classes = 44 * width, d.logits = (const char *)d.logits + 8), "row_thread");
-    TAKES(d.logits_stride = 46 * width, "held");
+    TAKES(d.logits_stride = 46 * width, "registers");
     TAKES(d.logits_stride = d.classes + 2, "row_thread");
     TAKES(d.grad_logits_stride = d.classes + 2, "row_thread");
     TAKES(d.grad_logits = NULL, "row_thread");
@@ -38,14 +38,14 @@ static void check_what_fits_a_tile(gpuloss_cross_entropy_desc base) {
     base.softcap = 2.0;
     TAKES(d.classes = most * width, "row_thread");
     assert_int_equal(last_launch()->parameters.rows.group, 32);
-    TAKES(d.classes = most * width + 1, "options");
+    TAKES(d.classes = most * width + 1, "row_memory");
     TAKES((d.classes = most * width, give_probabilities(&d)), "row_thread");
-    TAKES((d.classes = most * width + 1, give_probabilities(&d)), "probabilities");
+    TAKES((d.classes = most * width + 1, give_probabilities(&d)), "row_memory");
     base.inner = 1000;
     base.rows = 8000;
     TAKES(d.classes = most_of_columns * width, "row_thread");
     assert_int_equal(last_launch()->parameters.rows.group, 4);
-    TAKES(d.classes = most_of_columns * width + 1, "columns");
+    TAKES(d.classes = most_of_columns * width + 1, "row_memory");
 }
 
 /* On older GPUs only rows without options go to tiles. */
@@ -53,10 +53,10 @@ static void check_tiles_of_older_gpus(gpuloss_cross_entropy_desc base) {
     gpuloss_cross_entropy_desc d;
     base.classes = 21;
     TAKES((void)0, "row_thread");
-    TAKES(d.softcap = 2.0, "options");
-    TAKES(give_probabilities(&d), "probabilities");
-    TAKES((d.inner = 8, d.softcap = 2.0), "columns");
-    TAKES(d.inner = 8, "columns");
+    TAKES(d.softcap = 2.0, "row_memory");
+    TAKES(give_probabilities(&d), "row_memory");
+    TAKES((d.inner = 8, d.softcap = 2.0), "row_memory");
+    TAKES(d.inner = 8, "row_memory");
 }
 
 static void what_fits_a_tile(void **state) {

@@ -20,6 +20,43 @@
 #include "harness.h"
 #include "suites.h"
 
+static int (*const groups[])(void) = {
+    run_cross_entropy_tests,
+    run_cross_entropy_corner_tests,
+    run_cross_entropy_option_tests,
+    run_cross_entropy_layout_tests,
+    run_cross_entropy_option_corner_tests,
+    run_cross_entropy_schedule_tests,
+    run_cross_entropy_property_tests,
+    run_cross_entropy_difference_tests,
+    run_cross_entropy_shard_tests,
+    run_cross_entropy_vocabulary_tests,
+    run_kl_div_tests,
+    run_kl_div_option_tests,
+    run_kl_div_option_corner_tests,
+    run_kl_div_property_tests,
+    run_kl_div_difference_tests,
+    run_kl_div_logits_tests,
+    run_kl_div_sparse_tests,
+    run_kl_div_sparse_corner_tests,
+    run_kl_div_sparse_property_tests,
+    run_cluster_tests,
+    run_kept_tests,
+    run_row_pipeline_tests,
+    run_row_thread_tests,
+    run_block_row_tests,
+    run_packed_tests,
+    run_packed_pairs_tests,
+    run_plane_tests,
+    run_misuse_tests,
+    run_coverage_tests,
+    run_coverage_option_tests,
+    run_coverage_divergence_tests,
+    run_stream_tests,
+    run_large_tests,
+    run_same_bits_tests,
+};
+
 int main(int argc, char **argv) {
     const char *required = getenv("GPULOSS_REQUIRE_GPU");
     gpuloss_info info;
@@ -47,40 +84,12 @@ int main(int argc, char **argv) {
                info.compute_capability % 10, info.driver_version);
     else
         printf("numerics skipped: %s\n", harness_reason());
-    failed += run_cross_entropy_tests();
-    failed += run_cross_entropy_corner_tests();
-    failed += run_cross_entropy_option_tests();
-    failed += run_cross_entropy_layout_tests();
-    failed += run_cross_entropy_option_corner_tests();
-    failed += run_cross_entropy_schedule_tests();
-    failed += run_cross_entropy_property_tests();
-    failed += run_cross_entropy_difference_tests();
-    failed += run_cross_entropy_shard_tests();
-    failed += run_cross_entropy_vocabulary_tests();
-    failed += run_kl_div_tests();
-    failed += run_kl_div_option_tests();
-    failed += run_kl_div_option_corner_tests();
-    failed += run_kl_div_property_tests();
-    failed += run_kl_div_difference_tests();
-    failed += run_kl_div_logits_tests();
-    failed += run_kl_div_sparse_tests();
-    failed += run_kl_div_sparse_corner_tests();
-    failed += run_kl_div_sparse_property_tests();
-    failed += run_cluster_tests();
-    failed += run_kept_tests();
-    failed += run_row_pipeline_tests();
-    failed += run_row_thread_tests();
-    failed += run_block_row_tests();
-    failed += run_packed_tests();
-    failed += run_packed_pairs_tests();
-    failed += run_plane_tests();
-    failed += run_misuse_tests();
-    failed += run_coverage_tests();
-    failed += run_coverage_option_tests();
-    failed += run_coverage_divergence_tests();
-    failed += run_stream_tests();
-    failed += run_large_tests();
-    failed += run_same_bits_tests();
+    for (i = 0; i < (int)(sizeof groups / sizeof groups[0]); i++) {
+        failed += groups[i]();
+        harness_close(); /* The variants of all groups would take gigabytes. */
+        if (!harness_open())
+            failed++;
+    }
     if (harness_context)
         worst_print();
     else if (required && strcmp(required, "1") == 0) {

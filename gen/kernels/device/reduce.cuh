@@ -154,6 +154,22 @@ template <int most> struct Repeated : SomeLanes {
     }
 };
 
+/* The threads of a block with the same lane in `count` neighbouring groups of `width` threads. All threads call. */
+template <int threads> struct AcrossGroups {
+    int width, count;
+    template <class Op, class N> __device__ __forceinline__ N over(N x) const {
+        __shared__ N of_threads[threads];
+        of_threads[threadIdx.x] = x;
+        __syncthreads();
+        x = of_threads[threadIdx.x % (uint32_t)width];
+#pragma unroll 1
+        for (int i = 1; i < count; i++)
+            x = Op::of(x, of_threads[threadIdx.x % (uint32_t)width + (uint32_t)(i * width)]);
+        __syncthreads();
+        return x;
+    }
+};
+
 /* The largest number over lanes, none of which is NaN. Floats without NaN map to integers of the same order, which
  * newer GPUs reduce over a whole warp in one instruction. */
 template <class Lanes, class N> DEVICE N largest_over(const Lanes &lanes, N x) {

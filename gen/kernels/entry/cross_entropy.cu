@@ -1,6 +1,5 @@
 /* The kernels of cross-entropy, under their names in the module table. */
 #include "../schedule/row_cta.cuh"
-#include "../schedule/nchw_generic.cuh"
 #include "../schedule/row_cluster_ws.cuh"
 #include "../schedule/ce_full_rows.cuh"
 #include "../schedule/packed_smem.cuh"
@@ -11,24 +10,12 @@
 #include "../loss/cross_entropy.cuh"
 #include "../schedule/row_pipeline.cuh"
 #include "../schedule/row_thread.cuh"
-#include "../schedule/row_multi.cuh"
+#include "../schedule/row_memory.cuh"
 
 /* The blocks of a multiprocessor for each element size. They are the most that the registers allow without spilling. */
 template <class E, int of_f32, int of_halves, int of_f64> struct Blocks {
     enum { bytes = sizeof(typename E::Bits), threads = GPULOSSI_BLOCK };
     enum { blocks = bytes == 8 ? of_f64 : bytes == 4 ? of_f32 : of_halves };
-};
-
-template <class E> struct held : Blocks<E, 3, 3, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) {
-        Schedule<Plain<E>>::template in_registers<GPULOSSI_VECTORS_HELD>(p);
-    }
-};
-
-template <class E> struct streamed : Blocks<E, 3, 3, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) {
-        Schedule<Plain<E>>::template streamed<GPULOSSI_VECTORS_STREAMED>(p);
-    }
 };
 
 template <class E> struct block_rows {
@@ -55,6 +42,14 @@ template <class E> struct row_thread {
     }
 };
 
+template <class E> struct row_memory : Blocks<E, 3, 2, 2> {
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        if constexpr (sizeof(typename E::Bits) == 4)
+            asm volatile(EITHER_FORMAT(GPULOSSI_FORMAT_REGISTERS, BOUNDS(256, 2), BOUNDS(256, 3)));
+        RowMemory<CrossEntropy<E>>::run(p);
+    }
+};
+
 template <class E> struct packed {
     enum { threads = GPULOSSI_PACKED_THREADS, blocks = GPULOSSI_PACKED_MORE };
     DEVICE void run(const gpulossi_cross_entropy &p) { Packed<E>::run_on(p); }
@@ -64,28 +59,9 @@ template <class E> struct packed_held : Blocks<E, 2, 2, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { PackedRegisters<E>::run_on(p); }
 };
 
-template <class E> struct options : Blocks<E, 3, 2, 2> {
-    enum { vectors = GPULOSSI_VECTORS_STREAMED / (sizeof(typename E::Bits) == 8 ? 2 : 1) };
-    DEVICE void run(const gpulossi_cross_entropy &p) { Schedule<Options<E, kIndices>>::template streamed<vectors>(p); }
-};
-
 template <class E> struct options_kept {
     enum { threads = GPULOSSI_KEPT_THREADS, blocks = 1 };
     DEVICE void run(const gpulossi_cross_entropy &p) { RowCluster<E>::run(p); }
-};
-
-template <class E> struct options_together : Blocks<E, 2, 2, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { MultiRow<E>::run(p); }
-};
-
-template <class E> struct probabilities : Blocks<E, 3, 2, 2> {
-    DEVICE void run(const gpulossi_cross_entropy &p) {
-        Schedule<Options<E, kProbabilities>>::template streamed<GPULOSSI_VECTORS_STREAMED / 2>(p);
-    }
-};
-
-template <class E> struct columns : Blocks<E, 2, 2, 2> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { Columns<E>::run(p); }
 };
 
 template <class E> struct planes : Blocks<E, 4, 3, 1> {

@@ -531,19 +531,22 @@ template <class E> struct CrossEntropy {
         }
     }
 
-    /* Writes the gradients of a vector, with every option. Its element `target` is the target's, unless it is
-     * negative. */
+    /* Writes the gradients of a vector, with every option. Its element `target` is the target's, unless it is negative.
+     * They are 0 if the row has no gradient. */
     template <class Side>
     __device__ __forceinline__ void write(const Gradient &g, const Row &r, const Vector<E> &x, const Side &side, int k,
-                                          int target) const {
-        N y[W];
+                                          int target, bool has_gradient = true) const {
+        N y[W] = {};
         if (has(GPULOSSI_CE_GRADIENT)) {
-            gradients(g, x, side, k, y);
-            put_target(g, r, x, target, y);
+            if (has_gradient) {
+                gradients(g, x, side, k, y);
+                put_target(g, r, x, target, y);
+            }
             side.write(Gradients(p.rows.grad, side.start_of_gradient(p.rows.grad_stride)), k, y);
         }
         if (has(GPULOSSI_CE_TARGET_GRADIENT)) {
-            probability_gradients(g, x, side, k, y);
+            if (has_gradient)
+                probability_gradients(g, x, side, k, y);
             side.write(Targets(p.grad_probabilities, side.start(p.grad_probabilities_stride)), k, y);
         }
     }

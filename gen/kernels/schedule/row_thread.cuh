@@ -9,25 +9,9 @@
 #ifndef GPULOSSI_ROW_THREAD_CUH
 #define GPULOSSI_ROW_THREAD_CUH
 
-#include "../device/any_dtype.cuh"
 #include "../device/smem_words.cuh"
 #include "../device/tile_scheduler.cuh"
-
-/* The threads of a block with the same lane in `count` neighbouring groups of `width` threads. All threads call. */
-struct AcrossGroups {
-    int width, count;
-    template <class Op, class N> __device__ __forceinline__ N over(N x) const {
-        __shared__ N of_threads[GPULOSSI_TILE_THREADS];
-        of_threads[threadIdx.x] = x;
-        __syncthreads();
-        x = of_threads[threadIdx.x % (uint32_t)width];
-#pragma unroll 1
-        for (int i = 1; i < count; i++)
-            x = Op::of(x, of_threads[threadIdx.x % (uint32_t)width + (uint32_t)(i * width)]);
-        __syncthreads();
-        return x;
-    }
-};
+#include "class_vector.cuh"
 
 template <class Loss> class RowThread {
     typedef typename Loss::Element E;
@@ -62,7 +46,6 @@ template <class Loss> class RowThread {
     int count;             /* rows of the tile that are there */
     int64_t image, within; /* of the first column of the tile: its image, and its position there */
 
-    DEVICE bool has_columns() { return has_format(GPULOSSI_FORMAT_COLUMNS); }
     /* Whether the rows of the arrays in the tile are contiguous, and alike in their alignment. */
     DEVICE bool is_packed() { return has_format(GPULOSSI_FORMAT_PACKED); }
     DEVICE bool is_ragged() { return has_format(GPULOSSI_FORMAT_RAGGED); }
@@ -398,31 +381,17 @@ template <class Loss> class RowThread {
             Shared::load<4>(of.address(row_in_tile, k), x.word);
             return x;
         }
-        template <class Array> __device__ __forceinline__ void read(const Array &array, int k, N (&y)[W]) const {
-            if (kWhole && !has_columns() && array.is_aligned(k * W)) {
-                array.read_vector(k * W, y);
-                return;
-            }
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                y[i] = is_inside(i) ? array.template read<N>(of.element(k * W + i)) : N(0);
-        }
+        __device__ __forceinline__ ClassVector<E, kWhole> classes(int k) const { return {k * W, of.p.inner, 0, left}; }
         template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
-            read(array, k, y);
+            classes(k).read(array, y);
         }
         template <class Array>
         __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
-            if (kWhole && array.is_aligned(k * W)) {
-                array.read_vector(k * W, y);
-                return;
-            }
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                y[i] = is_inside(i) ? array.template read<N>(k * W + i) : N(0);
+            classes(k).read_of_classes(array, y);
         }
         __device__ __forceinline__ void write(const Gradients &array, int k, const N (&y)[W]) const {
             if (!writes_tile()) {
-                write_elements(array, k, y);
+                classes(k).write(array, y);
                 return;
             }
             Vector<E> x;
@@ -430,18 +399,7 @@ template <class Loss> class RowThread {
             Shared::store<4>(of.address(row_in_tile, k), x.word);
         }
         __device__ __forceinline__ void write(const Targets &array, int k, const N (&y)[W]) const {
-            write_elements(array, k, y);
-        }
-        template <class Array>
-        __device__ __forceinline__ void write_elements(const Array &array, int k, const N (&y)[W]) const {
-            if (kWhole && !has_columns() && array.is_aligned(k * W)) {
-                array.write_vector(k * W, y);
-                return;
-            }
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                if (is_inside(i))
-                    array.write(of.element(k * W + i), y[i]);
+            classes(k).write(array, y);
         }
     };
     __device__ __forceinline__ int64_t start(int row_in_tile, int64_t stride) const {
@@ -478,7 +436,7 @@ template <class Loss> class RowThread {
         if (threads == 1)
             return;
         if (has_columns()) {
-            const AcrossGroups groups = {kThreads / threads, threads};
+            const AcrossGroups<kThreads> groups = {kThreads / threads, threads};
             state.reduce(groups);
         } else {
             const UpTo<kLanes> lanes = {threads};

@@ -1,0 +1,56 @@
+/* The classes of a vector of a row, and access to other arrays at these classes. */
+#ifndef GPULOSSI_CLASS_VECTOR_CUH
+#define GPULOSSI_CLASS_VECTOR_CUH
+
+#include "../device/any_dtype.cuh"
+
+DEVICE bool has_columns() {
+    return has_format(GPULOSSI_FORMAT_COLUMNS);
+}
+
+/* The elements from class `first_class` on. Those from `begin` to `end` are in the row, and all of them if kWhole. A class
+ * of a column is `inner` elements after the one before it. */
+template <class E, bool kWhole> struct ClassVector {
+    typedef typename E::Number N;
+    enum { W = Width<E>::value };
+    int64_t first_class, inner;
+    int begin, end;
+
+    __device__ __forceinline__ bool is_inside(int i) const { return kWhole || (i >= begin && i < end); }
+    __device__ __forceinline__ bool is_whole() const { return kWhole || (begin == 0 && end == W); }
+    /* Element i in memory, from the start of the row on. */
+    __device__ __forceinline__ int64_t element(int i) const {
+        return has_columns() ? (first_class + i) * inner : first_class + i;
+    }
+    template <class Array> __device__ __forceinline__ void read(const Array &array, N (&y)[W]) const {
+        if (is_whole() && !has_columns() && array.is_aligned(first_class)) {
+            array.read_vector(first_class, y);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            y[i] = is_inside(i) ? array.template read<N>(element(i)) : N(0);
+    }
+    /* read() of an array with an element for each class. */
+    template <class Array> __device__ __forceinline__ void read_of_classes(const Array &array, N (&y)[W]) const {
+        if (is_whole() && array.is_aligned(first_class)) {
+            array.read_vector(first_class, y);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            y[i] = is_inside(i) ? array.template read<N>(first_class + i) : N(0);
+    }
+    template <class Array> __device__ __forceinline__ void write(const Array &array, const N (&y)[W]) const {
+        if (is_whole() && !has_columns() && array.is_aligned(first_class)) {
+            array.write_vector(first_class, y);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (is_inside(i))
+                array.write(element(i), y[i]);
+    }
+};
+
+#endif

@@ -1,0 +1,354 @@
+/* Rows in memory, on every GPU, with every option: rows of any length, stride and alignment, and columns, whose classes are
+ * not innermost. A group of threads shares a row, by vectors in turn. Neighbouring threads have neighbouring vectors of a
+ * row, or the same classes of neighbouring columns.
+ *
+ * A gradient reads the row once more, from its end, which is still in the cache. Short rows stay in registers instead, if
+ * the softmax of the logits is all that they need. The state of a row waits in a thread of its group until each thread
+ * has one, but at most 32. Then each thread finishes a row. */
+#ifndef GPULOSSI_ROW_MEMORY_CUH
+#define GPULOSSI_ROW_MEMORY_CUH
+
+#include "../device/grid.cuh"
+#include "class_vector.cuh"
+
+template <class Loss> class RowMemory {
+    typedef typename Loss::Element E;
+    typedef typename Loss::N N;
+    typedef typename Loss::Bits Bits;
+    typedef typename Loss::Params Params;
+    typedef typename Loss::Gradients Gradients;
+    typedef typename Loss::Targets Targets;
+    typedef typename Loss::Row Row;
+    typedef typename Loss::RowInput RowInput;
+    typedef typename Loss::State State;
+    typedef typename Loss::Gradient Gradient;
+    typedef typename Loss::Totals Totals;
+    typedef ClassVector<E, false> Classes;
+    enum {
+        W = Width<E>::value,
+        kThreads = GPULOSSI_BLOCK,
+        kRegVectors = GPULOSSI_REG_VECTORS / (sizeof(Bits) == 8 ? 2 : 1), /* of a row, in the registers of a thread */
+        kLoads = GPULOSSI_VECTORS_STREAMED / (sizeof(Bits) == 8 ? 2 : 1), /* vectors that a thread has in flight */
+        kNone = -1
+    };
+
+    /* A row, and its vectors. */
+    struct Span {
+        int64_t row, image, within; /* of columns: the image, and the position there */
+        Cut<E> cut;
+        const Bits *logits;
+    };
+    /* A row that is reduced and not yet finished. */
+    struct Deferred {
+        int64_t row;
+        Row of_row;
+        State state;
+        N target_logit;
+    };
+
+    const Params &p;
+    Loss loss;
+    int threads; /* that share a row */
+    int rank;    /* of this thread among them */
+    Group group; /* that shares a row, or the tile of columns of a block */
+    Queue queue;
+
+    DEVICE bool is_ragged() { return has_format(GPULOSSI_FORMAT_RAGGED); }
+    DEVICE bool in_registers() { return has_format(GPULOSSI_FORMAT_REGISTERS); }
+    DEVICE int columns(const Params &p) { return kThreads / (int)p.rows.group; }
+    DEVICE int64_t tiles(const Params &p) {
+        return has_columns() ? (p.rows.rows + columns(p) - 1) / columns(p) : p.rows.rows;
+    }
+    /* Several rows are taken at a time if they are short and there are enough of them. */
+    DEVICE int run_of(const Params &p, const Group &group) {
+        return group.size <= kLanes && p.rows.rows > 16ll * gridDim.x * group.count ? Queue::kRun : 1;
+    }
+
+    __device__ __forceinline__ explicit RowMemory(const Params &p)
+        : p(p), loss(p), threads((int)p.rows.group), group(has_columns() ? (uint32_t)kThreads : p.rows.group),
+          queue((gpulossi_scratch *)p.rows.scratch, group, tiles(p), run_of(p, group)) {
+        rank = has_columns() ? (int)threadIdx.x / columns(p) : group.rank;
+    }
+
+    /* The row of this thread, which may lie past the last one. */
+    __device__ __forceinline__ int64_t row() const {
+        return has_columns() ? queue.row() * columns(p) + (int)threadIdx.x % columns(p) : queue.row();
+    }
+    __device__ __forceinline__ RowInput fetch() const { return loss.fetch(min(row(), p.rows.rows - 1)); }
+    __device__ __forceinline__ Span span_of(int64_t row) const {
+        Span span = {row, 0, 0, Cut<E>(0, p.rows.classes), 0};
+        if (has_columns()) {
+            span.image = (int64_t)((uint64_t)row / (uint64_t)p.inner);
+            span.within = row - span.image * p.inner;
+        }
+        span.logits = (const Bits *)p.logits + start(span, p.logits_stride);
+        if (is_ragged() && !has_columns())
+            span.cut = Cut<E>(span.logits, p.rows.classes);
+        return span;
+    }
+    /* Where a row begins in an array with a row, or an image, each `stride` elements. */
+    __device__ __forceinline__ int64_t start(const Span &span, int64_t stride) const {
+        return has_columns() ? span.image * stride + span.within : span.row * stride;
+    }
+    __device__ __forceinline__ bool is_whole(const Span &span, int v) const {
+        return has_parts() ? span.cut.whole(v) : v < span.cut.vectors;
+    }
+
+    /* ---- vectors ---- */
+
+    DEVICE bool has_parts() { return is_ragged() || has_columns(); }
+    __device__ __forceinline__ Classes classes_of(const Span &span, int v) const {
+        const int64_t first = span.cut.first(v), left = span.cut.classes - first;
+        return {first, p.inner, has_parts() && first < 0 ? (int)-first : 0,
+                has_parts() && left < W ? (int)left : (int)W};
+    }
+    /* Vector v by elements. Elements outside the row are padding. */
+    __device__ __forceinline__ Vector<E> gathered(const Span &span, int v) const {
+        const Classes classes = classes_of(span, v);
+        const Bits padding = E::narrow(loss.padding());
+        Bits x[W];
+        Vector<E> all;
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            x[i] = classes.is_inside(i) ? span.logits[classes.element(i)] : padding;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            all.word[i] = 0;
+#pragma unroll
+        for (int i = W - 1; i >= 0; i--)
+            all.push(x[i]);
+        return all;
+    }
+    /* Loads the K vectors v, v + threads, ... of a row. All loads are in flight before the first is used. Vectors beyond
+     * the row are padding. */
+    template <int K, Stay stay> __device__ __forceinline__ void load(const Span &span, int v, Vector<E> (&x)[K]) const {
+        if (has_columns()) {
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                x[k] = gathered(span, v + k * threads);
+            return;
+        }
+        if (is_whole(span, v) && is_whole(span, v + (K - 1) * threads)) {
+            const Bits *from = span.logits + span.cut.first(v);
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                x[k] = load_vector<E, stay>(from + k * threads * W);
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int at = v + k * threads;
+            x[k] = filled<E>(loss.padding());
+            if (is_whole(span, at))
+                x[k] = load_vector<E, stay>(span.logits + span.cut.first(at));
+        }
+        if (!is_ragged())
+            return;
+#pragma unroll 1
+        for (int at = v; at < v + K * threads; at += threads) {
+            if (at < span.cut.vectors && !span.cut.whole(at))
+                x[0] = gathered(span, at);
+            rotate(x);
+        }
+    }
+
+    /* The vector k of a thread, for the loss. */
+    struct Side {
+        const RowMemory &of;
+        const Span &span;
+        int v, begin, end;
+
+        __device__ __forceinline__ int vector(int k) const { return v + k * of.threads; }
+        __device__ __forceinline__ int64_t first(int k) const { return span.cut.first(vector(k)); }
+        __device__ __forceinline__ Classes classes(int k) const { return of.classes_of(span, vector(k)); }
+        __device__ __forceinline__ bool is_inside(int i) const { return classes(0).is_inside(i); }
+        __device__ __forceinline__ int64_t start(int64_t stride) const { return of.start(span, stride); }
+        __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return start(stride); }
+        __device__ __forceinline__ Vector<E> load(int k) const {
+            Vector<E> x[1];
+            of.template load<1, kRead_again>(span, vector(k), x);
+            return x[0];
+        }
+        template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
+            classes(k).read(array, y);
+        }
+        template <class Array>
+        __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
+            classes(k).read_of_classes(array, y);
+        }
+        template <class Array> __device__ __forceinline__ void write(const Array &array, int k, const N (&y)[W]) const {
+            classes(k).write(array, y);
+        }
+    };
+
+    /* ---- a row ---- */
+
+    template <int K>
+    __device__ __forceinline__ void accumulate_sums(const Span &span, int v, Vector<E> (&x)[K], State &state) const {
+        const int left = (span.cut.vectors - v + threads - 1) / threads;
+        const Side side = {*this, span, v, 0, min(left, (int)K)};
+        loss.accumulate_sums(state, x, side);
+    }
+    /* Adds a row in two halves, which takes fewer registers. */
+    __device__ __forceinline__ void accumulate_registers(const Span &span, Vector<E> (&reg_row)[kRegVectors],
+                                                         State &state) const {
+        typedef Vector<E> Half[kRegVectors / 2];
+        accumulate_sums(span, rank, (Half &)reg_row[0], state);
+        accumulate_sums(span, rank + kRegVectors / 2 * threads, (Half &)reg_row[kRegVectors / 2], state);
+    }
+    /* Adds vectors with every option, once the maximum of all is known. */
+    template <int K>
+    __device__ __forceinline__ void accumulate_all(const Span &span, int v, Vector<E> (&x)[K], State &state) const {
+        N highest = loss.lowest();
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            highest = larger(highest, loss.highest_of(x[k]));
+        loss.raise(state, highest);
+#pragma unroll 1
+        for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
+            const Side side = {*this, span, at, 0, 1};
+            loss.accumulate(state, x[0], side, 0);
+            rotate(x);
+        }
+    }
+    __device__ __forceinline__ void accumulate_row(const Span &span, State &state) const {
+#pragma unroll 1
+        for (int v = rank; v < span.cut.vectors; v += kLoads * threads) {
+            Vector<E> x[kLoads];
+            load<kLoads, kRead_again>(span, v, x);
+            if (Loss::sums_only())
+                accumulate_sums(span, v, x, state);
+            else
+                accumulate_all(span, v, x, state);
+        }
+    }
+    /* A barrier for the threads of a row, or for the block. Memory that one of them has read before may be overwritten by
+     * another after it. */
+    __device__ __forceinline__ void reduce(State &state) const {
+        if (!Loss::reduces() || (has_columns() && threads == 1)) {
+            group.settle();
+        } else if (has_columns()) {
+            const AcrossGroups<kThreads> groups = {columns(p), threads};
+            state.reduce(groups);
+        } else {
+            group.reduce(state, queue.turn);
+        }
+    }
+
+    /* Writes the gradients of the whole vectors of a basic row that is fast. */
+    template <int K>
+    __device__ __forceinline__ void write_fast(const Gradient &g, const Span &span, int v,
+                                               const Vector<E> (&x)[K]) const {
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (is_whole(span, v + k * threads)) {
+                N y[W];
+                loss.fast_gradients(g, x[k], y);
+                loss.gradients_of(span.row).write_vector(span.cut.first(v + k * threads), y);
+            }
+    }
+    /* Writes the gradients of vectors with every option, but skips whole ones if those are written. */
+    template <int K>
+    __device__ __forceinline__ void write(const Gradient &g, const Row &r, bool has_gradient, bool skips_whole,
+                                          const Span &span, int v, Vector<E> (&x)[K]) const {
+#pragma unroll 1
+        for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
+            const Side side = {*this, span, at, 0, 1};
+            if (!(skips_whole && is_whole(span, at)))
+                loss.write(g, r, x[0], side, 0, kNone, has_gradient);
+            rotate(x);
+        }
+    }
+    /* The target's gradient replaces the one that its vector has got as any class. */
+    __device__ __forceinline__ void write_target(const Gradient &g, const Row &r, const Span &span, N logit) const {
+        const int64_t c = has_columns() ? r.target_class * p.inner : r.target_class;
+        Gradients(p.rows.grad, start(span, p.rows.grad_stride)).write(c, loss.target_gradient(g, r, logit));
+    }
+    __device__ __forceinline__ void write_row(const Span &span, const Row &r, const State &state, N logit, bool reads,
+                                              const Vector<E> (&reg_row)[kRegVectors]) const {
+        const Gradient g = loss.gradient(span.row, r, state);
+        const bool has_gradient = reads && !g.is_zero;
+        const bool is_fast = Loss::is_basic() && !has_columns() && has_gradient && g.is_fast &&
+                             (!is_ragged() || loss.gradients_of(span.row).is_aligned(span.cut.first(0)));
+        const int step = kLoads * threads;
+        if (in_registers() && is_fast)
+            write_fast(g, span, rank, reg_row);
+        if (span.cut.vectors > rank && (is_ragged() || !(in_registers() && is_fast))) {
+#pragma unroll 1
+            for (int v = rank + (span.cut.vectors - 1 - rank) / step * step; v >= 0; v -= step) {
+                Vector<E> x[kLoads];
+                if (has_gradient)
+                    load<kLoads, kRead_once>(span, v, x);
+                if (is_fast && !in_registers())
+                    write_fast(g, span, v, x);
+                if (is_ragged() || !is_fast)
+                    write(g, r, has_gradient, is_fast, span, v, x);
+            }
+        }
+        if (has(GPULOSSI_CE_GRADIENT) && has_gradient && r.target_class >= 0 &&
+            (span.cut.vector_of(r.target_class) & (threads - 1)) == rank)
+            write_target(g, r, span, logit);
+    }
+
+    __device__ __forceinline__ N target_logit(const Span &span, const Row &r) const {
+        if (r.target_class < 0)
+            return N(0);
+        return E::widen(span.logits[has_columns() ? r.target_class * p.inner : r.target_class]);
+    }
+    DEVICE Deferred &smem_deferred() {
+        __shared__ Deferred of_threads[kThreads];
+        return of_threads[threadIdx.x];
+    }
+    __device__ __forceinline__ void all_rows(Totals &total) {
+        RowInput input = {};
+        int deferred_rows = 0;
+        if (queue.more())
+            input = fetch();
+#pragma unroll 1
+        while (queue.more()) {
+            const bool is_there = row() < p.rows.rows;
+            const Span span = span_of(min(row(), p.rows.rows - 1));
+            const Row r = loss.row_of(input);
+            const bool reads = is_there && loss.is_read(r);
+            State state = State::empty();
+            N logit = N(0);
+            Vector<E> reg_row[kRegVectors];
+            queue.announce();
+            if (reads) {
+                if (in_registers())
+                    load<kRegVectors, kRead_once>(span, rank, reg_row);
+                logit = target_logit(span, r);
+                if (in_registers())
+                    accumulate_registers(span, reg_row, state);
+                else if (Loss::reduces())
+                    accumulate_row(span, state);
+            }
+            reduce(state);
+            queue.advance();
+            input = fetch();
+            if (is_there && rank == deferred_rows)
+                smem_deferred() = {span.row, r, state, logit};
+            deferred_rows += is_there;
+            if (Loss::writes() && is_there)
+                write_row(span, r, state, logit, reads, reg_row);
+            if (deferred_rows == min(threads, (int)kLanes) || !queue.more()) {
+                if (rank < deferred_rows) {
+                    const Deferred &of = smem_deferred();
+                    loss.add(loss.finish(of.row, of.of_row, of.state, of.target_logit), total);
+                }
+                deferred_rows = 0;
+            }
+        }
+    }
+
+  public:
+    DEVICE void run(const Params &p) {
+        __shared__ Totals totals[kThreads]; /* rarely accessed, so not in registers */
+        totals[threadIdx.x] = Totals::zero();
+        RowMemory schedule(p);
+        schedule.all_rows(totals[threadIdx.x]);
+        end(schedule.loss, schedule.loss.scratch(), totals);
+    }
+};
+
+#endif
