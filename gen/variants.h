@@ -23,6 +23,12 @@ typedef struct variant {
     VARIANT(cross_entropy, row_thread, any16, "f16_" name, call, format)                                               \
     VARIANT(cross_entropy, row_thread, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
 
+/* Rows or columns without options for each type. */
+#define BASIC(kernel, name, call, format)                                                                              \
+    VARIANT(cross_entropy, kernel, f32, name, call, format)                                                            \
+    VARIANT(cross_entropy, kernel, any16, "f16_" name, call, format)                                                   \
+    VARIANT(cross_entropy, kernel, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
+
 /* Rows in memory for each type. */
 #define MEMORY(name, call, format)                                                                                     \
     VARIANT(cross_entropy, row_memory, f32, name, call, format)                                                        \
@@ -43,6 +49,7 @@ enum {
     VARIANT_WEIGHTS = GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS, /* whose sum that kernel has, too */
     VARIANT_SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS,
     VARIANT_SHORT = GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_THREE_BLOCKS,
+    VARIANT_SHORT_ROWS = GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_REGISTERS, /* row_basic */
     VARIANT_STAGED = GPULOSSI_FORMAT_STAGED_TARGETS,
     VARIANT_RAGGED = GPULOSSI_FORMAT_RAGGED,
     VARIANT_CLUSTER = GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_WIDE
@@ -74,18 +81,21 @@ static const variant usual_variants[] = {
     TILES("ragged_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_RAGGED)
     TILES("columns_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_COLUMNS)
     MEMORY("loss", VARIANT_LOSS, 0)
-    MEMORY("gradient", VARIANT_GRADIENT, 0)
+    MEMORY("gradient", VARIANT_GRADIENT | GPULOSSI_CE_COUNTS, 0)
     MEMORY("short_loss", VARIANT_LOSS, GPULOSSI_FORMAT_REGISTERS)
-    MEMORY("short_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_REGISTERS)
-    MEMORY("ragged_gradient", VARIANT_GRADIENT, VARIANT_RAGGED)
+    MEMORY("short_gradient", VARIANT_GRADIENT | GPULOSSI_CE_COUNTS, GPULOSSI_FORMAT_REGISTERS)
     MEMORY("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, 0)
     MEMORY("probabilities_gradient", VARIANT_GRADIENT | GPULOSSI_CE_PROBABILITIES, 0)
-    MEMORY("columns_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_COLUMNS)
-    BOTH(cross_entropy, planes)
-    BOTH(cross_entropy, planes_held)
-    BOTH(cross_entropy, block_rows)
-    BOTH(cross_entropy, packed)
-    BOTH(cross_entropy, packed_held)
+    BASIC(row_basic, "loss", VARIANT_LOSS, 0)
+    BASIC(row_basic, "gradient", VARIANT_GRADIENT, 0)
+    BASIC(row_basic, "packed_loss", VARIANT_LOSS, GPULOSSI_FORMAT_PACKED)
+    BASIC(row_basic, "packed_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_PACKED)
+    BASIC(row_basic, "short_loss", VARIANT_LOSS, VARIANT_SHORT_ROWS)
+    BASIC(row_basic, "short_gradient", VARIANT_GRADIENT, VARIANT_SHORT_ROWS)
+    BASIC(column_smem, "loss", VARIANT_LOSS, 0)
+    BASIC(column_smem, "gradient", VARIANT_GRADIENT, 0)
+    BASIC(column_reg, "loss", VARIANT_LOSS, 0)
+    BASIC(column_reg, "gradient", VARIANT_GRADIENT, 0)
     BOTH(cross_entropy, options_kept)
     BOTH(kl_div, pp)
     BOTH(kl_div, lp)
@@ -108,6 +118,7 @@ static const variant usual_variants[] = {
 #undef PIPELINE
 #undef TILES
 #undef MEMORY
+#undef BASIC
 
 enum { USUAL_VARIANTS = sizeof usual_variants / sizeof usual_variants[0] };
 

@@ -42,7 +42,7 @@ static const char *version_of(int module) {
 
 static int is_for_clusters(int module) {
     return gpulossi_target_of(module) == GPULOSSI_CLUSTER_GPU && strstr(module_name(module), "_packed_") == NULL &&
-           strncmp(module_name(module), "cross_entropy_block_rows_", 25) != 0;
+           strstr(module_name(module), "_row_basic_") == NULL;
 }
 
 static FILE *open_in_folder(const char *name, const char *suffix) {

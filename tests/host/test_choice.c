@@ -550,7 +550,7 @@ static void rows_of_no_block(void **state) {
 /* Rows without a gap between them, as many as a warp takes at a time in a slot; the next ones start on 16 bytes. */
 static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
-    const char *packed = has ? "packed" : "row_memory", *of_few = has ? "packed_held" : "row_thread";
+    const char *packed = has ? "packed_smem" : "row_memory", *of_few = has ? "packed_reg" : "row_thread";
     const char *shorts = bytes == 2 ? "row_thread" : "row_memory";
     gpuloss_cross_entropy_desc d;
     base.classes = 60;
@@ -602,15 +602,16 @@ static void packed_losses(void **state) {
     static const struct {
         int64_t classes;
         const char *floats, *halves;
-    } cases[] = {{1, "packed_held", "packed_held"},  {31, "packed", "packed"},       {32, "packed", "packed"},
-                 {33, "packed", "packed"},           {36, "packed", "packed"},       {512, "packed", "packed"},
-                 {513, "packed", "packed"},          {514, "packed", "packed"},      {516, "packed", "packed"},
-                 {600, "packed", "packed"},          {767, "packed", "packed"},      {768, "packed", "packed"},
-                 {769, "pipeline", "pipeline"},      {770, "packed", "packed"},      {772, "block_rows", "packed"},
-                 {1022, "packed", "packed"},         {1023, "pipeline", "pipeline"}, {1024, "block_rows", "packed"},
-                 {1025, "pipeline", "pipeline"},     {1026, "pipeline", "packed"},   {1792, "block_rows", "packed"},
-                 {1800, "block_rows", "block_rows"}, {1804, "block_rows", "packed"}, {2048, "block_rows", "block_rows"},
-                 {2050, "pipeline", "pipeline"}};
+    } cases[] = {
+        {1, "packed_reg", "packed_reg"},      {31, "packed_smem", "packed_smem"},  {32, "packed_smem", "packed_smem"},
+        {33, "packed_smem", "packed_smem"},   {36, "packed_smem", "packed_smem"},  {512, "packed_smem", "packed_smem"},
+        {513, "packed_smem", "packed_smem"},  {514, "packed_smem", "packed_smem"}, {516, "packed_smem", "packed_smem"},
+        {600, "packed_smem", "packed_smem"},  {767, "packed_smem", "packed_smem"}, {768, "packed_smem", "packed_smem"},
+        {769, "pipeline", "pipeline"},        {770, "packed_smem", "packed_smem"}, {772, "block_rows", "packed_smem"},
+        {1022, "packed_smem", "packed_smem"}, {1023, "pipeline", "pipeline"},      {1024, "block_rows", "packed_smem"},
+        {1025, "pipeline", "pipeline"},       {1026, "pipeline", "packed_smem"},   {1792, "block_rows", "packed_smem"},
+        {1800, "block_rows", "block_rows"},   {1804, "block_rows", "packed_smem"}, {2048, "block_rows", "block_rows"},
+        {2050, "pipeline", "pipeline"}};
     size_t i, t;
     (void)state;
     choice_context = new_context();
@@ -702,7 +703,7 @@ static void slots_of_packed_rows(void **state) {
         d.rows = cases[c].rows;
         d.classes = cases[c].classes;
         d.grad_logits = cases[c].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
-        l = expect_kernel(&d, d.classes <= (cases[c].bytes == 2 ? 23 : 22) ? "packed_held" : "packed", __LINE__);
+        l = expect_kernel(&d, d.classes <= (cases[c].bytes == 2 ? 23 : 22) ? "packed_reg" : "packed_smem", __LINE__);
         if (l->parameters.rows.group != cases[c].group || l->parameters.rows.slots != cases[c].slots ||
             l->parameters.rows.ring_bytes != cases[c].ring_bytes)
             fail_msg("case %d: %u lanes a row, %u rows a slot, %u bytes of slots", (int)c, l->parameters.rows.group,
@@ -790,20 +791,20 @@ static void groups_of_columns(void **state) {
  * or one has them all. */
 static void check_planes(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
-    const char *planes = bytes < 8 && fake.major >= 8 ? "planes" : "row_thread";
-    const char *of_few = bytes < 8 && fake.major >= 8 ? "planes_held" : "row_thread";
+    const char *planes = bytes < 8 && fake.major >= 8 ? "column_smem" : "row_thread";
+    const char *of_few = bytes < 8 && fake.major >= 8 ? "column_reg" : "row_thread";
     gpuloss_cross_entropy_desc d;
     base.inner = width;
     base.rows = fake.multiprocessors * 2 * 256 / bytes;
     base.classes = 23;
     TAKES((void)0, planes);
-    if (strcmp(planes, "planes") == 0) {
+    if (strcmp(planes, "column_smem") == 0) {
         assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 4);
         assert_int_equal(last_launch()->parameters.rows.group, 64);
     }
     TAKES(d.rows -= width, "row_thread");
     TAKES(d.classes = 22, of_few);
-    if (strcmp(planes, "planes") == 0) {
+    if (strcmp(planes, "column_smem") == 0) {
         assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 8);
         assert_int_equal(last_launch()->parameters.rows.group, 32);
     }
@@ -816,10 +817,10 @@ static void check_planes(gpuloss_cross_entropy_desc base) {
     TAKES(d.softcap = 2.0, "row_thread");
     TAKES(d.inner *= 2, planes);
     TAKES(d.classes = 30, planes);
-    if (strcmp(planes, "planes") == 0)
+    if (strcmp(planes, "column_smem") == 0)
         assert_int_equal(last_launch()->parameters.rows.group, 64);
     TAKES(d.classes = 31, planes);
-    if (strcmp(planes, "planes") == 0)
+    if (strcmp(planes, "column_smem") == 0)
         assert_int_equal(last_launch()->parameters.rows.group, 128);
 }
 

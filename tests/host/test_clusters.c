@@ -566,7 +566,7 @@ static void devices_without_a_pipeline_of_blocks(void **state) {
 static void devices_without_packed_rows(void **state) {
     static const char *const entries[2][2] = {
         {"gpuloss_cross_entropy_row_memory_f32", "gpuloss_cross_entropy_row_memory_f32"},
-        {"gpuloss_cross_entropy_packed_held_f32", "gpuloss_cross_entropy_packed_f32"}};
+        {"gpuloss_cross_entropy_packed_reg_f32", "gpuloss_cross_entropy_packed_smem_f32"}};
     int has, few, m;
     (void)state;
     for (has = 0; has < 2; has++) {
@@ -602,7 +602,7 @@ static void shared_memory_of_every_kernel(void **state) {
         const int is_packed_pair = strstr(module->entry, "_logits_packed_") != NULL;
         const int is_block_pair =
             strstr(module->entry, "_logits_block_rows_") != NULL || strstr(module->entry, "_logits_streamed_") != NULL;
-        const int is_held = strstr(module->entry, "entropy_packed_held_") != NULL;
+        const int is_held = strstr(module->entry, "entropy_packed_reg_") != NULL;
         const int is_packed = strstr(module->entry, "entropy_packed_") != NULL && !is_held;
         const int is_kept = strstr(module->entry, "_kept_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_kept;

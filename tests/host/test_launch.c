@@ -46,7 +46,7 @@ static void is_sound_of_slots(const fake_launched *l) {
     const gpulossi_rows *rows = &l->parameters.rows;
     const uint64_t row = (uint64_t)rows->classes * (strstr(l->entry, "f32") != NULL ? 4 : 2), bytes = rows->slots * row;
     const int is_pair = strstr(l->entry, "_logits_packed_") != NULL, may_have_less = strstr(l->entry, "f32") == NULL;
-    const int is_held = strstr(l->entry, "_held_") != NULL,
+    const int is_held = strstr(l->entry, "_held_") != NULL || strstr(l->entry, "_packed_reg_") != NULL,
               is_short = is_pair ? 32 * row <= 4096 : 128 * row <= rows->ring_bytes;
     assert_in_range(rows->group, 1, 32);
     assert_in_range(rows->slots, 1, GPULOSSI_PACKED_ROWS);

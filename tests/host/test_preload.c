@@ -99,7 +99,7 @@ static void another_call_is_not_preloaded(void **state) {
     other = call;
     other.cross_entropy.classes = 1;
     other.cross_entropy.logits_stride = 0;
-    expect_not_preloaded(&other, "gpuloss_cross_entropy_packed_held_f32");
+    expect_not_preloaded(&other, "gpuloss_cross_entropy_row_basic_f32");
     other.cross_entropy.logits = GPULOSS_PTR(ADDRESS(1) + 4);
     expect_not_preloaded(&other, "gpuloss_cross_entropy_row_thread_f32");
     other = call;

@@ -18,9 +18,19 @@ template <class E, int of_f32, int of_halves, int of_f64> struct Blocks {
     enum { blocks = bytes == 8 ? of_f64 : bytes == 4 ? of_f32 : of_halves };
 };
 
-template <class E> struct block_rows {
+/* Rows without options: packed ones, in shared memory or in registers, or a block for each row. */
+template <class E> struct row_basic {
     enum { threads = GPULOSSI_ROW_THREADS, blocks = 2 };
-    DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::run(p); }
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        asm volatile(BY_FORMATS(GPULOSSI_FORMAT_PACKED, GPULOSSI_FORMAT_REGISTERS, BOUNDS(256, 2), BOUNDS(128, 5),
+                                BOUNDS(512, 2), BOUNDS(512, 2)));
+        if (!has_format(GPULOSSI_FORMAT_PACKED))
+            BlockRows<E>::run(p);
+        else if (has_format(GPULOSSI_FORMAT_REGISTERS))
+            PackedRegisters<E>::run_on(p);
+        else
+            Packed<E>::run_on(p);
+    }
 };
 
 template <class E> struct row_pipeline {
@@ -50,25 +60,17 @@ template <class E> struct row_memory : Blocks<E, 3, 2, 2> {
     }
 };
 
-template <class E> struct packed {
-    enum { threads = GPULOSSI_PACKED_THREADS, blocks = GPULOSSI_PACKED_MORE };
-    DEVICE void run(const gpulossi_cross_entropy &p) { Packed<E>::run_on(p); }
-};
-
-template <class E> struct packed_held : Blocks<E, 2, 2, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { PackedRegisters<E>::run_on(p); }
-};
-
 template <class E> struct options_kept {
     enum { threads = GPULOSSI_KEPT_THREADS, blocks = 1 };
     DEVICE void run(const gpulossi_cross_entropy &p) { RowCluster<E>::run(p); }
 };
 
-template <class E> struct planes : Blocks<E, 4, 3, 1> {
+/* Columns without options. */
+template <class E> struct column_smem : Blocks<E, 4, 3, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { Planes<E>::run(p); }
 };
 
-template <class E> struct planes_held : Blocks<E, 2, 2, 1> {
+template <class E> struct column_reg : Blocks<E, 2, 2, 1> {
     DEVICE void run(const gpulossi_cross_entropy &p) { PlaneRegisters<E>::run(p); }
 };
 
@@ -116,8 +118,11 @@ template <class> struct combine {
 template <class Kernel> struct Before {
     DEVICE void run(const gpulossi_cross_entropy &) {}
 };
-template <class E> struct Before<block_rows<E>> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { BlockRows<E>::prefetch_first_rows(p); }
+template <class E> struct Before<row_basic<E>> {
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        if (!has_format(GPULOSSI_FORMAT_PACKED))
+            BlockRows<E>::prefetch_first_rows(p);
+    }
 };
 
 typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;

@@ -16,7 +16,7 @@ template <class E> struct Plain {
     typedef gpulossi_cross_entropy Params;
     typedef Total<1, 1> Totals;
     typedef Softmax<N> State;
-    enum { kArrays = 1, kOnePass = false, W = Width<E>::value };
+    enum { kArrays = 1, W = Width<E>::value };
 
     struct Row {
         int64_t row;
@@ -54,7 +54,7 @@ template <class E> struct Plain {
 
     /* All threads of the block call. */
     __device__ __forceinline__ explicit Plain(const Params &p) : p(p) {
-        if (p.rows.grad) {
+        if (writes()) {
             double part = rows_that_divide(p);
             if (threadIdx.x == 0)
                 grad_scale() = gradient_scale<N>(p.rows, part);
@@ -78,16 +78,18 @@ template <class E> struct Plain {
     __device__ __forceinline__ N absent(int) const {
         return -Limits<N>::infinity();
     }
-    __device__ __forceinline__ bool reduces() const {
-        return p.lse_in == 0;
+    DEVICE bool reduces() {
+        return !has(GPULOSSI_CE_LSE_IN);
     }
-    __device__ __forceinline__ bool sums_by_thread() const {
-        return false;
+    DEVICE bool writes() {
+        return has(GPULOSSI_CE_GRADIENT);
     }
-
-    __device__ __forceinline__ Row begin(const Cut<E> &cut, int64_t row, bool whole) const {
-        bool live = row < p.rows.rows && whole;
-        return row_of(cut, row, live, live ? read_target(p, row) : 0);
+    DEVICE bool has_row_outputs() {
+        return has(GPULOSSI_CE_ROW_OUTPUTS);
+    }
+    /* Whether there are results besides the gradient. */
+    __device__ __forceinline__ bool has_results() const {
+        return has(GPULOSSI_CE_LOSS | GPULOSSI_CE_ROW_OUTPUTS | GPULOSSI_CE_COUNTS) || p.bad_targets;
     }
     __device__ __forceinline__ Row row_of(const Cut<E> &cut, int64_t row, bool live, int64_t y) const {
         Row r;
@@ -102,52 +104,14 @@ template <class E> struct Plain {
         return r;
     }
 
-    __device__ __forceinline__ N pick(const Cut<E> &cut, const Row &r) const {
-        return r.place >= 0 ? E::widen(array(0, r.row)[cut.first(r.vector) + r.place]) : N(0);
-    }
-
-    /* Whether the target is in one of the K vectors at, at + step, ... of the row. */
-    template <int K> DEVICE bool has_target(const Row &r, int at, int step) {
-        uint32_t after = (uint32_t)(r.vector - at);
-        return after < (uint32_t)(K * step) && (after & (uint32_t)(step - 1)) == 0;
-    }
-    template <int K>
-    __device__ __forceinline__ void pick(const Row &r, int at, int step, const Vector<E> (&x)[K][1], N *to) const {
-        if (!has_target<K>(r, at, step))
-            return;
-        Vector<E> holds = x[0][0];
-#pragma unroll
-        for (int k = 1; k < K; k++)
-            if (at + k * step == r.vector)
-                holds = x[k][0];
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            if (i == r.place)
-                *to = holds.get(i);
-    }
-
     __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *x_y) const {
         Unfinished u = {r.row, r.row_max, s.sum, r.place >= 0 ? *x_y : N(0), r.target()};
         return u;
     }
 
-    template <int K>
-    __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int, Vector<E> (&x)[K][1]) const {
-        /* Some vectors at a time, to bound the numbers that are unpacked at once. */
-        enum { at_once = sizeof(N) == 8 ? 8 : 16, many = at_once / W < K ? at_once / W : K };
-#pragma unroll
-        for (int first = 0; first < K; first += many) {
-            N part[many * W];
-#pragma unroll
-            for (int i = 0; i < many * W; i++)
-                part[i] = x[first + i / W][0].get(i % W);
-            s.enter(part);
-        }
-    }
-
     __device__ __forceinline__ void close(Row &r, const State &s) const {
         r.row_max = reduces() ? s.row_max : ((const N *)p.lse_in)[r.row];
-        if (p.rows.grad)
+        if (writes())
             slope(r, s, reduces());
     }
     /* The part of close() that only gradients need. */
@@ -157,7 +121,8 @@ template <class E> struct Plain {
     }
     /* The factor of the gradients of a row with a target. It is common_scale() if rows have none of their own. */
     __device__ __forceinline__ N scale_of(int64_t row) const {
-        return p.rows.grad_loss_rows ? (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[row]) : common_scale();
+        return has(GPULOSSI_CE_ROW_GRADIENTS) ? (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[row])
+                                              : common_scale();
     }
     __device__ __forceinline__ N common_scale() const {
         return (N)grad_scale();
@@ -173,25 +138,27 @@ template <class E> struct Plain {
         N loss = u.target == kClass     ? loss_of(log_sum, u.row_max, u.x_y)
                  : u.target == kIgnored ? N(0)
                                         : Limits<N>::nan();
-        if (p.lse)
-            ((N *)p.lse)[u.row] = u.row_max + log_sum;
-        if (p.rows.loss_rows)
-            ((N *)p.rows.loss_rows)[u.row] = loss;
+        if (has_row_outputs()) {
+            if (p.lse)
+                ((N *)p.lse)[u.row] = u.row_max + log_sum;
+            if (p.rows.loss_rows)
+                ((N *)p.rows.loss_rows)[u.row] = loss;
+        }
         if (u.target == kBad && p.bad_targets)
             total.count_bad(scratch(), 1);
         count(u.target != kIgnored, total);
         return loss;
     }
     /* Whether the rows that are not ignored are counted. count() adds to their count. */
-    __device__ __forceinline__ bool counts() const {
-        return (p.rows.flags & GPULOSSI_DATA_DIVISOR) && !prepared();
+    DEVICE bool counts() {
+        return has(GPULOSSI_CE_COUNTS);
     }
     __device__ __forceinline__ void count(int rows, Totals &total) const {
         if (counts())
             total.counts[GPULOSSI_COUNT_ROWS] += rows;
     }
     __device__ __forceinline__ void add(double losses, Totals &total) const {
-        if (p.rows.loss)
+        if (has(GPULOSSI_CE_LOSS))
             total.add(GPULOSSI_SUM_LOSS, losses, scratch());
     }
     __device__ __forceinline__ void finish(const Unfinished &u, Totals &total) const {
@@ -199,50 +166,6 @@ template <class E> struct Plain {
         add((double)loss, total);
     }
 
-    __device__ __forceinline__ bool writes() const {
-        return p.rows.grad != 0;
-    }
-    /* Whole vectors are written in straight-line code. A loop writes the remaining vectors, and vectors with a NaN in a
-     * row whose weight is not NaN. The target's element is written last, over the result of the common formula. */
-    template <int K>
-    __device__ __forceinline__ void write(const Cut<E> &cut, const Row &r, int at, int step, Vector<E> (&x)[K][1],
-                                          const N *x_y) const {
-        typename E::Bits *to = grad(r.row);
-        char *vectors = (char *)(to - cut.head) + (int64_t)at * GPULOSSI_VECTOR_BYTES;
-        ScaledExp<N> below(r.row_max);
-        N whole_weight = r.inverse * r.scale, weight = whole_weight * below.factor;
-        bool simple = ScaledExp<N>::in_fast_range(r.row_max) && weight == weight && cut.fits(to);
-        int finite = (E::keeps_nan() || reduces()) && r.place >= 0;
-        uint32_t left = 0;
-        keep(finite);
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            int v = at + k * step;
-            N g[W];
-            if (v >= cut.vectors)
-                break;
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                g[i] = below.exp(x[k][0].get(i)) * weight;
-            if (simple && cut.whole(v) && (finite || in_halves<Sum>(g) == in_halves<Sum>(g)))
-                store_whole<E, E>((typename E::Bits *)(vectors + (int64_t)step * (k * GPULOSSI_VECTOR_BYTES)), g, true);
-            else
-                left |= 1u << k;
-        }
-        if (left)
-#pragma unroll 1
-            for (int v = at; left; left >>= 1, v += step) {
-                N g[W];
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    g[i] = r.place >= 0 ? exp_below(x[0][0].get(i), r.row_max) * whole_weight : N(0);
-                if (left & 1)
-                    store<E, E>(cut, to, v, g);
-                turn(x);
-            }
-        if (has_target<K>(r, at, step))
-            to[cut.first(r.vector) + r.place] = E::narrow(of_target(r, *x_y));
-    }
     /* The gradient of the target's logit. Its rounded probability may be above 1. */
     __device__ __forceinline__ N of_target(const Row &r, N x_y) const {
         return of_target(exp_below(x_y, r.row_max) * r.inverse, r.scale);
@@ -252,17 +175,17 @@ template <class E> struct Plain {
     }
 
     __device__ __forceinline__ bool wants(int) const {
-        return p.rows.loss != 0;
+        return has(GPULOSSI_CE_LOSS);
     }
     __device__ __forceinline__ bool prepared() const {
         return p.rows.flags & GPULOSSI_PREPARED;
     }
     __device__ __forceinline__ bool concludes() const {
-        return p.rows.loss || p.bad_targets || prepared();
+        return has(GPULOSSI_CE_LOSS) || p.bad_targets || prepared();
     }
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         double rows = (double)counts[GPULOSSI_COUNT_ROWS];
-        if (p.rows.loss)
+        if (has(GPULOSSI_CE_LOSS))
             *(N *)p.rows.loss =
                 (N)(sums[GPULOSSI_SUM_LOSS] / (p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows : divisor_of<N>(p.rows)));
         if (p.bad_targets)

@@ -17,15 +17,14 @@ template <class E> class PlaneRegisters {
     typedef typename Loss::Totals Totals;
     typedef typename Loss::Row Row;
     typedef Plane<E> Of;
-    enum { W = Of::W, kTile = kLanes * W, kMost = GPULOSSI_PLANES_HELD, kAtOnce = 4 };
+    enum { W = Of::W, kTile = kLanes * W, kMost = GPULOSSI_PLANE_REG_CLASSES, kAtOnce = 4 };
     static_assert(kMost % 2 == 0, "gradients are formed for two classes at a time");
 
     const Params &p;
     const Loss &loss;
     uint2 *slots;
     int classes;
-    int reduces, writes, results, further; /* `further` results are others than the gradient and the sum of losses. */
-    N scale;                               /* factor of all gradients, if columns have none of their own */
+    N scale; /* factor of all gradients, if columns have none of their own */
 
     struct Position {
         int64_t first, image; /* first column of this thread in a tile, and its image */
@@ -36,14 +35,8 @@ template <class E> class PlaneRegisters {
     int counted;   /* columns with a class in it */
 
     __device__ __forceinline__ PlaneRegisters(const Params &p, const Loss &loss, uint2 *smem)
-        : p(p), loss(loss), slots(smem + threadIdx.x), classes((int)p.rows.classes), reduces(loss.reduces()),
-          writes(loss.writes()), further(p.lse || p.rows.loss_rows), scale(0), losses(0), counted(0) {
-        results = further || p.rows.loss || p.bad_targets || loss.counts();
-        keep(reduces);
-        keep(writes);
-        keep(results);
-        keep(further);
-        if (writes) {
+        : p(p), loss(loss), slots(smem + threadIdx.x), classes((int)p.rows.classes), scale(0), losses(0), counted(0) {
+        if (Loss::writes()) {
             scale = loss.common_scale();
             keep(scale); /* without gradients, it is not set and not read */
         }
@@ -149,7 +142,7 @@ template <class E> class PlaneRegisters {
     }
 
     __device__ __forceinline__ void add(Totals &total) {
-        bool usual = reduces && !further;
+        bool usual = Loss::reduces() && !Loss::has_row_outputs();
 #pragma unroll
         for (int i = 0; i < W; i++)
             usual = usual && y[i] >= -1;
@@ -179,7 +172,7 @@ template <class E> class PlaneRegisters {
 #pragma unroll 1
         for (int i = 0; i < W; i++) {
             losses += (double)loss.result(u[0], total);
-            if (!reduces)
+            if (!Loss::reduces())
                 settle(total);
 #pragma unroll
             for (int j = 0; j + 1 < W; j++)
@@ -199,15 +192,15 @@ template <class E> class PlaneRegisters {
 #pragma unroll
         for (int i = 0; i < W; i++)
             scales[i] = scale;
-        if (p.rows.grad_loss_rows)
+        if (has(GPULOSSI_CE_ROW_GRADIENTS))
 #pragma unroll
             for (int i = 0; i < W; i++)
                 scales[i] = loss.scale_of(at.first + i) + N(0); /* the addition waits for the load here */
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            N inverse = reduces ? quick_reciprocal(sum[i]) : N(1), of_column = y[i] >= 0 ? scales[i] : N(0);
+            N inverse = Loss::reduces() ? quick_reciprocal(sum[i]) : N(1), of_column = y[i] >= 0 ? scales[i] : N(0);
             of_targets[i] = Loss::of_target(exp_below(of_target(i, y[i]), row_max[i]) * inverse, of_column);
-            slopes.add(i, row_max[i], inverse * of_column, reduces || y[i] >= 0);
+            slopes.add(i, row_max[i], inverse * of_column, Loss::reduces() || y[i] >= 0);
         }
         slopes.settle();
         if (slopes.simple) {
@@ -236,7 +229,7 @@ template <class E> class PlaneRegisters {
                                            const int64_t (&targets)[W]) {
         at = position;
         receive(x, targets);
-        if (reduces)
+        if (Loss::reduces())
             add_up(x);
         else
 #pragma unroll
@@ -244,9 +237,9 @@ template <class E> class PlaneRegisters {
                 row_max[i] = ((const N *)p.lse_in)[at.first + i] + N(0); /* waits here, not for the next loads too */
     }
     __device__ __forceinline__ void finish(Totals &total) {
-        if (results)
+        if (loss.has_results())
             add(total);
-        if (writes)
+        if (Loss::writes())
             write();
     }
 

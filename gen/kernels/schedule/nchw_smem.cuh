@@ -223,7 +223,7 @@ template <class E> struct Planes {
         N x_y = N(0);
         r.row = first() + i;
         r.place = y;
-        if (loss.reduces())
+        if (Loss::reduces())
             s = merged_state(i);
         if (y >= 0 && of_one_page()) {
             int thread = group.number * group.size + (y & (warps() - 1)) * kLanes + lane();
@@ -233,7 +233,7 @@ template <class E> struct Planes {
                 E::widen(((const Bits *)p.logits)[image * (p.logits_stride - p.inner) + r.row + (int64_t)y * p.inner]);
         }
         loss.close(r, s);
-        if (loss.writes()) {
+        if (Loss::writes()) {
             N of_target = loss.of_target(r, x_y);
             words(0, i) = make_uint2(__float_as_uint(r.row_max), __float_as_uint(r.inverse * r.scale));
             words(1, i) = make_uint2(__float_as_uint(of_target), (uint32_t)y);
@@ -246,7 +246,7 @@ template <class E> struct Planes {
 #pragma unroll
         for (int i = 0; i < W; i++) {
             uint2 word = words(0, i);
-            slopes.add(i, __uint_as_float(word.x), __uint_as_float(word.y), loss.reduces() || (int)words(1, i).y >= 0);
+            slopes.add(i, __uint_as_float(word.x), __uint_as_float(word.y), Loss::reduces() || (int)words(1, i).y >= 0);
         }
         slopes.settle();
         return slopes;
@@ -318,10 +318,10 @@ template <class E> struct Planes {
                     planes.targets(y);
                 }
                 /* Other warps read the inputs of the last tile's gradients until here. */
-                if (loss.writes() && page == 0)
+                if (Loss::writes() && page == 0)
                     group.settle();
                 settled<0>();
-                if (planes.live() && loss.reduces())
+                if (planes.live() && Loss::reduces())
                     planes.enter(page, of_page);
             }
             queue.announce();
@@ -331,7 +331,7 @@ template <class E> struct Planes {
                 for (int i = planes.warp(); i < W; i += planes.warps()) {
                     sum += (double)planes.finish(i, y[0], total);
                     /* Losses from a given lse may cancel, so each is added to the exact sum. */
-                    if (!loss.reduces() || i + planes.warps() >= W) {
+                    if (!Loss::reduces() || i + planes.warps() >= W) {
                         loss.add(sum, total);
                         sum = 0;
                     }
@@ -341,7 +341,7 @@ template <class E> struct Planes {
                 }
             }
             group.settle();
-            if (loss.writes() && planes.live())
+            if (Loss::writes() && planes.live())
                 planes.write();
             queue.advance();
         }

@@ -35,23 +35,12 @@ class PackedRows : protected RowTiles<Plain<E>, kThreads, GPULOSSI_RING_STEPS> {
     static_assert(sizeof(N) == 4, "an element is at most a word of 4 bytes");
     static_assert(kRing / sizeof(Bits) <= INT16_MAX, "class indices are 16 bits");
 
-    /* `results`: the call has outputs besides the gradient. `further`: it has outputs besides the gradient and the sum
-     * of losses. */
-    int reduces, writes, results, further;
     int64_t y[kTargets]; /* The targets of the next row tile. */
     /* The sum of losses, and the number of rows with a class, that the totals do not include yet. */
     double sum;
     int counted;
 
-    __device__ __forceinline__ explicit PackedRows(const Params &p)
-        : Base(p), reduces(loss.reduces()), writes(loss.writes()), further(p.lse || p.rows.loss_rows), sum(0),
-          counted(0) {
-        results = further || p.rows.loss || p.bad_targets || loss.counts();
-        keep(reduces);
-        keep(writes);
-        keep(results);
-        keep(further);
-    }
+    __device__ __forceinline__ explicit PackedRows(const Params &p) : Base(p), sum(0), counted(0) {}
 
     /* The targets of the rows of this row tile: the class index, or -1 if the row is ignored, or -2 if the index is
      * bad. */
@@ -93,10 +82,10 @@ class PackedRows : protected RowTiles<Plain<E>, kThreads, GPULOSSI_RING_STEPS> {
         return r;
     }
     __device__ __forceinline__ void add(Row &r, const State &state, N x_y, Totals &total) {
-        if (further || r.place < -1) {
+        if (Loss::has_row_outputs() || r.place < -1) {
             sum += (double)loss.result(loss.unfinished(r, state, &x_y), total);
         } else if (r.place >= 0) {
-            N log_sum = reduces ? natural_log(state.sum) : N(0);
+            N log_sum = Loss::reduces() ? natural_log(state.sum) : N(0);
             sum += (double)Loss::loss_of(log_sum, r.row_max, x_y);
             counted++;
         }
@@ -111,13 +100,13 @@ class PackedRows : protected RowTiles<Plain<E>, kThreads, GPULOSSI_RING_STEPS> {
     __device__ __forceinline__ void row_tile(uint32_t number, uint32_t after, Totals &total) {
         int64_t first = first_of(number);
         int count = count_of(number), bytes = count * row_bytes;
-        this->request_ahead(writes);
+        this->request_ahead(Loss::writes());
         store_targets(count);
         if (after < row_tiles)
             fetch_targets(after);
         this->acquire(first, bytes);
         static_cast<Rows *>(this)->rows_of_stage(first, count, total);
-        if (writes) {
+        if (Loss::writes()) {
             __syncwarp();
             this->store_tile(loss.grad(first), bytes);
         }

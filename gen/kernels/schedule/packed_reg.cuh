@@ -18,21 +18,19 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
     typedef typename Base::State State;
     typedef typename E::Bits Bits;
     typedef Words<E> Of;
-    using Base::consumer, Base::reduces, Base::writes, Base::results, Base::further, Base::sum, Base::counted;
+    using Base::consumer, Base::sum, Base::counted;
     using Base::p, Base::loss, Base::lane, Base::classes, Base::row_bytes, Base::swizzle, Base::ring_base,
         Base::stage_offset;
     using Base::targets, Base::row_of, Base::add, Base::settle_sum;
-    enum { kElements = Of::kElements, kMaxWords = GPULOSSI_PACKED_HELD / kElements };
+    enum { kElements = Of::kElements, kMaxWords = GPULOSSI_PACKED_REG_CLASSES / kElements };
 
-    int loads;             /* Whether load_numbers() has anything to load. */
     N scale;               /* The factor of all gradients, if rows have none of their own. */
     uint32_t ring_address; /* The shared address of the block's rings. */
 
     __device__ __forceinline__ explicit PackedRegisters(const Params &p)
-        : Base(p), loads(!reduces || p.rows.grad_loss_rows), scale(0), ring_address(Shared::address(ring_base())) {
-        keep(loads);
+        : Base(p), scale(0), ring_address(Shared::address(ring_base())) {
         keep(ring_address);
-        if (writes) {
+        if (Loss::writes()) {
             scale = loss.common_scale();
             /* keep() reads the value, so it must be set. */
             keep(scale);
@@ -42,9 +40,9 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
     /* Loads the lse and the gradient's factor of a row, where the call has them. Adding 0 makes the wait happen here.
      * Otherwise each use would wait for all loads in flight, even if nothing was loaded here. */
     __device__ __forceinline__ void load_numbers(int64_t row, N &lse, N &of_row) const {
-        if (!reduces)
+        if (!Loss::reduces())
             lse = ((const N *)p.lse_in)[row] + N(0);
-        if (writes && p.rows.grad_loss_rows)
+        if (Loss::writes() && has(GPULOSSI_CE_ROW_GRADIENTS))
             of_row = loss.scale_of(row) + N(0);
     }
 
@@ -71,8 +69,7 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
             auto address_of = [&](int i) { return even ? (at + 4 * i) ^ swizzle : at + to_words + 4 * i; };
             N given = N(0), of_row = scale;
             at_index += kLanes * sizeof(int16_t);
-            if (loads)
-                load_numbers(r.row, given, of_row);
+            load_numbers(r.row, given, of_row);
 #pragma unroll
             for (int i = 0; i < most; i += kWords) {
 #pragma unroll
@@ -84,7 +81,7 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
 #pragma unroll
             for (int i = 0; i < most; i++)
                 row_maxima[i] = Of::word_max(x[i]);
-            r.row_max = reduces ? larger(Of::number(LargestWordMax<Of, most>::of(row_maxima)), of_lone) : given;
+            r.row_max = Loss::reduces() ? larger(Of::number(LargestWordMax<Of, most>::of(row_maxima)), of_lone) : given;
             if (!ScaledExp<N>::in_fast_range(r.row_max) || r.place < -1) {
                 left |= this_row;
                 continue;
@@ -94,17 +91,17 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
 #pragma unroll
             for (int i = 0; i < n; i++)
                 e[i] = below.exp(Of::get(x[i / kElements], i % kElements));
-            if (reduces)
+            if (Loss::reduces())
                 state.sum = (in_halves<Sum>(e) + of_lone) * below.factor;
             state.row_max = r.row_max;
-            if (further) {
+            if (Loss::has_row_outputs()) {
                 add(r, state, x_y, total);
             } else if (r.place >= 0) {
                 product *= at_least_1(state.sum); /* The sum includes exp(0). */
                 sum += (double)(r.row_max - x_y);
                 counted++;
             }
-            if (writes) {
+            if (Loss::writes()) {
                 N inverse = quick_reciprocal(state.sum) * below.factor, weight = inverse * of_row;
 #pragma unroll
                 for (int i = 0; i < n; i++)
@@ -146,7 +143,7 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
         Bits *x = (Bits *)(ring_base() + stage_offset(consumer) + row * row_bytes);
         State state = State::empty();
         N x_y = r.place >= 0 ? E::widen(x[r.place]) : N(0);
-        if (reduces) {
+        if (Loss::reduces()) {
 #pragma unroll 1
             for (int c = 0; c < classes; c++)
                 state.row_max = larger(state.row_max, E::widen(x[c]));
@@ -154,14 +151,14 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
             for (int c = 0; c < classes; c++)
                 state.sum += exp_below(E::widen(x[c]), State::finite(state.row_max));
         }
-        r.row_max = reduces ? state.row_max : ((const N *)p.lse_in)[r.row];
-        if (results)
+        r.row_max = Loss::reduces() ? state.row_max : ((const N *)p.lse_in)[r.row];
+        if (loss.has_results())
             add(r, state, x_y, total);
-        if (!reduces)
+        if (!Loss::reduces())
             settle_sum(total);
-        if (!writes)
+        if (!Loss::writes())
             return;
-        loss.slope(r, state, reduces);
+        loss.slope(r, state, Loss::reduces());
 #pragma unroll 1
         for (int c = 0; c < classes; c++)
             x[c] = E::narrow(r.place >= 0 ? exp_below(E::widen(x[c]), r.row_max) * (r.inverse * r.scale) : N(0));
@@ -173,7 +170,7 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
         /* The product of the row sums: one logarithm serves all rows of a lane. */
         N product = N(1);
         uint32_t left = ~0u;
-        if (reduces || !results)
+        if (Loss::reduces() || !loss.has_results())
             left = rows_in_registers(first, count, product, total);
         sum += (double)natural_log(product);
 #pragma unroll 1

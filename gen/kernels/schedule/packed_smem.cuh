@@ -8,7 +8,7 @@
 
 /* The first number of classes that does not fit in registers. */
 template <class E> struct FirstPacked {
-    enum { value = GPULOSSI_PACKED_HELD + (sizeof(typename E::Bits) == 2) + 1 };
+    enum { value = GPULOSSI_PACKED_REG_CLASSES + (sizeof(typename E::Bits) == 2) + 1 };
 };
 
 template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKED_THREADS, FirstPacked<E>::value> {
@@ -24,7 +24,7 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
     typedef Words<E> Of;
     template <int bytes> using Part = typename Base::template Part<bytes>;
     using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::row_bytes, Base::ring_base;
-    using Base::stage_offset, Base::consumer, Base::reduces, Base::writes, Base::results, Base::add, Base::settle_sum;
+    using Base::stage_offset, Base::consumer, Base::add, Base::settle_sum;
     enum { kNone = -1, kElements = Of::kElements };
 
     /* A reduced row that is not finished yet. If several lanes share a row, each lane defers another row. */
@@ -139,30 +139,30 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         State state = State::empty();
         Bits *at_target = (Bits *)(ring_base() + stage_offset(consumer) + row * row_bytes) + r.place;
         N x_y = r.place >= 0 ? E::widen(*at_target) : N(0);
-        if (reduces && even)
+        if (Loss::reduces() && even)
             reduce(Part<16>(stage_offset(consumer), row, live, *this), state);
-        else if (reduces)
+        else if (Loss::reduces())
             reduce(Part<4>(stage_offset(consumer), row, live, *this), state);
         if (live)
-            r.row_max = reduces ? state.row_max : ((const N *)p.lse_in)[r.row];
+            r.row_max = Loss::reduces() ? state.row_max : ((const N *)p.lse_in)[r.row];
         if (size == 1) {
-            if (live && results)
+            if (live && loss.has_results())
                 add(r, state, x_y, total);
             /* Losses from a given lse may cancel, so they are added one by one. */
-            if (!reduces)
+            if (!Loss::reduces())
                 settle_sum(total);
-        } else if (results) {
+        } else if (loss.has_results()) {
             if (live && rank == deferred_count)
                 deferred.row = r.row, deferred.row_max = r.row_max, deferred.sum = state.sum, deferred.x_y = x_y,
                 deferred.target = r.place;
             if (++deferred_count == size)
                 finish(total);
         }
-        if (writes) {
+        if (Loss::writes()) {
             /* All lanes have read the target's logit before it is overwritten. */
             __syncwarp();
             if (live)
-                loss.slope(r, state, reduces);
+                loss.slope(r, state, Loss::reduces());
             if (live && even)
                 write(Part<16>(stage_offset(consumer), row, live, *this), r);
             else if (live)

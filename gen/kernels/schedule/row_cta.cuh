@@ -98,7 +98,7 @@ template <class E> class BlockRows {
         RowInput input = {N(0), N(0), target_class_of(read_target(p, row)), 0};
         if (input.target_class >= 0)
             input.scale = loss.scale_of(row);
-        if (!loss.reduces())
+        if (!Loss::reduces())
             input.row_max = ((const N *)p.lse_in)[row];
         return input;
     }
@@ -242,10 +242,10 @@ template <class E> class BlockRows {
                     smem_input(buffer).word = word;
                     if (target_class >= 0)
                         x_y = E::widen(loss.array(0, row)[target_class]);
-                    if (!loss.reduces())
+                    if (!Loss::reduces())
                         state.row_max = ((const N *)p.lse_in)[row];
                 }
-                if (loss.reduces())
+                if (Loss::reduces())
                     state = reduce(x);
                 if (queue.tile[1] >= queue.tiles)
                     let_next_begin();
@@ -261,7 +261,7 @@ template <class E> class BlockRows {
                 if (threadIdx.x == 0)
                     word = queue.fetch();
                 if (threadIdx.x < kLanes) {
-                    if (loss.reduces())
+                    if (Loss::reduces())
                         state = reduced_state(buffer);
                     if (threadIdx.x == 0) {
                         smem_deferred(deferred_rows).row_max = state.row_max;
@@ -297,7 +297,7 @@ template <class E> class BlockRows {
                 if (after < rows)
                     prefetch_l2(loss.array(0, after), (uint32_t)vectors * GPULOSSI_VECTOR_BYTES);
             }
-            if (loss.reduces()) {
+            if (Loss::reduces()) {
                 State state = reduce(x);
                 if (threadIdx.x % kLanes == 0)
                     smem_state(buffer, threadIdx.x / kLanes) = state;
@@ -305,7 +305,7 @@ template <class E> class BlockRows {
             __syncthreads();
             RowInput input = smem_input(buffer);
             State state = {input.row_max, N(1)};
-            if (loss.reduces())
+            if (Loss::reduces())
                 state = reduced_state(buffer);
             if (ends_run) {
                 if (ahead)
@@ -343,7 +343,7 @@ template <class E> class BlockRows {
      * are seen nevertheless. */
     DEVICE void prefetch_first_rows(const Params &p) {
         int64_t row = blockIdx.x + (int64_t)threadIdx.x * gridDim.x;
-        if (threadIdx.x < kPrefetchedRows && row < p.rows.rows && p.rows.grad == 0)
+        if (threadIdx.x < kPrefetchedRows && row < p.rows.rows && !Loss::writes())
             prefetch_l2((const Bits *)p.logits + row * p.logits_stride,
                         (uint32_t)p.rows.classes * (uint32_t)sizeof(Bits));
     }
@@ -354,7 +354,7 @@ template <class E> class BlockRows {
         typename Loss::Totals &total = totals[threadIdx.x % kLanes];
         if (threadIdx.x < kLanes)
             total = Loss::Totals::zero();
-        if (of_block.loss.writes())
+        if (Loss::writes())
             of_block.gradients(total);
         else
             of_block.losses(total);

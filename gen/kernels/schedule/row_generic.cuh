@@ -12,7 +12,6 @@
  *   begin(cut, row, whole)    the Row, before anything is reduced; the row may lie past the last one. Without a
  *                             gradient, only the leader of a group needs a whole Row
  *   pick(cut, row)            the element that finish() needs, which the gradient may overwrite afterwards
- *   pick(row, at, step, x, to)  the same to shared memory, if the element is among K vectors of the row
  *   reduces()                 whether the state is needed
  *   sums_by_thread()          whether every thread of a row may call finish() with its own part of the state
  *   enter(row, state, cut, at, step, x)  adds K vectors of the row to the state: x[k] has number at + k * step
@@ -117,23 +116,6 @@ template <class Loss> struct Schedule {
         }
     }
 
-    /* Writes K vectors in two halves, which takes fewer registers. */
-    template <int K>
-    DEVICE void write_registers(const Loss &loss, const Cut<E> &cut, const typename Loss::Row &r, int at, int step,
-                                Vector<E> (&x)[K][A], const N *picked) {
-        typedef Vector<E> Half[K / 2][A];
-#pragma unroll 1
-        for (int half = 0; half < 2 && at < cut.vectors; half++) {
-            loss.write(cut, r, at, step, (Half &)x, picked);
-            at += K / 2 * step;
-#pragma unroll
-            for (int k = 0; k < K / 2; k++)
-#pragma unroll
-                for (int a = 0; a < A; a++)
-                    x[k][a] = x[k + K / 2][a];
-        }
-    }
-
     /* The rows of a launch. All have the same cut if all start on 16 bytes. */
     struct Rows {
         const typename Loss::Params &p;
@@ -171,60 +153,6 @@ template <class Loss> struct Schedule {
             return classes != p.rows.classes ? Cut<E>(loss.array(0, row), classes) : cut(loss, row_tile);
         }
     };
-
-    /* A row stays in the registers of its group, K vectors a thread: it is read once and written once. One thread
-     * finishes a row while the loads of the next row are in flight, so that the others need not wait. Until then the
-     * row's results are in shared memory, where they take no registers. */
-    template <int K> DEVICE void in_registers(const typename Loss::Params &p) {
-        __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK];
-        __shared__ typename Loss::Unfinished deferred[GPULOSSI_BLOCK];
-        __shared__ bool unfinished[GPULOSSI_BLOCK];
-        __shared__ int buffers[GPULOSSI_BLOCK];
-        __shared__ N picked[2][GPULOSSI_BLOCK];
-        Loss loss(p);
-        Rows rows(p);
-        Group &group = rows.group;
-        int &buffer = buffers[threadIdx.x];
-        buffer = 0;
-        unfinished[threadIdx.x] = false;
-        totals[threadIdx.x] = Loss::Totals::zero();
-#pragma unroll 1
-        for (;;) {
-            bool more = rows.queue.more();
-            int64_t row = rows.row();
-            bool live = rows.live(row);
-            Cut<E> cut = rows.cut(loss, row);
-            Arrays arrays(loss, cut, row);
-            Vector<E> x[K][A];
-            if (more) {
-                load<K, kRead_once>(loss, cut, arrays, group.rank, group.size, x);
-                rows.queue.announce();
-            }
-            typename Loss::Row r = loss.begin(cut, row, true);
-            if (unfinished[threadIdx.x])
-                loss.finish(deferred[threadIdx.x], totals[threadIdx.x]);
-            if (!more)
-                break;
-            loss.pick(r, group.rank, group.size, x, &picked[buffer][group.number]);
-            typename Loss::State state = Loss::State::empty();
-            if (loss.reduces()) {
-                loss.enter(r, state, cut, group.rank, group.size, x);
-                group.reduce(state, rows.queue.turn);
-            } else {
-                group.settle();
-            }
-            rows.queue.advance();
-            if (live)
-                loss.close(r, state);
-            unfinished[threadIdx.x] = live && group.rank == 0;
-            if (live && group.rank == 0)
-                deferred[threadIdx.x] = loss.unfinished(r, state, &picked[buffer][group.number]);
-            buffer ^= 1;
-            if (live && loss.writes())
-                write_registers(loss, cut, r, group.rank, group.size, x, &picked[buffer ^ 1][group.number]);
-        }
-        end(loss, (gpulossi_scratch *)p.rows.scratch, totals);
-    }
 
     /* A row is read in steps of K vectors a thread. A gradient that needs the state reads it a second time. */
     template <int K> DEVICE void streamed(const typename Loss::Params &p) {

@@ -23,7 +23,7 @@ template <class Loss> class RowMemory {
     typedef typename Loss::State State;
     typedef typename Loss::Gradient Gradient;
     typedef typename Loss::Totals Totals;
-    typedef ClassVector<E, false> Classes;
+    typedef ClassVector<E, false, true> Classes;
     enum {
         W = Width<E>::value,
         kThreads = GPULOSSI_BLOCK,
@@ -48,16 +48,16 @@ template <class Loss> class RowMemory {
 
     const Params &p;
     Loss loss;
-    int threads; /* that share a row */
-    int rank;    /* of this thread among them */
-    Group group; /* that shares a row, or the tile of columns of a block */
+    int threads, shift; /* that share a row, and log2 of them */
+    int rank;           /* of this thread among them */
+    Group group;        /* that shares a row, or the tile of columns of a block */
     Queue queue;
 
     DEVICE bool is_ragged() { return has_format(GPULOSSI_FORMAT_RAGGED); }
     DEVICE bool in_registers() { return has_format(GPULOSSI_FORMAT_REGISTERS); }
-    DEVICE int columns(const Params &p) { return kThreads / (int)p.rows.group; }
+    DEVICE int columns(const Params &p) { return kThreads >> __popc(p.rows.group - 1); }
     DEVICE int64_t tiles(const Params &p) {
-        return has_columns() ? (p.rows.rows + columns(p) - 1) / columns(p) : p.rows.rows;
+        return has_columns() ? (p.rows.rows + columns(p) - 1) >> __popc(columns(p) - 1) : p.rows.rows;
     }
     /* Several rows are taken at a time if they are short and there are enough of them. */
     DEVICE int run_of(const Params &p, const Group &group) {
@@ -65,14 +65,15 @@ template <class Loss> class RowMemory {
     }
 
     __device__ __forceinline__ explicit RowMemory(const Params &p)
-        : p(p), loss(p), threads((int)p.rows.group), group(has_columns() ? (uint32_t)kThreads : p.rows.group),
+        : p(p), loss(p), threads((int)p.rows.group), shift(__popc(p.rows.group - 1)),
+          group(has_columns() ? (uint32_t)kThreads : p.rows.group),
           queue((gpulossi_scratch *)p.rows.scratch, group, tiles(p), run_of(p, group)) {
-        rank = has_columns() ? (int)threadIdx.x / columns(p) : group.rank;
+        rank = has_columns() ? (int)threadIdx.x >> __popc(columns(p) - 1) : group.rank;
     }
 
     /* The row of this thread, which may lie past the last one. */
     __device__ __forceinline__ int64_t row() const {
-        return has_columns() ? queue.row() * columns(p) + (int)threadIdx.x % columns(p) : queue.row();
+        return has_columns() ? queue.row() * columns(p) + (int)(threadIdx.x & (columns(p) - 1)) : queue.row();
     }
     __device__ __forceinline__ RowInput fetch() const { return loss.fetch(min(row(), p.rows.rows - 1)); }
     __device__ __forceinline__ Span span_of(int64_t row) const {
@@ -90,27 +91,21 @@ template <class Loss> class RowMemory {
     __device__ __forceinline__ int64_t start(const Span &span, int64_t stride) const {
         return has_columns() ? span.image * stride + span.within : span.row * stride;
     }
-    __device__ __forceinline__ bool is_whole(const Span &span, int v) const {
-        return has_parts() ? span.cut.whole(v) : v < span.cut.vectors;
-    }
-
     /* ---- vectors ---- */
 
-    DEVICE bool has_parts() { return is_ragged() || has_columns(); }
     __device__ __forceinline__ Classes classes_of(const Span &span, int v) const {
         const int64_t first = span.cut.first(v), left = span.cut.classes - first;
-        return {first, p.inner, has_parts() && first < 0 ? (int)-first : 0,
-                has_parts() && left < W ? (int)left : (int)W};
+        return {first, p.inner, first < 0 ? (int)-first : 0, left < W ? (int)left : (int)W};
     }
-    /* Vector v by elements. Elements outside the row are padding. */
-    __device__ __forceinline__ Vector<E> gathered(const Span &span, int v) const {
+    /* Vector v by elements, of which one each `step` is a class. Elements outside the row are padding. */
+    __device__ __forceinline__ Vector<E> gathered(const Span &span, int v, int64_t step) const {
         const Classes classes = classes_of(span, v);
         const Bits padding = E::narrow(loss.padding());
         Bits x[W];
         Vector<E> all;
 #pragma unroll
         for (int i = 0; i < W; i++)
-            x[i] = classes.is_inside(i) ? span.logits[classes.element(i)] : padding;
+            x[i] = classes.is_inside(i) ? span.logits[(classes.first_class + i) * step] : padding;
 #pragma unroll
         for (int i = 0; i < 4; i++)
             all.word[i] = 0;
@@ -125,10 +120,10 @@ template <class Loss> class RowMemory {
         if (has_columns()) {
 #pragma unroll
             for (int k = 0; k < K; k++)
-                x[k] = gathered(span, v + k * threads);
+                x[k] = gathered(span, v + k * threads, p.inner);
             return;
         }
-        if (is_whole(span, v) && is_whole(span, v + (K - 1) * threads)) {
+        if (span.cut.whole(v) && span.cut.whole(v + (K - 1) * threads)) {
             const Bits *from = span.logits + span.cut.first(v);
 #pragma unroll
             for (int k = 0; k < K; k++)
@@ -139,7 +134,7 @@ template <class Loss> class RowMemory {
         for (int k = 0; k < K; k++) {
             const int at = v + k * threads;
             x[k] = filled<E>(loss.padding());
-            if (is_whole(span, at))
+            if (span.cut.whole(at))
                 x[k] = load_vector<E, stay>(span.logits + span.cut.first(at));
         }
         if (!is_ragged())
@@ -147,7 +142,7 @@ template <class Loss> class RowMemory {
 #pragma unroll 1
         for (int at = v; at < v + K * threads; at += threads) {
             if (at < span.cut.vectors && !span.cut.whole(at))
-                x[0] = gathered(span, at);
+                x[0] = gathered(span, at, 1);
             rotate(x);
         }
     }
@@ -185,8 +180,7 @@ template <class Loss> class RowMemory {
 
     template <int K>
     __device__ __forceinline__ void accumulate_sums(const Span &span, int v, Vector<E> (&x)[K], State &state) const {
-        const int left = (span.cut.vectors - v + threads - 1) / threads;
-        const Side side = {*this, span, v, 0, min(left, (int)K)};
+        const Side side = {*this, span, v, 0, min((span.cut.vectors - v + threads - 1) >> shift, (int)K)};
         loss.accumulate_sums(state, x, side);
     }
     /* Adds a row in two halves, which takes fewer registers. */
@@ -225,7 +219,7 @@ template <class Loss> class RowMemory {
     /* A barrier for the threads of a row, or for the block. Memory that one of them has read before may be overwritten by
      * another after it. */
     __device__ __forceinline__ void reduce(State &state) const {
-        if (!Loss::reduces() || (has_columns() && threads == 1)) {
+        if (!Loss::reduces()) {
             group.settle();
         } else if (has_columns()) {
             const AcrossGroups<kThreads> groups = {columns(p), threads};
@@ -241,7 +235,7 @@ template <class Loss> class RowMemory {
                                                const Vector<E> (&x)[K]) const {
 #pragma unroll
         for (int k = 0; k < K; k++)
-            if (is_whole(span, v + k * threads)) {
+            if (span.cut.whole(v + k * threads)) {
                 N y[W];
                 loss.fast_gradients(g, x[k], y);
                 loss.gradients_of(span.row).write_vector(span.cut.first(v + k * threads), y);
@@ -254,7 +248,7 @@ template <class Loss> class RowMemory {
 #pragma unroll 1
         for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
             const Side side = {*this, span, at, 0, 1};
-            if (!(skips_whole && is_whole(span, at)))
+            if (!(skips_whole && span.cut.whole(at)))
                 loss.write(g, r, x[0], side, 0, kNone, has_gradient);
             rotate(x);
         }
@@ -262,31 +256,42 @@ template <class Loss> class RowMemory {
     /* The target's gradient replaces the one that its vector has got as any class. */
     __device__ __forceinline__ void write_target(const Gradient &g, const Row &r, const Span &span, N logit) const {
         const int64_t c = has_columns() ? r.target_class * p.inner : r.target_class;
+        if (!has(GPULOSSI_CE_GRADIENT) || r.target_class < 0 ||
+            (span.cut.vector_of(r.target_class) & (threads - 1)) != rank)
+            return;
         Gradients(p.rows.grad, start(span, p.rows.grad_stride)).write(c, loss.target_gradient(g, r, logit));
     }
     __device__ __forceinline__ void write_row(const Span &span, const Row &r, const State &state, N logit, bool reads,
                                               const Vector<E> (&reg_row)[kRegVectors]) const {
         const Gradient g = loss.gradient(span.row, r, state);
-        const bool has_gradient = reads && !g.is_zero;
-        const bool is_fast = Loss::is_basic() && !has_columns() && has_gradient && g.is_fast &&
-                             (!is_ragged() || loss.gradients_of(span.row).is_aligned(span.cut.first(0)));
+        const bool has_gradient = reads & !g.is_zero;
         const int step = kLoads * threads;
-        if (in_registers() && is_fast)
-            write_fast(g, span, rank, reg_row);
-        if (span.cut.vectors > rank && (is_ragged() || !(in_registers() && is_fast))) {
+        const bool is_aligned = !is_ragged() | loss.gradients_of(span.row).is_aligned(span.cut.first(0));
+        const bool is_fast = Loss::is_basic() & !has_columns() & has_gradient & g.is_fast & is_aligned;
+        if (in_registers()) {
+            if (is_fast) {
+                write_fast(g, span, rank, reg_row);
+                if (!is_ragged())
+                    return write_target(g, r, span, logit);
+            }
+        }
+        if (span.cut.vectors > rank) {
 #pragma unroll 1
-            for (int v = rank + (span.cut.vectors - 1 - rank) / step * step; v >= 0; v -= step) {
+            for (int v = rank + ((span.cut.vectors - 1 - rank) & -step); v >= 0; v -= step) {
                 Vector<E> x[kLoads];
                 if (has_gradient)
                     load<kLoads, kRead_once>(span, v, x);
-                if (is_fast && !in_registers())
-                    write_fast(g, span, v, x);
-                if (is_ragged() || !is_fast)
-                    write(g, r, has_gradient, is_fast, span, v, x);
+                if (!in_registers()) {
+                    if (is_fast) {
+                        write_fast(g, span, v, x);
+                        if (!is_ragged())
+                            continue;
+                    }
+                }
+                write(g, r, has_gradient, is_ragged() & is_fast, span, v, x);
             }
         }
-        if (has(GPULOSSI_CE_GRADIENT) && has_gradient && r.target_class >= 0 &&
-            (span.cut.vector_of(r.target_class) & (threads - 1)) == rank)
+        if (has_gradient)
             write_target(g, r, span, logit);
     }
 
@@ -309,7 +314,7 @@ template <class Loss> class RowMemory {
             const bool is_there = row() < p.rows.rows;
             const Span span = span_of(min(row(), p.rows.rows - 1));
             const Row r = loss.row_of(input);
-            const bool reads = is_there && loss.is_read(r);
+            const bool reads = is_there & loss.is_read(r);
             State state = State::empty();
             N logit = N(0);
             Vector<E> reg_row[kRegVectors];

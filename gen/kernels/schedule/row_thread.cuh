@@ -381,7 +381,9 @@ template <class Loss> class RowThread {
             Shared::load<4>(of.address(row_in_tile, k), x.word);
             return x;
         }
-        __device__ __forceinline__ ClassVector<E, kWhole> classes(int k) const { return {k * W, of.p.inner, 0, left}; }
+        __device__ __forceinline__ ClassVector<E, kWhole, false> classes(int k) const {
+            return {k * W, of.p.inner, 0, left};
+        }
         template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
             classes(k).read(array, y);
         }
