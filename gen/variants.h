@@ -42,6 +42,12 @@ typedef struct variant {
     VARIANT(cross_entropy, row_pipeline, any16, "f16_" name, call, of_16_bits)                                         \
     VARIANT(cross_entropy, row_pipeline, any16, "bf16_" name, call, (of_16_bits) | GPULOSSI_FORMAT_BF16)
 
+/* Long rows with smoothing for each type. */
+#define LONG(name, call)                                                                                               \
+    VARIANT(cross_entropy, options_kept, f32, name, call, 0)                                                           \
+    VARIANT(cross_entropy, options_kept, any16, "f16_" name, call, 0)                                                  \
+    VARIANT(cross_entropy, options_kept, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+
 /* Of a mean over rows that are not ignored. With many rows and a gradient another kernel counts them before. */
 enum {
     VARIANT_LOSS = GPULOSSI_CE_LOSS | GPULOSSI_CE_COUNTS,
@@ -96,7 +102,9 @@ static const variant usual_variants[] = {
     BASIC(column_smem, "gradient", VARIANT_GRADIENT, 0)
     BASIC(column_reg, "loss", VARIANT_LOSS, 0)
     BASIC(column_reg, "gradient", VARIANT_GRADIENT, 0)
-    BOTH(cross_entropy, options_kept)
+    VARIANT(cross_entropy, options_kept, f32, "weights_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, 0)
+    LONG("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS)
+    LONG("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING)
     BOTH(kl_div, pp)
     BOTH(kl_div, lp)
     BOTH(kl_div, pl)
@@ -116,6 +124,7 @@ static const variant usual_variants[] = {
 #undef VARIANT
 #undef BOTH
 #undef PIPELINE
+#undef LONG
 #undef TILES
 #undef MEMORY
 #undef BASIC

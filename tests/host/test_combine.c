@@ -6,7 +6,9 @@ static gpuloss_context *context;
 static const fake_launched *combine(const gpuloss_cross_entropy_desc *d) {
     fake.launches = 0;
     expect_ok(gpuloss_cross_entropy_combine(context, d, stream_number(3)));
-    assert_int_equal(fake.launches, 1);
+    if (fake.launches == 2)
+        assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
+    assert_int_equal(fake.launches, last_launch()->parameters.rows.flags & GPULOSSI_PREPARED ? 2 : 1);
     assert_string_equal(last_launch()->entry, "gpuloss_cross_entropy_combine_shards");
     assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
     assert_int_equal(last_launch()->shared_bytes, 0);
@@ -27,7 +29,7 @@ static void every_field(void **state) {
     want.rows.classes = want.rows.last_classes = want.total_classes = 4000;
     want.rows.divisor = want.rows.grad_scale = 1.0;
     want.rows.group = 1;
-    want.rows.flags = GPULOSSI_IGNORES | GPULOSSI_DATA_DIVISOR;
+    want.rows.flags = GPULOSSI_IGNORES | BY_PREPARED;
     d.ignore_index = want.ignore_index = 7;
     d.targets = AT(2), want.targets = ADDRESS(2);
     d.target_type = GPULOSS_I32, want.target_type = GPULOSS_I32;
@@ -56,6 +58,30 @@ static void every_field(void **state) {
     gpuloss_destroy(context);
 }
 
+/* The shards have scaled and capped their logits, and nothing is written for another shard. */
+static void features(void **state) {
+    const uint32_t outputs =
+        GPULOSSI_CE_LOSS | GPULOSSI_CE_ROW_OUTPUTS | GPULOSSI_CE_Z_OUTPUTS | GPULOSSI_CE_ARGMAX | GPULOSSI_CE_COUNTS;
+    gpuloss_cross_entropy_desc d = some_combine();
+    (void)state;
+    context = new_context();
+    d.logit_scale = 0.5;
+    d.softcap = 30.0;
+    d.lse = AT(6);
+    d.z_loss = AT(7);
+    d.argmax = (int64_t *)AT(8);
+    assert_int_equal(combine(&d)->module->words[GPULOSSI_CALL_WORD], outputs);
+    d.label_smoothing = 0.125;
+    d.lse_square_scale = 0.25;
+    d.class_weights = AT(9);
+    d.row_weights = AT(10);
+    assert_int_equal(combine(&d)->module->words[GPULOSSI_CALL_WORD],
+                     (outputs & ~(uint32_t)GPULOSSI_CE_COUNTS) | GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_Z_LOSS |
+                         GPULOSSI_CE_CLASS_WEIGHTS | GPULOSSI_CE_ROW_WEIGHTS);
+    assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD], 0);
+    gpuloss_destroy(context);
+}
+
 /* One kernel serves every dtype: it is told what the results are. */
 static void results_of_every_dtype(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GPULOSS_BF16};
@@ -71,21 +97,21 @@ static void results_of_every_dtype(void **state) {
     gpuloss_destroy(context);
 }
 
-/* No gradient is written, so nothing is prepared; the mean is divided as everywhere. */
+/* The mean is divided as everywhere. Only the weights of the targets are summed before. */
 static void divisors(void **state) {
     gpuloss_cross_entropy_desc base = some_combine(), d;
     const gpulossi_rows *rows;
     (void)state;
     context = new_context();
-#define DIVIDES(change, by_data, by)                                                                                   \
+#define DIVIDES(change, from, by)                                                                                      \
     d = base;                                                                                                          \
     change;                                                                                                            \
     rows = &combine(&d)->parameters.rows;                                                                              \
-    assert_int_equal(rows->flags &(GPULOSSI_DATA_DIVISOR | GPULOSSI_PREPARED), (by_data) ? GPULOSSI_DATA_DIVISOR : 0); \
+    assert_int_equal(rows->flags &BY_PREPARED, from);                                                                  \
     assert_true(rows->divisor == (by))
-    DIVIDES((void)0, 1, 1.0);
+    DIVIDES((void)0, BY_DATA, 1.0);
     DIVIDES((d.flags = 0, d.ignore_index = 0), 0, 1000.0);
-    DIVIDES((d.flags = 0, d.ignore_index = 0, d.class_weights = AT(6), d.label_smoothing = 0.1), 1, 1.0);
+    DIVIDES((d.flags = 0, d.ignore_index = 0, d.class_weights = AT(6), d.label_smoothing = 0.1), BY_PREPARED, 1.0);
     DIVIDES(d.reduction = GPULOSS_SUM, 0, 1.0);
     DIVIDES(d.reduction = GPULOSS_BATCHMEAN, 0, 1000.0);
     DIVIDES(d.divisor = 3.0, 0, 3.0);
@@ -199,8 +225,8 @@ static void refusals(void **state) {
 }
 
 int combine_tests(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(every_field), TEST(results_of_every_dtype), TEST(divisors), TEST(grids), TEST(no_rows), TEST(workspace),
-        TEST(refusals)};
+    const struct CMUnitTest tests[] = {TEST(every_field), TEST(features), TEST(results_of_every_dtype),
+                                       TEST(divisors),    TEST(grids),    TEST(no_rows),
+                                       TEST(workspace),   TEST(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

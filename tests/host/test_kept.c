@@ -118,6 +118,27 @@ static void long_rows_alone(void **state) {
     gpuloss_destroy(context);
 }
 
+/* They are specialised for the options of the call. */
+static void features_of_long_rows(void **state) {
+    const uint32_t options = GPULOSSI_CE_LOSS | GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS;
+    gpuloss_cross_entropy_desc d;
+    const uint32_t *words;
+    (void)state;
+    context = new_context();
+    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_CALL_WORD], options | GPULOSSI_CE_GRADIENT);
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], 0);
+    d = losses_of(GPULOSS_BF16, 2000, 4096);
+    d.argmax = (int64_t *)AT(7);
+    d.lse = AT(8);
+    expect_kept(d, 66, 2, 16, __LINE__);
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_CALL_WORD], options | GPULOSSI_CE_ARGMAX | GPULOSSI_CE_ROW_OUTPUTS);
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_BF16);
+    gpuloss_destroy(context);
+}
+
 /* What a GPU, or a driver, has not: some sizes, the memory, the instructions, an answer. */
 static void gpus_that_keep_less(void **state) {
     int size;
@@ -161,8 +182,8 @@ static void gpus_that_keep_nothing(void **state) {
 
 int kept_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(clusters_that_are_done_first), TEST(few_rows_are_spread),    TEST(long_rows_alone),
-        TEST(gpus_that_keep_less),          TEST(gpus_that_keep_nothing),
+        TEST(clusters_that_are_done_first), TEST(few_rows_are_spread), TEST(long_rows_alone),
+        TEST(features_of_long_rows),        TEST(gpus_that_keep_less), TEST(gpus_that_keep_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,13 +133,6 @@ DEVICE double log_plus_1(double x) {
     return log1p(x);
 }
 
-DEVICE float tangent(float x) { /* hyperbolic */
-    return tanhf(x);
-}
-DEVICE double tangent(double x) {
-    return tanh(x);
-}
-
 /* Clamps a number that rounding may have moved out of its range. A NaN stays NaN. */
 template <class N> DEVICE N at_least_0(N x) {
     return x < N(0) ? N(0) : x;

@@ -1,7 +1,6 @@
 /* The kernels of cross-entropy, under their names in the module table. */
 #include "../schedule/row_cta.cuh"
 #include "../schedule/row_cluster_ws.cuh"
-#include "../schedule/ce_full_rows.cuh"
 #include "../schedule/packed_smem.cuh"
 #include "../schedule/packed_reg.cuh"
 #include "../schedule/ce_basic.cuh"
@@ -80,30 +79,33 @@ template <class> struct combine {
     enum { threads = GPULOSSI_BLOCK, blocks = 1 };
 
     template <class R> DEVICE void rows(const gpulossi_cross_entropy &p) {
-        typedef Terms<double, R, kCombined> Of;
-        Of terms(p);
-        __shared__ typename Of::Totals totals[GPULOSSI_BLOCK];
-        typename Of::Totals &total = totals[threadIdx.x];
-        total = Of::Totals::zero();
-        int64_t stride = (int64_t)gridDim.x * blockDim.x;
+        typedef CrossEntropy<f64, R, int64_t> Loss;
+        typedef typename Loss::State State;
+        __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK];
+        typename Loss::Totals &total = totals[threadIdx.x];
+        const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+        Loss loss(p);
+        total = Loss::Totals::zero();
 #pragma unroll 1
         for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row < p.rows.rows; row += stride) {
-            typename Of::State s = Of::State::empty();
+            const typename Loss::Row r = loss.row_of(loss.fetch(row));
+            State s = State::empty();
             double x_y = 0;
 #pragma unroll 1
             for (int64_t shard = 0; shard < p.shards; shard++) {
-                gpuloss_shard_row part = ((const gpuloss_shard_row *)p.shard_rows)[shard * p.rows.rows + row];
-                bool ordered = part.max == part.max;
-                typename Of::State other = {{ordered ? part.max : -CUDART_INF, part.sum},
-                                            part.smooth_mass,
-                                            -part.smooth_sum,
-                                            (int64_t)part.argmax - (ordered ? 0 : Of::State::kNan)};
-                s.merge(other);
+                const gpuloss_shard_row part = ((const gpuloss_shard_row *)p.shard_rows)[shard * p.rows.rows + row];
+                const bool is_nan = part.max != part.max;
+                State of_shard = State::empty();
+                of_shard.softmax = {is_nan ? -CUDART_INF : part.max, part.sum};
+                of_shard.soft_sum = part.smooth_mass;
+                of_shard.drop = -part.smooth_sum;
+                loss.note_best(s, part.max, (int64_t)part.argmax, 0, is_nan ? 0 : (int)Loss::W);
+                s.merge(of_shard);
                 x_y += part.target_logit;
             }
-            terms.finish(terms.row(row), s, x_y, total);
+            loss.add(loss.finish(row, r, s, x_y), total);
         }
-        end(terms, (gpulossi_scratch *)p.rows.scratch, totals);
+        end(loss, loss.scratch(), totals);
     }
 
     DEVICE void run(const gpulossi_cross_entropy &p) {

@@ -16,7 +16,8 @@
 #include "../device/online_softmax.cuh"
 #include "targets.cuh"
 
-template <class E> struct CrossEntropy {
+/* R is the type of stored results, weights and upstream gradients. An Index takes the number of any class. */
+template <class E, class R = typename E::Number, class Index = int> struct CrossEntropy {
     typedef E Element;
     typedef typename E::Number N;
     typedef typename E::Bits Bits;
@@ -78,7 +79,7 @@ template <class E> struct CrossEntropy {
         if (writes()) {
             double part = has_index() ? rows_that_divide(p) : 1.0;
             if (threadIdx.x == 0) /* a mean over no rows, or over rows of no weight, has the gradient 0 */
-                grad_scale() = part != 0 ? gradient_scale<N>(p.rows, part) : 0.0;
+                grad_scale() = part != 0 ? gradient_scale<R>(p.rows, part) : 0.0;
         }
         __syncthreads();
     }
@@ -110,14 +111,14 @@ template <class E> struct CrossEntropy {
         if (has_index())
             in.index = read_target(p, row);
         if (has(GPULOSSI_CE_ROW_WEIGHTS))
-            in.weight = ((const N *)p.row_weights)[row];
+            in.weight = (N)((const R *)p.row_weights)[row];
         if (has(GPULOSSI_CE_LSE_IN))
-            in.lse = ((const N *)p.lse_in)[row];
+            in.lse = (N)((const R *)p.lse_in)[row];
         return in;
     }
     /* A row without its logits. The weight of the target's class is fetched here, and not waited for. */
     struct Row {
-        int target_class;
+        Index target_class;
         N weight, lse, class_weight; /* A weight of 0 means neither loss nor gradients, whatever the logits are. */
     };
     __device__ __forceinline__ Row row_of(const RowInput &in) const {
@@ -128,11 +129,11 @@ template <class E> struct CrossEntropy {
         const int64_t target_class = in.index - p.class_offset;
         if (target == kClass) {
             r.target_class =
-                target_class >= 0 && target_class < p.rows.classes ? (int)target_class : (int)kInOtherShard;
+                target_class >= 0 && target_class < p.rows.classes ? (Index)target_class : (Index)kInOtherShard;
             if (has(GPULOSSI_CE_CLASS_WEIGHTS))
                 r.class_weight = class_weight(in.index);
         } else {
-            r.target_class = target == ::kIgnored ? (int)kIgnored : (int)kBad;
+            r.target_class = target == ::kIgnored ? (Index)kIgnored : (Index)kBad;
             r.weight = N(0);
         }
         return r;
@@ -153,7 +154,7 @@ template <class E> struct CrossEntropy {
     __device__ __forceinline__ ResultArray<E> class_weights() const {
         return ResultArray<E>((const N *)p.class_weights + p.class_offset);
     }
-    __device__ __forceinline__ N class_weight(int64_t c) const { return ((const N *)p.class_weights)[c]; }
+    __device__ __forceinline__ N class_weight(int64_t c) const { return (N)((const R *)p.class_weights)[c]; }
     /* The target's logit before scale and softcap, or 0 if it is not in this launch. */
     __device__ __forceinline__ N target_logit(int64_t row, const Row &r) const {
         return r.target_class >= 0 ? E::widen(logits(row)[r.target_class]) : N(0);
@@ -280,6 +281,15 @@ template <class E> struct CrossEntropy {
                 best_value = highest;
                 best = lanes.template over<Minimum>((long long)best);
             }
+        }
+        /* Adds the sums of another part of the row. */
+        __device__ __forceinline__ void merge(State other) {
+            const N highest = larger(softmax.max, other.softmax.max);
+            raise(highest);
+            other.raise(highest);
+            softmax.sum += other.softmax.sum;
+            soft_sum += other.soft_sum;
+            drop += other.drop;
         }
         /* In a row with nothing above -inf it is the first class. */
         __device__ __forceinline__ int64_t argmax() const { return best == kNone ? 0 : best < 0 ? best + kNan : best; }
@@ -427,7 +437,8 @@ template <class E> struct CrossEntropy {
         ScaledExp<N> exp;
         bool is_fast, is_zero;
     };
-    __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
+    /* gradient() before set_scale(). */
+    __device__ __forceinline__ Gradient unscaled(const Row &r, const State &s) const {
         Gradient g = {s.softmax.max,      N(1),  N(0), N(0), N(1), hard_of(r), N(0), N(0), N(0),
                       ScaledExp<N>(N(0)), false, false};
         if (has(GPULOSSI_CE_LSE_IN)) {
@@ -437,11 +448,18 @@ template <class E> struct CrossEntropy {
             if (has(GPULOSSI_CE_Z_LOSS | GPULOSSI_CE_TARGET_GRADIENT))
                 g.log_sum = natural_log(s.softmax.sum);
         }
+        return g;
+    }
+    /* The factor s r of a row's gradients. */
+    __device__ __forceinline__ double factor_of(int64_t row, const Row &r) const {
         double factor = grad_scale();
         if (has(GPULOSSI_CE_ROW_GRADIENTS))
-            factor *= ((const N *)p.rows.grad_loss_rows)[row];
+            factor *= ((const R *)p.rows.grad_loss_rows)[row];
         if (has(GPULOSSI_CE_ROW_WEIGHTS))
             factor *= r.weight;
+        return factor;
+    }
+    __device__ __forceinline__ void set_scale(Gradient &g, double factor, const Row &r, const State &s) const {
         if (splits_scale())
             g.root = root_power_of_2<N>(factor);
         g.scale = (N)(factor * inverse_power_of_2(g.root));
@@ -464,6 +482,10 @@ template <class E> struct CrossEntropy {
             g.spread *= scale;
         }
         g.is_fast = ScaledExp<N>::in_fast_range(g.shift) && g.weight == g.weight;
+    }
+    __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
+        Gradient g = unscaled(r, s);
+        set_scale(g, factor_of(row, r), r, s);
         return g;
     }
     /* The gradients of a vector of logits, with every option, as if none of them were the target's. */
@@ -496,7 +518,8 @@ template <class E> struct CrossEntropy {
             of_x[i] = g.exp.exp(of_x[i]) * weight;
     }
     /* The gradient of the target's logit x, before scale and softcap. p is clamped to 1 against rounding, so that p - 1
-     * is at most 0. */
+     * is at most 0. With kReloads the class weight is loaded again, which takes fewer registers. */
+    template <bool kReloads = true>
     __device__ __forceinline__ N target_gradient(const Gradient &g, const Row &r, N x) const {
         N slope, p = exp_below(transformed(x, slope), g.shift) * g.inverse;
         p = p > N(1) ? N(1) : p;
@@ -504,7 +527,7 @@ template <class E> struct CrossEntropy {
         if (has_soft() || has(GPULOSSI_CE_Z_LOSS)) {
             N soft_target = has_soft() ? smooth : N(0);
             if (has(GPULOSSI_CE_SMOOTHING) && has(GPULOSSI_CE_CLASS_WEIGHTS))
-                soft_target *= class_weight(this->p.class_offset + r.target_class);
+                soft_target *= kReloads ? class_weight(this->p.class_offset + r.target_class) : r.class_weight;
             of_z += p * g.rest - g.root * soft_target;
         }
         of_z *= g.scale;
@@ -607,12 +630,12 @@ template <class E> struct CrossEntropy {
         }
         if (has(GPULOSSI_CE_ROW_OUTPUTS)) {
             if (p.lse)
-                ((N *)p.lse)[row] = lse;
+                ((R *)p.lse)[row] = (R)lse;
             if (p.rows.loss_rows)
-                ((N *)p.rows.loss_rows)[row] = of.loss;
+                ((R *)p.rows.loss_rows)[row] = (R)of.loss;
         }
         if (has(GPULOSSI_CE_Z_OUTPUTS) && p.z_loss_rows)
-            ((N *)p.z_loss_rows)[row] = of.z_loss;
+            ((R *)p.z_loss_rows)[row] = (R)of.z_loss;
         if (finds_best())
             of.correct = finish_best(row, r, s, z_y);
         return of;
@@ -664,13 +687,13 @@ template <class E> struct CrossEntropy {
                (prepared() && p.class_weights == 0);
     }
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
-        double divisor = divisor_of<N>(p.rows);
+        double divisor = divisor_of<R>(p.rows);
         if (has_index() && (p.rows.flags & GPULOSSI_DATA_DIVISOR))
             divisor = has(GPULOSSI_CE_CLASS_WEIGHTS) ? scratch()->target_weights : (double)counts[GPULOSSI_COUNT_ROWS];
         if (p.rows.loss)
-            *(N *)p.rows.loss = (N)(sums[GPULOSSI_SUM_LOSS] / divisor);
+            *(R *)p.rows.loss = (R)(sums[GPULOSSI_SUM_LOSS] / divisor);
         if (p.z_loss)
-            *(N *)p.z_loss = (N)(sums[GPULOSSI_SUM_Z_LOSS] / divisor);
+            *(R *)p.z_loss = (R)(sums[GPULOSSI_SUM_Z_LOSS] / divisor);
         if (p.correct)
             *(int64_t *)p.correct = counts[GPULOSSI_COUNT_CORRECT];
         if (p.bad_targets)

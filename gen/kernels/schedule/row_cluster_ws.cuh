@@ -17,14 +17,13 @@
 
 #include "../device/mbarrier.cuh"
 #include "../device/cluster.cuh"
-#include "ce_full_rows.cuh"
+#include "../loss/cross_entropy.cuh"
 
 template <class E> class RowCluster {
-    typedef Options<E, kSmoothed> Loss;
+    typedef CrossEntropy<E> Loss;
     typedef typename E::Bits Bits;
     typedef typename Loss::State State;
     typedef typename Loss::Totals Totals;
-    typedef typename Loss::OfRows Terms;
     enum {
         W = Width<E>::value,
         K = GPULOSSI_KEPT_CLASSES / W, /* Vectors of a thread. */
@@ -83,7 +82,6 @@ template <class E> class RowCluster {
     /* The state of a recomputed row, or of a block's part of it. */
     struct alignas(16) StateMessage {
         State state;
-        int unused[2]; /* Padding: messages are multiples of 16 bytes. */
     };
     struct Shared {
         RowState row_state[kBuffers];
@@ -145,7 +143,7 @@ template <class E> class RowCluster {
         uint32_t bytes = (uint32_t)(max(0, min((int)cut.whole_vectors - v, n)) * GPULOSSI_VECTOR_BYTES);
         Arrival::expect(arrival, bytes);
         if (bytes != 0)
-            Arrival::copy(arrival, to, loss.array(0, row_of(number)) + (int64_t)v * W, bytes);
+            Arrival::copy(arrival, to, loss.logits(row_of(number)) + (int64_t)v * W, bytes);
     }
     /* Requests a row for all warps of the block. Rows that are reduced at once share a phase, which also needs an
      * arrival for a missing second row. */
@@ -155,17 +153,37 @@ template <class E> class RowCluster {
                     (uint32_t)__cvta_generic_to_shared(slot(number, 0)), first, number < count ? workers * kChunk : 0);
     }
     /* Lanes of a warp that publish the sums of its part. */
-    __device__ __forceinline__ uint32_t publishers() const {
-        return kSums * (loss.writes() ? 1 : kAtOnce);
+    DEVICE uint32_t publishers() {
+        return kSums * (Loss::writes() ? 1 : kAtOnce);
     }
     /* Rows that are reduced before the first of them is written or checked. */
-    __device__ __forceinline__ uint32_t lead() const {
-        return loss.writes() ? kLead : kAhead;
+    DEVICE uint32_t lead() {
+        return Loss::writes() ? kLead : kAhead;
     }
     /* The weight of a class. Its soft target is `smooth` times this. */
     __device__ __forceinline__ float weight(int64_t c) const {
-        return cut.inside(c) ? loss.terms.class_weight(p.class_offset + c) : 0.0f;
+        if (!cut.inside(c))
+            return 0.0f;
+        return has(GPULOSSI_CE_CLASS_WEIGHTS) ? loss.class_weight(p.class_offset + c) : 1.0f;
     }
+
+    /* Vector v of a row, for the general code. */
+    struct Side {
+        const RowCluster &of;
+        int v;
+
+        __device__ __forceinline__ int64_t first(int) const { return of.cut.first(v); }
+        __device__ __forceinline__ bool is_inside(int i) const { return of.cut.inside(first(0) + i); }
+        __device__ __forceinline__ int64_t start(int64_t) const { return 0; }
+        /* The targets are indices. */
+        template <class Array> __device__ __forceinline__ void read_staged(const Array &, int, float (&)[W]) const {}
+        template <class Array>
+        __device__ __forceinline__ void read_of_classes(const Array &, int, float (&w)[W]) const {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                w[i] = of.weight(first(0) + i);
+        }
+    };
 
     struct Worker {
         const RowCluster &of;
@@ -181,7 +199,7 @@ template <class E> class RowCluster {
         __device__ __forceinline__ explicit Worker(const RowCluster &of)
             : of(of), shared(of.shared), at((int)(threadIdx.x / kLanes - kOthers) * kChunk + (int)lane()),
               publishes_max(lane() == publisher()),
-              publishes_sum((lane() - publisher()) % (kLanes / of.publishers()) == 0),
+              publishes_sum((lane() - publisher()) % (kLanes / publishers()) == 0),
               slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
               arrivals(shared.copied[at / kChunk][0].address()) {
             float sums[K];
@@ -260,9 +278,9 @@ template <class E> class RowCluster {
             if (partial())
 #pragma unroll 1
                 for (int r = 0; r < R && number + r < of.count; r++)
-                    store_shared(stage + r, last(),
-                                 load_elements<E>(of.cut, of.loss.array(0, of.row_of(number + r)), of.cut.vectors - 1,
-                                                  lowest()));
+                    store_shared(
+                        stage + r, last(),
+                        load_elements<E>(of.cut, of.loss.logits(of.row_of(number + r)), of.cut.vectors - 1, lowest()));
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 load_row(number + r < of.count ? stage + r : stage, x[r]);
@@ -342,44 +360,50 @@ template <class E> class RowCluster {
         }
 
         /* Loads a vector whose stage may be released. */
-        __device__ __forceinline__ Vector<E> reread(uint32_t number, int v) const {
-            const Bits *row = of.loss.array(0, of.row_of(number));
-            return of.cut.whole(v) ? load_vector<E, kRead_once>(row + of.cut.first(v))
-                                   : load_elements<E>(of.cut, row, v, lowest());
+        __device__ __forceinline__ Vector<E> reread(int64_t row, int v) const {
+            const Bits *logits = of.loss.logits(row);
+            return of.cut.whole(v) ? load_vector<E, kRead_once>(logits + of.cut.first(v))
+                                   : load_elements<E>(of.cut, logits, v, of.loss.padding());
+        }
+        /* Writes a row by the general code. */
+        __device__ __forceinline__ void write_recomputed(int64_t row) const {
+            const typename Loss::Row r = of.loss.row_of(of.loss.fetch(row));
+            const typename Loss::Gradient g = of.loss.gradient(row, r, shared.general_state);
+            const int end = min(in_row() + K * kLanes, of.cut.vectors);
+#pragma unroll 1
+            for (int v = in_row(); v < end; v += kLanes) {
+                const Vector<E> x = reread(row, v);
+                const Side side = {of, v};
+                const int64_t target = r.target_class - of.cut.first(v);
+                float y[W] = {};
+                if (!g.is_zero) {
+                    of.loss.gradients(g, x, side, 0, y);
+                    of.loss.put_target(g, r, x, target < W ? (int)target : -1, y);
+                }
+                store<E, E>(of.cut, (Bits *)of.p.rows.grad + row * of.p.rows.grad_stride, v, y);
+            }
         }
         /* Recomputes a row by the general code. */
-        template <bool kWritten> __device__ __forceinline__ void recompute_row(uint32_t number, uint32_t stage) const {
-            typename Loss::Row r;
+        __device__ __forceinline__ void recompute_row(uint32_t number) const {
+            const int64_t row = of.row_of(number);
+            const int end = min(in_row() + K * kLanes, of.cut.vectors);
             State s = State::empty();
-            r.of = of.loss.terms.row(of.row_of(number));
 #pragma unroll 1
-            for (int k = 0; k < K && in_row() + k * kLanes < of.cut.vectors; k++)
-                of.loss.enter_one(r, s, of.cut, in_row() + k * kLanes,
-                                  kWritten ? load_shared(stage, k) : reread(number, in_row() + k * kLanes));
+            for (int v = in_row(); v < end; v += kLanes) {
+                const Vector<E> x = reread(row, v);
+                const Side side = {of, v};
+                of.loss.raise(s, of.loss.highest_of(x));
+                of.loss.accumulate(s, x, side, 0);
+            }
             s.reduce(WholeWarp());
             if (lane() == 0) {
                 shared.general_of_warp[at / kChunk] = s;
                 shared.general_warp_reduced.arrive();
             }
             shared.general_published.wait(shared.row_state[buffer_of(number)].recomputed & 1);
-            if (!kWritten)
-                return;
-            typename Terms::Gradient of_row = of.loss.terms.gradient(r.of, shared.general_state);
-#pragma unroll 1
-            for (int k = 0; k < K && in_row() + k * kLanes < of.cut.vectors; k++) {
-                int v = in_row() + k * kLanes;
-                int64_t target = r.of.y - of.cut.first(v);
-                Vector<E> x = load_shared(stage, k);
-                float g[W];
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    g[i] = of.loss.terms.element(of_row, x.get(i),
-                                                 of.loss.terms.of_block.smooth * of.weight(of.cut.first(v) + i),
-                                                 r.of.y >= 0 && i == target);
-                store<E, E>(of.cut, (Bits *)of.p.rows.grad + r.of.row * of.p.rows.grad_stride, v, g);
-            }
+            if (Loss::writes())
+                write_recomputed(row);
         }
-
         /* The loop of a worker if rows are written. */
         __device__ __forceinline__ void write_rows() const {
             uint32_t stage = 0, parity = 0;
@@ -395,7 +419,7 @@ template <class E> class RowCluster {
                     shared.published[buffer_of(oldest)].wait(parity_of(oldest));
                     RowState it = shared.row_state[buffer_of(oldest)];
                     if (it.recompute)
-                        recompute_row<true>(oldest, oldest_stage);
+                        recompute_row(oldest);
                     else
                         write(oldest, oldest_stage, it);
                     __syncwarp();
@@ -431,7 +455,7 @@ template <class E> class RowCluster {
             for (uint32_t last = min(number + kAtOnce, of.count); number < last; number++) {
                 shared.published[buffer_of(number)].wait(parity_of(number));
                 if (shared.row_state[buffer_of(number)].recompute == kItself)
-                    recompute_row<false>(number, 0);
+                    recompute_row(number);
             }
         }
     };
@@ -455,7 +479,7 @@ template <class E> class RowCluster {
      * them. */
     __device__ __forceinline__ void send_all(uint32_t from) const {
         float soft_sum = shared.soft_sum_of_warp[lane() % kWorkers];
-        if (!loss.writes())
+        if (!Loss::writes())
 #pragma unroll 1
             for (uint32_t i = from; i < kStages; i += kSenders)
                 request_for_block(i);
@@ -463,17 +487,17 @@ template <class E> class RowCluster {
         for (uint32_t number = from; number < count; number += kSenders) {
             Part part = Part::empty();
             if (workers > 0) {
-                shared.warp_reduced[buffer_of(loss.writes() ? number : number / kAtOnce * kAtOnce)].wait(
+                shared.warp_reduced[buffer_of(Loss::writes() ? number : number / kAtOnce * kAtOnce)].wait(
                     parity_of(number));
                 part = shared.of_warp[buffer_of(number)][lane() % kWorkers];
                 part.drop *= 0.693147181f;
                 if (!(ScaledExp<float>::in_fast_range(part.row_max) || part.row_max == -Limits<float>::infinity()))
                     part.sum = Limits<float>::nan();
                 float row_max = largest_over(WholeWarp(), part.row_max);
-                int best = loss.terms.finds_best() ? best_of(number, part.row_max == row_max ? part.best : 0, row_max)
-                                                   : (int)kNoBest;
+                int best = Loss::finds_best() ? best_of(number, part.row_max == row_max ? part.best : 0, row_max)
+                                              : (int)kNoBest;
                 /* All lanes have read the stage. */
-                if (!loss.writes()) {
+                if (!Loss::writes()) {
                     __syncwarp();
                     request_for_block(number + kStages);
                 }
@@ -498,10 +522,11 @@ template <class E> class RowCluster {
         const RowCluster &of;
         Shared &shared;
         /* 32 rows, one a lane. */
-        typename Terms::Row row;
+        typename Loss::Row row;
         State state;
+        double factor; /* Of the row's gradients. */
         /* next_x_y is for the 32 rows after these. */
-        float x_y, weight, scale, next_x_y;
+        float x_y, next_x_y;
         float soft_sum;      /* The sum of the weights of all classes. */
         uint32_t recomputed; /* Rows that were recomputed so far. */
         bool pending;        /* Whether the row before is still to be published. */
@@ -515,27 +540,29 @@ template <class E> class RowCluster {
 
         /* The number of rows whose targets this block needs, to finish or to write them. */
         __device__ __forceinline__ uint32_t rows_with_targets() const {
-            return of.cluster.rank == 0 || of.loss.writes() ? of.count : 0;
+            return of.cluster.rank == 0 || Loss::writes() ? of.count : 0;
         }
-        __device__ __forceinline__ float logit_of(uint32_t number) const {
+        __device__ __forceinline__ typename Loss::Row load_row(uint32_t number) const {
             if (number >= rows_with_targets())
-                return 0;
-            return of.loss.pick(of.cut, of.loss.begin(of.cut, of.row_of(number), true));
+                return {Loss::kIgnored, 0, 0, 1};
+            return of.loss.row_of(of.loss.fetch(of.row_of(number)));
         }
         /* Loads the targets of 32 rows. Other blocks may be a few rows ahead and overwrite the logits, so the targets'
          * logits are loaded 32 rows earlier. */
         __device__ __forceinline__ void load_targets(uint32_t number) {
-            typename Loss::Row r = of.loss.begin(of.cut, 0, false);
             x_y = __shfl_sync(0xffffffffu, next_x_y, lane()); /* The shuffle waits for the load. */
-            next_x_y = logit_of(number + kLanes);
-            weight = scale = 0;
-            if (number < rows_with_targets()) {
-                r = of.loss.begin(of.cut, of.row_of(number), true);
-                scale = (float)of.loss.terms.factor_of(r.of.row);
-                if (r.of.y >= 0)
-                    weight = of.loss.terms.class_weight(r.of.y + of.p.class_offset);
-            }
-            row = r.of;
+            next_x_y = of.loss.target_logit(of.row_of(number + kLanes), load_row(number + kLanes));
+            row = load_row(number);
+            factor = Loss::writes() && number < of.count ? of.loss.factor_of(of.row_of(number), row) : 0.0;
+        }
+        /* The row of a lane. */
+        __device__ __forceinline__ typename Loss::Row row_of_lane(int of_lane) const {
+            typename Loss::Row r = row;
+            r.target_class = __shfl_sync(0xffffffffu, row.target_class, of_lane);
+            r.weight = __shfl_sync(0xffffffffu, row.weight, of_lane);
+            if (has(GPULOSSI_CE_CLASS_WEIGHTS))
+                r.class_weight = __shfl_sync(0xffffffffu, row.class_weight, of_lane);
+            return r;
         }
 
         /* Reduces the parts of all blocks. `good`: the short formulas are valid for the row. */
@@ -561,40 +588,33 @@ template <class E> class RowCluster {
         }
 
         __device__ __forceinline__ State state_of(const Part &part) const {
-            const float smooth = of.loss.terms.of_block.smooth;
+            const float smooth = of.loss.smooth;
             State s = {{part.row_max, part.sum},
                        smooth * soft_sum,
                        smooth * part.drop,
+                       part.row_max,
+                       0,
                        part.best == kNoBest ? State::kNone : (int64_t)part.best};
             return s;
         }
 
         /* Publishes a row to the workers. If rows are not written, rows reduced at once are published with the last of
          * them, or with a row to be recomputed. Returns false for a row that is to be recomputed. */
-        __device__ __forceinline__ bool publish(uint32_t number, const Part &part, bool good) {
-            const Terms &terms = of.loss.terms;
-            int of_row = (int)(number % kLanes);
-            float exact_x = __shfl_sync(0xffffffffu, x_y, of_row),
-                  class_weight = __shfl_sync(0xffffffffu, weight, of_row),
-                  factor = __shfl_sync(0xffffffffu, scale, of_row);
-            int y = __shfl_sync(0xffffffffu, (int)row.y, of_row);
-            bool counts = __shfl_sync(0xffffffffu, (int)row.target, of_row) == kClass;
+        __device__ __forceinline__ bool publish(uint32_t number, const State &s, bool good) {
             RowState it = {0, 0, 0, 0, -1, -1, 0, 0};
-            if (of.loss.writes()) {
-                ScaledExp<float> below(part.row_max);
-                float smooth = terms.of_block.smooth, inverse = reciprocal(part.sum);
-                float hard = terms.of_block.keep * class_weight, rest = smooth * soft_sum;
-                if (of.p.lse_square_scale != 0)
-                    rest += 2.0f * (float)of.p.lse_square_scale * (part.row_max + natural_log(part.sum));
-                it.offset = below.offset;
-                if (counts) {
-                    /* exact - 1 is formed first. */
-                    float exact = at_most_1(exp_below(exact_x, part.row_max) * inverse);
-                    it.of_exp = (hard + rest) * inverse * below.factor * factor;
-                    it.of_weight = smooth * factor;
-                    it.of_target = (hard * (exact - 1.0f) + (exact * rest - smooth * class_weight)) * factor;
-                    it.y = y;
-                    it.vector = y < 0 ? -1 : y / W;
+            if (Loss::writes()) {
+                const int of_row = (int)(number % kLanes);
+                const typename Loss::Row r = row_of_lane(of_row);
+                typename Loss::Gradient g = of.loss.unscaled(r, s);
+                of.loss.set_scale(g, __shfl_sync(0xffffffffu, factor, of_row), r, s);
+                it.offset = g.exp.offset;
+                const float exact_x = __shfl_sync(0xffffffffu, x_y, of_row);
+                if (!g.is_zero) {
+                    it.of_exp = g.weight * g.exp.factor;
+                    it.of_weight = g.spread;
+                    it.of_target = of.loss.template target_gradient<false>(g, r, exact_x);
+                    it.y = r.target_class;
+                    it.vector = it.y < 0 ? -1 : it.y / W;
                 }
                 good = good && finite(it.of_exp) && finite(it.of_weight);
             }
@@ -602,7 +622,7 @@ template <class E> class RowCluster {
             it.recomputed = (int)recomputed;
             /* When the row is published, buffers that were read for it may be overwritten. */
             __syncwarp();
-            bool pends = !of.loss.writes() && number % kAtOnce + 1 < kAtOnce && number + 1 < of.count && good;
+            bool pends = !Loss::writes() && number % kAtOnce + 1 < kAtOnce && number + 1 < of.count && good;
             if (lane() == 0) {
                 shared.row_state[buffer_of(number)] = it;
                 if (!pends)
@@ -618,7 +638,7 @@ template <class E> class RowCluster {
 
         /* The state of a row that is recomputed. */
         __device__ __forceinline__ State reduce_recomputed() {
-            StateMessage all = {State::empty(), {}};
+            StateMessage all = {State::empty()};
             State &s = all.state;
             uint32_t buffer = recomputed % 2, parity = recomputed & 1;
             if (of.workers > 0) {
@@ -655,12 +675,12 @@ template <class E> class RowCluster {
                     load_targets(number + lane());
                 Part part = receive(number, good);
                 State s = state_of(part);
-                if (!publish(number, part, good))
+                if (!publish(number, s, good))
                     s = reduce_recomputed();
                 if (lane() == in_batch)
                     state = s;
                 if (of.cluster.rank == 0 && (in_batch == kLanes - 1 || number + 1 == of.count) && lane() <= in_batch)
-                    of.loss.finish({row, state, x_y}, total);
+                    of.loss.add(of.loss.finish(of.row_of(number - in_batch + lane()), row, state, x_y), total);
             }
         }
     };
@@ -668,7 +688,7 @@ template <class E> class RowCluster {
     /* All threads call. Initialises the barriers before any thread arrives at them. */
     __device__ __forceinline__ void begin() const {
         if (threadIdx.x < kWorkers * kStages)
-            shared.copied[threadIdx.x / kStages][threadIdx.x % kStages].begin(loss.writes() ? 1 : kAtOnce);
+            shared.copied[threadIdx.x / kStages][threadIdx.x % kStages].begin(Loss::writes() ? 1 : kAtOnce);
         if (threadIdx.x < kBuffers) {
             shared.warp_reduced[threadIdx.x].begin((uint32_t)max(workers, 1) * publishers());
             shared.block_reduced[threadIdx.x].begin();
@@ -724,15 +744,17 @@ template <class E> class RowCluster {
             Cluster::wait();
         } else {
             Worker worker(rows);
-            if (worker.works() && loss.writes())
+            if (worker.works() && Loss::writes())
 #pragma unroll 1
                 for (uint32_t i = 0; i < kStages; i++)
                     worker.request(i, i);
             rows.exchange_soft_sums(false);
-            if (worker.works() && loss.writes())
-                worker.write_rows();
-            else if (worker.works())
-                worker.read_rows();
+            if (worker.works()) {
+                if (Loss::writes())
+                    worker.write_rows();
+                else
+                    worker.read_rows();
+            }
             Cluster::wait();
         }
     }
