@@ -491,7 +491,7 @@ static int launches_of(const char *part) {
 static void dependent_launches(void **state) {
     static const char *const every_way[] = {
         PREPARE_KERNEL, "_packed_",        "_block_rows_", "_row_pipeline_",  "_kept_",
-        "_planes_",     "_combine_shards", "_kl_div_pp_",  "_kl_div_sparse_", "_kl_div_logits_clustered_"};
+        "_column_",     "_combine_shards", "_kl_div_pp_",  "_kl_div_sparse_", "_kl_div_logits_clustered_"};
     static const struct {
         int major, minor, driver_version;
         const char *missing;
