@@ -367,7 +367,9 @@ static void check_options_in_registers(gpuloss_cross_entropy_desc base) {
     gpuloss_cross_entropy_desc d;
     base.classes = 1000 * 16 / every_dtype[base.dtype - GPULOSS_F32].bytes;
     TAKES((void)0, "registers");
+    assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED, 0);
     TAKES((d.classes++, d.class_weights = AT(6)), "registers");
+    assert_int_not_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED, 0);
     TAKES((d.row_weights = AT(6), d.lse_square_scale = 1.0), "registers");
     TAKES((d.argmax = (int64_t *)AT(6), d.grad_dtype = other), "registers");
     TAKES(d.label_smoothing = 1e-9, "memory");
@@ -767,6 +769,28 @@ static void expect_columns(int64_t rows, int64_t classes, unsigned group) {
     assert_int_equal(l->grid, blocks < 8 * 132 ? blocks : 8 * 132);
 }
 
+/* A vector of a column has as many classes as one of a row. The text knows the gradient's type. */
+static void check_types_of_columns(gpuloss_cross_entropy_desc d) {
+    const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    const uint32_t own = d.dtype == GPULOSS_BF16 ? GPULOSSI_FORMAT_BF16 : 0;
+    d.inner = 2;
+    d.grad_dtype = d.dtype == GPULOSS_F32 ? GPULOSS_F64 : GPULOSS_F32;
+    d.classes = 8 * width;
+    expect_group(&d, "memory", 2, __LINE__);
+    assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD],
+                     GPULOSSI_FORMAT_COLUMNS | own |
+                         (d.dtype == GPULOSS_F32 ? GPULOSSI_FORMAT_F64 : GPULOSSI_FORMAT_F32)
+                             << GPULOSSI_FORMAT_GRADIENT_SHIFT);
+    d.classes++;
+    expect_group(&d, "memory", 4, __LINE__);
+}
+
+static void types_of_columns(void **state) {
+    (void)state;
+    fake.major = 6;
+    on_every_dtype(new_context(), check_types_of_columns);
+}
+
 static void groups_of_columns(void **state) {
     static const struct {
         int64_t classes;
@@ -873,6 +897,7 @@ int choice_tests(void) {
         TEST(packed_losses),
         TEST(slots_of_packed_rows),
         TEST(groups_of_rows_with_options),
+        TEST(types_of_columns),
         TEST(groups_of_columns),
         TEST(planes_of_columns),
         TEST(even_rows),

@@ -43,12 +43,16 @@ static void expect_kept(gpuloss_cross_entropy_desc d, unsigned clusters, unsigne
 
 /* They go to the kernel of every GPU, and not in clusters. */
 static void expect_not_kept(gpuloss_cross_entropy_desc d, int line) {
+    const uint32_t call = GPULOSSI_CE_GRADIENT | GPULOSSI_CE_CLASS_WEIGHTS | GPULOSSI_CE_SMOOTHING, *of;
     expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
     expect_module("cross_entropy_row_memory", d.dtype, line);
     assert_int_equal(last_launch()->cluster, 0);
     assert_int_equal(last_launch()->parameters.rows.slots, 0);
     assert_int_equal(last_launch()->shared_bytes, 0);
     expect_row_group(last_launch(), d.rows, 256, line);
+    of = last_launch()->module->words;
+    assert_int_equal(of[GPULOSSI_CALL_WORD] & call, call);
+    assert_int_equal(of[GPULOSSI_FORMAT_WORD], d.dtype == GPULOSS_BF16 ? GPULOSSI_FORMAT_BF16 : 0);
 }
 
 /* A warp has 256 vectors of floats, or 128 of halves, and a block 16 warps; of the clusters that are large enough, those
