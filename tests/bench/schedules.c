@@ -161,20 +161,38 @@ static void list_tiles(const gpuloss_cross_entropy_desc *d) {
     }
 }
 
+/* Rows in memory, and in registers if a group has enough of them. */
+static void list_memory(const gpuloss_cross_entropy_desc *d) {
+    const gpulossi_plan as_planned = plan;
+    const gpulossi_rows rows = *plan.rows;
+    const int64_t most = gpulossi_vectors_of_thread(d->dtype, GPULOSSI_REG_VECTORS);
+    uint32_t *format = &plan.words[GPULOSSI_FORMAT_WORD];
+    unsigned group;
+    gpulossi_schedule_memory(&plan, d, &cross_entropy);
+    gpulossi_set_dtype(&plan, dtype);
+    for (group = 1; group <= GPULOSSI_BLOCK && (*format & GPULOSSI_FORMAT_REGISTERS) != 0; group *= 2)
+        if (most * (int64_t)group >= plan.vectors) {
+            add("registers", plan.module, group, plan.units);
+            set_words(&candidates[count - 1]);
+        }
+    *format &= ~(uint32_t)GPULOSSI_FORMAT_REGISTERS;
+    for (group = NARROWEST; group <= GPULOSSI_BLOCK; group *= 2) {
+        add("memory", plan.module, group, plan.units);
+        set_words(&candidates[count - 1]);
+    }
+    *plan.rows = rows;
+    plan = as_planned;
+}
+
 static int list_cross_entropy(int cell) {
     gpuloss_cross_entropy_desc d = bench_cross_entropy_desc(cell);
     int64_t rows = d.rows;
-    unsigned group;
     dtype = d.dtype;
     /* Else the gradient of many rows would be preceded by their count, which is the same for all schedules. */
     d.divisor = (double)rows;
     if (check(gpulossi_plan_cross_entropy(bench_context(), "schedules", &d, &cross_entropy, &plan)))
         return 1;
-    for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
-        if (GPULOSSI_VECTORS_HELD * (int64_t)group >= plan.vectors)
-            add("held", of_dtype(GPULOSSI_MODULE_cross_entropy_held_f32), group, rows);
-    for (group = NARROWEST; group <= GPULOSSI_BLOCK; group *= 2)
-        add("streamed", of_dtype(GPULOSSI_MODULE_cross_entropy_streamed_f32), group, rows);
+    list_memory(&d);
     list_tiles(&d);
     if (gpulossi_is_for_block_rows(bench_context(), &plan, &d, &cross_entropy))
         list_block_rows(&d);
@@ -209,6 +227,10 @@ static int list_kl_div(int cell) {
                          GPULOSSI_SLOTS / 2);
 }
 
+static int in_registers(const uint32_t *words) {
+    return (words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_REGISTERS) != 0;
+}
+
 static int find_chosen(void) {
     gpuloss_context *context = bench_context();
     gpulossi_kernel *kernel;
@@ -220,6 +242,7 @@ static int find_chosen(void) {
     for (chosen = 0; chosen < count; chosen++)
         if (candidates[chosen].module == plan.module && candidates[chosen].group == plan.rows->group &&
             candidates[chosen].clusters.size == of.size && candidates[chosen].clusters.threads == of.threads &&
+            in_registers(candidates[chosen].words) == in_registers(plan.words) &&
             (plan.row_blocks == 0 || (candidates[chosen].run == plan.rows->slots &&
                                       candidates[chosen].ahead == (plan.rows->flags & GPULOSSI_FETCHES_AHEAD))))
             return 0;

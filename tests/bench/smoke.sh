@@ -158,7 +158,7 @@ check_as() {
 }
 check_planned() {
     "$1" $ceilings --bytes 300 --most 300 --classes 64 --runs 1 --as 80 cross_entropy >"$out/as" &&
-        grep -q ' streamed ' "$out/as" && ! grep 'packed\|clustered' "$out/as"
+        grep -q ' memory ' "$out/as" && ! grep 'packed\|clustered' "$out/as"
 }
 accept 'other GPUs' check_as
 accept 'schedules of another GPU' check_planned "$BUILD/schedules"
@@ -314,7 +314,7 @@ check_schedules() {
             first = /loss \+ gradient/ ? 8 : 6
             star = $NF == "*"
             if (NF != first + 3 + star) fail("not all columns")
-            if ($first !~ /^(held|streamed|row_thread|packed|(block|two|four)_rows|ahead(_two|_four)?|pipeline|clustered|wide|through)$/)
+            if ($first !~ /^(registers|memory|row_thread|packed|streamed|(block|two|four)_rows|ahead(_two|_four)?|pipeline|clustered|wide|through)$/)
                 fail("no such schedule: " $first)
             if ($(first + 1) !~ /^([1-9]|1[0-6]|32|64|128|256|512)$/) fail("no such size: " $(first + 1))
             above_zero($(first + 2))
@@ -338,7 +338,7 @@ run_schedules() { "$1" $ceilings --runs 1 "${@:2}" >"$out/schedules" || { tail -
 small="--bytes 600 --most 800 --classes 64"
 accept 'the schedules' run_schedules "$BUILD/schedules" $small
 accept 'every schedule' check_schedules "$out/schedules" -v wanted=8 -v of='cross_entropy f32 2 64 6' -v candidates="$(
-    printf ' %s' held{2,4,8,16,32,64,128,256} streamed{32,64,128,256} row_thread32 packed1 pipeline32 clustered{1..16} wide{1..16}
+    printf ' %s' registers{2,4,8,16,32,64,128,256} memory{32,64,128,256} row_thread32 packed1 pipeline32 clustered{1..16} wide{1..16}
 )"
 check_small() { check_schedules "$1" -v wanted=8; }
 changed "$out/schedules" '0,/ \*$/s///' && reject 'no choice' 'none is chosen' check_small "$out/bad"
@@ -357,7 +357,7 @@ row="--bytes 8000 --classes 1000 cross_entropy"
 accept 'the schedules of rows of a block' run_schedules "$BUILD/schedules" $row
 accept 'every schedule of them' check_schedules "$out/schedules" -v wanted=4 -v of='cross_entropy f32 1 1000 8' \
     -v candidates="$(
-        printf ' %s' held{32,64,128,256} streamed{32,64,128,256} row_thread32 \
+        printf ' %s' registers{32,64,128,256} memory{32,64,128,256} row_thread32 \
             {block_rows,two_rows,four_rows,ahead,ahead_two,ahead_four}256 pipeline32 clustered{1..16} wide{1..16}
     )"
 # planted CELLS: the program with a fault, on some cells.
