@@ -43,6 +43,7 @@ static int (*const groups[])(void) = {
     run_cluster_tests,
     run_kept_tests,
     run_row_pipeline_tests,
+    run_row_memory_tests,
     run_row_thread_tests,
     run_block_row_tests,
     run_packed_tests,

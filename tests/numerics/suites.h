@@ -25,6 +25,7 @@ int run_cluster_tests(void);
 int run_kept_tests(void);
 int run_row_pipeline_tests(void);
 int run_row_thread_tests(void);
+int run_row_memory_tests(void);
 int run_block_row_tests(void);
 int run_packed_tests(void);
 int run_packed_pairs_tests(void);

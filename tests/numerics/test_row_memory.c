@@ -1,0 +1,68 @@
+/* Rows in memory and in registers: every type of the gradient, whole vectors or not, and groups that only meet at barriers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "option_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+/* Vectors that a thread loads at a time, and those of the longest row in registers. Doubles have half. */
+enum { AT_ONCE = 4, LONGEST = 2048 };
+
+static int64_t vectors_of(gpuloss_dtype dtype, int64_t vectors) {
+    return dtype == GPULOSS_F64 ? vectors / 2 : vectors;
+}
+
+static int64_t width_of(gpuloss_dtype dtype) {
+    return (int64_t)(16 / dtype_size(dtype));
+}
+
+/* The first rows fill the registers of a warp, the others are a vector longer than those of a block. Every other row begins
+ * and ends within a vector, or has a gradient that does. */
+static void types_of_rows_in_memory(void **state) {
+    unsigned n;
+    (void)state;
+    REQUIRE_GPU();
+    for (n = 0; n < DTYPE_COUNT * DTYPE_COUNT * 2 * 3; n++) {
+        const gpuloss_dtype dtype = all_dtypes[n / 6 / DTYPE_COUNT];
+        const int64_t vectors = vectors_of(dtype, n / 3 % 2 ? LONGEST + 2 : 256);
+        const option_shape shape = {2, vectors * width_of(dtype) + (n % 3 == 1), 0};
+        option_inputs in;
+        ce_case c = option_case(dtype, shape, n % 3 ? OPTION_ROW_WEIGHTS : 0, LOGITS_NORMAL, n, &in);
+        c.grad_dtype = all_dtypes[n / 6 % DTYPE_COUNT];
+        c.logits_stride = c.grad_stride = n % 3 == 1 ? STRIDE_ONE_MORE : STRIDE_16_BYTES;
+        c.grad_offset = n % 3 == 2;
+        c.outputs = CE_OUT_LOSS | CE_OUT_GRAD;
+        ce_test(&c, "types of rows in memory");
+        option_inputs_free(&in);
+    }
+    test_done();
+}
+
+/* Rows of two warps, whose lse is given: nothing is reduced. */
+static void groups_of_given_lse(void **state) {
+    enum { ROWS = 6 };
+    static const double lse[ROWS] = {3, 4, 5, 6, 7, 8};
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        const option_shape shape = {ROWS, vectors_of(all_dtypes[d], 64 * AT_ONCE) * width_of(all_dtypes[d]), 0};
+        option_inputs in;
+        ce_case c = option_case(all_dtypes[d], shape, 0, LOGITS_NORMAL, d, &in);
+        c.lse_in = lse;
+        c.outputs = CE_OUT_GRAD;
+        ce_test(&c, "groups of a given lse");
+        option_inputs_free(&in);
+    }
+    test_done();
+}
+
+int run_row_memory_tests(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(types_of_rows_in_memory),
+                                       cmocka_unit_test(groups_of_given_lse)};
+    return cmocka_run_group_tests_name("rows in memory and in registers", tests, NULL, NULL);
+}
