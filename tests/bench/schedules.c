@@ -66,9 +66,16 @@ static void add(const char *name, int module, unsigned group, int64_t units) {
     candidates[count++] = c;
 }
 
+/* The words of the variant that is planned, and the rows of its tiles. */
+static void set_words(candidate *c) {
+    memcpy(c->words, plan.words, sizeof c->words);
+    c->run = plan.rows->slots;
+}
+
 /* As the library has it. */
 static void add_packed(void) {
     add("packed", plan.module, plan.rows->group, plan.units);
+    set_words(&candidates[count - 1]);
     candidates[count - 1].less = plan.less;
 }
 
@@ -94,12 +101,6 @@ static int list_clusters(const char *name, const char *wide_name, int module, in
                 candidates[count - 1].clusters = some;
             }
     return 0;
-}
-
-/* The words of the variant that is planned, and the rows of its tiles. */
-static void set_words(candidate *c) {
-    memcpy(c->words, plan.words, sizeof c->words);
-    c->run = plan.rows->slots;
 }
 
 /* Teams of a block as large as the library has them, and clusters of any size. */
@@ -134,9 +135,12 @@ static void list_block_rows(const gpuloss_cross_entropy_desc *d) {
     const int writes = d->grad_logits != NULL;
     int ahead, run;
     gpulossi_schedule_block_rows(bench_context(), &plan, gpulossi_dtype_bytes(d->dtype), writes);
+    gpulossi_set_basic(&plan, &cross_entropy, GPULOSSI_MODULE_cross_entropy_row_basic_f32, 0);
+    gpulossi_set_dtype(&plan, dtype);
     for (ahead = 0; ahead <= writes; ahead++)
         for (run = 0; run <= 2 * writes; run++) {
-            add(names[ahead][run], of_dtype(GPULOSSI_MODULE_cross_entropy_block_rows_f32), plan.rows->group, rows.rows);
+            add(names[ahead][run], plan.module, plan.rows->group, rows.rows);
+            set_words(&candidates[count - 1]);
             candidates[count - 1].row_blocks = plan.row_blocks;
             candidates[count - 1].run = 1u << run;
             candidates[count - 1].ahead = ahead ? GPULOSSI_FETCHES_AHEAD : 0;
@@ -196,8 +200,8 @@ static int list_cross_entropy(int cell) {
     list_tiles(&d);
     if (gpulossi_is_for_block_rows(bench_context(), &plan, &d, &cross_entropy))
         list_block_rows(&d);
-    if (plan.module == of_dtype(GPULOSSI_MODULE_cross_entropy_packed_f32) ||
-        plan.module == of_dtype(GPULOSSI_MODULE_cross_entropy_packed_held_f32))
+    if (plan.module == of_dtype(GPULOSSI_MODULE_cross_entropy_row_basic_f32) &&
+        (plan.words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_PACKED) != 0)
         add_packed();
     return d.dtype != GPULOSS_F64 &&
            gpulossi_can_load(bench_context(), GPULOSSI_MODULE_cross_entropy_row_pipeline_f32) && list_pipeline(&d);
