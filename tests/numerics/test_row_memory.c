@@ -1,4 +1,4 @@
-/* Rows in memory and in registers: every type of the gradient, whole vectors or not, and groups that only meet at barriers. */
+/* Rows in memory and in registers: every type of the gradient in every alignment, and groups that reduce nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "run_common.h"
 #include "suites.h"
 
-/* Vectors that a thread loads at a time, and those of the longest row in registers. Doubles have half. */
+/* Vectors that a thread loads at a time, and vectors of the longest row in registers. Doubles have half. */
 enum { AT_ONCE = 4, LONGEST = 2048 };
 
 static int64_t vectors_of(gpuloss_dtype dtype, int64_t vectors) {
@@ -20,8 +20,8 @@ static int64_t width_of(gpuloss_dtype dtype) {
     return (int64_t)(16 / dtype_size(dtype));
 }
 
-/* The first rows fill the registers of a warp, the others are a vector longer than those of a block. Every other row begins
- * and ends within a vector, or has a gradient that does. */
+/* Rows that fill the registers of a warp, and rows that are too long for those of a block. A third of them begin and
+ * end within vectors. The gradients of another third do. */
 static void types_of_rows_in_memory(void **state) {
     unsigned n;
     (void)state;
@@ -42,7 +42,7 @@ static void types_of_rows_in_memory(void **state) {
     test_done();
 }
 
-/* Rows of two warps, whose lse is given: nothing is reduced. */
+/* Two warps share a row, of which the lse is given. They meet only at a barrier. */
 static void groups_of_given_lse(void **state) {
     enum { ROWS = 6 };
     static const double lse[ROWS] = {3, 4, 5, 6, 7, 8};
