@@ -166,7 +166,7 @@ static void unload(CUmodule *place) {
             f = &gone->next;
         }
     }
-    ptxsim_coverage(module->module);
+    ptxsim_note_executed(module->module);
     ptxsim_module_free(module->module);
     free(module);
 }
@@ -687,27 +687,10 @@ PTXSIM_EXPORT int cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count,
     return fill(to, value, count, 4, stream);
 }
 
-/* Appends `kernel line executed text` for each instruction of the module. */
-void ptxsim_coverage(const struct module *module) {
-    if (!ptxsim_device.coverage || !*ptxsim_device.coverage)
-        return;
-    FILE *file = fopen(ptxsim_device.coverage, "a");
-    if (!file)
-        return;
-    for (const struct kernel *k = module->kernels; k; k = k->next)
-        for (uint32_t i = 0; i < k->ncode; i++) {
-            const char *text = "";
-            if (k->code[i].implicit)
-                continue;
-            int length = ptxsim_line_text(module, k->code[i].line, &text);
-            fprintf(file, "%s %u %d %.*s\n", k->name, k->code[i].line, k->code[i].hit, length, text);
-        }
-    fclose(file);
-}
-
 __attribute__((destructor)) static void at_end(void) {
     for (CUmodule m = modules; m; m = m->next)
-        ptxsim_coverage(m->module);
+        ptxsim_note_executed(m->module);
+    ptxsim_write_executed();
     if (ptxsim_device.speed)
         fprintf(stderr, "ptxsim: %.1f million thread instructions in %.2f s of kernels: %.0f million a second\n",
                 (double)ptxsim_total_instructions * 1e-6, ptxsim_total_seconds,

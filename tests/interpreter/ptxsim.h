@@ -440,6 +440,11 @@ extern char ptxsim_fault_text[2048];
 extern uint64_t ptxsim_total_instructions;
 extern double ptxsim_total_seconds;
 
+/* executed.c: notes what a module has executed before it is freed; appends `kernel line executed text` for each noted
+ * instruction to the file that the environment names. */
+void ptxsim_note_executed(const struct module *module);
+void ptxsim_write_executed(void);
+
 /* parse.c */
 struct parse_error {
     char text[1024];
@@ -447,7 +452,6 @@ struct parse_error {
 };
 struct module *ptxsim_parse(const char *text, struct parse_error *error);
 void ptxsim_module_free(struct module *module);
-void ptxsim_coverage(const struct module *module);
 /* Room for one item more; never null. */
 void *ptxsim_grow(void *items, uint32_t count, uint32_t *room, size_t size);
 int ptxsim_line_text(const struct module *module, uint32_t line, const char **text);
