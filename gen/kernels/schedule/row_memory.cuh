@@ -17,7 +17,6 @@ template <class Loss> class RowMemory {
     typedef typename Loss::Bits Bits;
     typedef typename Loss::Params Params;
     typedef typename Loss::Gradients Gradients;
-    typedef typename Loss::Targets Targets;
     typedef typename Loss::Row Row;
     typedef typename Loss::RowInput RowInput;
     typedef typename Loss::State State;
@@ -91,6 +90,7 @@ template <class Loss> class RowMemory {
     __device__ __forceinline__ int64_t start(const Span &span, int64_t stride) const {
         return has_columns() ? span.image * stride + span.within : span.row * stride;
     }
+
     /* ---- vectors ---- */
 
     __device__ __forceinline__ Classes classes_of(const Span &span, int v) const {
