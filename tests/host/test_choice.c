@@ -221,6 +221,12 @@ static void rows_beside_their_weights(void **state) {
     TAKES((d.label_smoothing = 0.0, d.class_weights = AT(7)), "clusters");
     TAKES(d.lse_in = AT(7), "pipeline");
     TAKES(d.softcap = 1.0, "clusters");
+    TAKES(d.logit_scale = 2.0, "clusters");
+    d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+    d.logits_stride = d.grad_logits_stride = (int64_t)1 << 31;
+    d.classes = INT32_MAX;
+    d.logit_scale = 1.0;
+    expect_kernel(&d, "clusters", __LINE__);
     TAKES(give_probabilities(&d), "clusters");
     TAKES(d.grad_dtype = GPULOSS_BF16, "clusters");
     TAKES(d.logits = (const char *)d.logits + 4, "clusters");
@@ -273,7 +279,7 @@ static void check_rows_that_are_read(gpuloss_cross_entropy_desc d) {
     expect_rows_of(4096, d, has ? "block_rows" : streamed, &losses, kept, __LINE__);
     ROWS_OF(4097, streamed, streamed, options, options, kept);
     /* No cluster is large enough for these. */
-    ROWS_OF((1 << 16) + 1, streamed, streamed, options, options, "row_memory");
+    ROWS_OF((1 << 16) + 1, streamed, streamed, options, options, options);
     d.class_weights = AT(7);
     d.label_smoothing = 0.5;
     d.classes = 2049 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
@@ -826,6 +832,9 @@ static void check_planes(gpuloss_cross_entropy_desc base) {
         assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 4);
         assert_int_equal(last_launch()->parameters.rows.group, 64);
     }
+    TAKES(d.rows += width, planes);
+    if (strcmp(planes, "planes") == 0)
+        assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 4 + 1);
     TAKES(d.rows -= width, "row_thread");
     TAKES(d.classes = 22, of_few);
     if (strcmp(planes, "column_smem") == 0) {
