@@ -79,7 +79,12 @@ template <class> struct combine {
     enum { threads = GPULOSSI_BLOCK, blocks = 1 };
 
     template <class R> DEVICE void rows(const gpulossi_cross_entropy &p) {
-        typedef CrossEntropy<f64, R, int64_t> Loss;
+        enum : uint32_t {
+            kNever = GPULOSSI_CE_GRADIENT | GPULOSSI_CE_TARGET_GRADIENT | GPULOSSI_CE_ROW_GRADIENTS |
+                     GPULOSSI_CE_SHARD | GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_LOGIT_SCALE | GPULOSSI_CE_SOFTCAP |
+                     GPULOSSI_CE_LSE_IN
+        };
+        typedef CrossEntropy<f64, R, int64_t, kNever> Loss;
         typedef typename Loss::State State;
         __shared__ typename Loss::Totals totals[GPULOSSI_BLOCK];
         typename Loss::Totals &total = totals[threadIdx.x];

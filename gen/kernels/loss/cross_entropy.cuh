@@ -16,8 +16,9 @@
 #include "../device/online_softmax.cuh"
 #include "targets.cuh"
 
-/* R is the type of stored results, weights and upstream gradients. An Index takes the number of any class. */
-template <class E, class R = typename E::Number, class Index = int> struct CrossEntropy {
+/* R is the type of stored results, weights and upstream gradients. An Index takes the number of any class. No call of a
+ * schedule has the features kNever. */
+template <class E, class R = typename E::Number, class Index = int, uint32_t kNever = 0> struct CrossEntropy {
     typedef E Element;
     typedef typename E::Number N;
     typedef typename E::Bits Bits;
@@ -25,6 +26,8 @@ template <class E, class R = typename E::Number, class Index = int> struct Cross
     typedef FormatArray<E, GPULOSSI_FORMAT_GRADIENT_SHIFT> Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* probabilities, and their gradients */
     enum { W = Width<E>::value };
+
+    DEVICE bool has(uint32_t features) { return ::has(features & ~kNever); }
 
     /* A row's target among the classes of this launch, or the reason why there is none. */
     enum { kIgnored = -1, kBad = -2, kInOtherShard = -3, kNoIndex = -4 };

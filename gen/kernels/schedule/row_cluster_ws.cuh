@@ -20,7 +20,11 @@
 #include "../loss/cross_entropy.cuh"
 
 template <class E> class RowCluster {
-    typedef CrossEntropy<E> Loss;
+    enum : uint32_t {
+        kNever = GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_TARGET_GRADIENT | GPULOSSI_CE_LOGIT_SCALE |
+                 GPULOSSI_CE_SOFTCAP | GPULOSSI_CE_LSE_IN
+    };
+    typedef CrossEntropy<E, typename E::Number, int, kNever> Loss;
     typedef typename E::Bits Bits;
     typedef typename Loss::State State;
     typedef typename Loss::Totals Totals;
