@@ -833,7 +833,7 @@ static void check_planes(gpuloss_cross_entropy_desc base) {
         assert_int_equal(last_launch()->parameters.rows.group, 64);
     }
     TAKES(d.rows += width, planes);
-    if (strcmp(planes, "planes") == 0)
+    if (strcmp(planes, "column_smem") == 0)
         assert_int_equal(last_launch()->grid, fake.multiprocessors * 2 / 4 + 1);
     TAKES(d.rows -= width, "row_thread");
     TAKES(d.classes = 22, of_few);

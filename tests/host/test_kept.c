@@ -52,7 +52,8 @@ static void expect_not_kept(gpuloss_cross_entropy_desc d, int line) {
     expect_row_group(last_launch(), d.rows, 256, line);
     of = last_launch()->module->words;
     assert_int_equal(of[GPULOSSI_CALL_WORD] & call, call);
-    assert_int_equal(of[GPULOSSI_FORMAT_WORD], d.dtype == GPULOSS_BF16 ? GPULOSSI_FORMAT_BF16 : 0);
+    assert_int_equal(of[GPULOSSI_FORMAT_WORD], (d.dtype == GPULOSS_BF16 ? GPULOSSI_FORMAT_BF16 : 0) |
+                                                   (d.classes % 4 != 0 ? GPULOSSI_FORMAT_RAGGED : 0));
 }
 
 /* A warp has 256 vectors of floats, or 128 of halves, and a block 16 warps; of the clusters that are large enough, those
@@ -145,6 +146,7 @@ static void features_of_long_rows(void **state) {
 
 /* What a GPU, or a driver, has not: some sizes, the memory, the instructions, an answer. */
 static void gpus_that_keep_less(void **state) {
+    gpuloss_cross_entropy_desc d;
     int size;
     (void)state;
     for (size = 16; size > 2; size--)
@@ -157,6 +159,10 @@ static void gpus_that_keep_less(void **state) {
     context = new_context();
     KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
     expect_not_kept(rows_of(GPULOSS_F32, 1000, 4097), __LINE__);
+    d = rows_of(GPULOSS_F32, 1000, 4097);
+    d.classes--;
+    d.logits_stride = d.grad_logits_stride = 4 * 4097;
+    expect_not_kept(d, __LINE__);
     gpuloss_destroy(context);
 }
 
