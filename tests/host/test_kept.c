@@ -154,6 +154,7 @@ static void gpus_that_keep_less(void **state) {
     context = new_context();
     KEPT(GPULOSS_F32, 1000, 8192, 66, 2, 16);
     expect_not_kept(rows_of(GPULOSS_F32, 1000, 8193), __LINE__);
+    expect_not_kept(rows_of(GPULOSS_BF16, 1000, 4097), __LINE__);
     gpuloss_destroy(context);
     fake.kept_clusters[2] = fake.kept_clusters[1] = 0; /* as many blocks as there are multiprocessors will run */
     context = new_context();
