@@ -43,15 +43,18 @@ static uint32_t word_of(const char *ptx, int number) {
     return word != NULL ? (uint32_t)strtoul(word, NULL, 16) : 0;
 }
 
-/* Tests call a variant by its entry. Rows without options have the name of a schedule instead. */
+/* Tests call a variant by its entry. Rows or columns without options have the name of a schedule instead. */
 static void name_schedule(fake_module *module) {
     const uint32_t format = module->words[GPULOSSI_FORMAT_WORD];
-    if (strstr(module->entry, "_row_basic_") == NULL)
+    const int in_registers = (format & GPULOSSI_FORMAT_REGISTERS) != 0;
+    const char *schedule;
+    if (strstr(module->entry, "_column_basic_") != NULL)
+        schedule = in_registers ? "column_reg" : "column_smem";
+    else if (strstr(module->entry, "_row_basic_") != NULL)
+        schedule = (format & GPULOSSI_FORMAT_PACKED) == 0 ? "block_rows" : in_registers ? "packed_reg" : "packed_smem";
+    else
         return;
-    snprintf(module->entry, sizeof module->entry, "gpuloss_cross_entropy_%s_%s",
-             (format & GPULOSSI_FORMAT_PACKED) == 0      ? "block_rows"
-             : (format & GPULOSSI_FORMAT_REGISTERS) != 0 ? "packed_reg"
-                                                         : "packed_smem",
+    snprintf(module->entry, sizeof module->entry, "gpuloss_cross_entropy_%s_%s", schedule,
              strstr(module->entry, "_any16") != NULL ? "any16" : "f32");
 }
 

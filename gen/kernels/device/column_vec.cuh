@@ -8,9 +8,14 @@
 template <class E> struct Plane {
     typedef typename E::Number N;
     typedef typename E::Bits Bits;
-    enum { W = GPULOSSI_PLANE_BYTES / sizeof(Bits) };
+    enum { W = GPULOSSI_PLANE_BYTES / sizeof(Bits), kSmemSize = 23 * GPULOSSI_BLOCK };
     static_assert(sizeof(N) == 4, "two words have 8 bytes");
 
+    /* The shared memory of a block, in either schedule. */
+    DEVICE uint2 *smem() {
+        __shared__ uint2 of_block[kSmemSize];
+        return of_block;
+    }
     DEVICE uint2 none() {
         uint32_t word = E::narrow(-Limits<N>::infinity());
         if (sizeof(Bits) == 2)

@@ -64,13 +64,18 @@ template <class E> struct options_kept {
     DEVICE void run(const gpulossi_cross_entropy &p) { RowCluster<E>::run(p); }
 };
 
-/* Columns without options. */
-template <class E> struct column_smem : Blocks<E, 4, 3, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { Planes<E>::run(p); }
-};
-
-template <class E> struct column_reg : Blocks<E, 2, 2, 1> {
-    DEVICE void run(const gpulossi_cross_entropy &p) { PlaneRegisters<E>::run(p); }
+/* Columns without options: in registers, or in shared memory. */
+template <class E> struct column_basic : Blocks<E, 4, 3, 1> {
+    DEVICE void run(const gpulossi_cross_entropy &p) {
+        if constexpr (sizeof(typename E::Bits) == 4)
+            asm volatile(EITHER_FORMAT(GPULOSSI_FORMAT_REGISTERS, BOUNDS(256, 2), BOUNDS(256, 4)));
+        else
+            asm volatile(EITHER_FORMAT(GPULOSSI_FORMAT_REGISTERS, BOUNDS(256, 2), BOUNDS(256, 3)));
+        if (has_format(GPULOSSI_FORMAT_REGISTERS))
+            PlaneRegisters<E>::run(p);
+        else
+            Planes<E>::run(p);
+    }
 };
 
 /* Combines the results of the shards of a vocabulary. A thread combines a row. */

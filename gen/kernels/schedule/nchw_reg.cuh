@@ -19,6 +19,7 @@ template <class E> class PlaneRegisters {
     typedef Plane<E> Of;
     enum { W = Of::W, kTile = kLanes * W, kMost = GPULOSSI_PLANE_REG_CLASSES, kAtOnce = 4 };
     static_assert(kMost % 2 == 0, "gradients are formed for two classes at a time");
+    static_assert(kMost * GPULOSSI_BLOCK <= Of::kSmemSize, "a thread has a slot for each class");
 
     const Params &p;
     const Loss &loss;
@@ -245,7 +246,7 @@ template <class E> class PlaneRegisters {
 
   public:
     DEVICE void run(const Params &p) {
-        __shared__ uint2 smem[kMost * GPULOSSI_BLOCK];
+        uint2 *smem = Of::smem();
         Loss loss(p);
         Group group(kLanes);
         const int64_t tiles = (p.rows.rows + kTile - 1) / kTile;

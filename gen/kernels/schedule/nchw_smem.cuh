@@ -37,8 +37,8 @@ template <class E> struct Planes {
         /* A thread has W columns. */
         W = Of::W,
         kTile = kLanes * W,
-        /* Shared memory has kSmemSize elements: the slots, and the states at its end. */
-        kSmemSize = 23 * GPULOSSI_BLOCK,
+        /* In shared memory are the slots, and the states at its end. */
+        kSmemSize = Of::kSmemSize,
         /* A thread has kSlots slots, for a page of its classes. */
         kSlots = kSmemSize / GPULOSSI_BLOCK - kTile / kLanes,
         /* Columns without a class have one of these instead. */
@@ -54,23 +54,25 @@ template <class E> struct Planes {
     const Group &group;
     uint2 *smem;
     const Queue &queue;
-    int64_t image; /* image of this thread's columns */
+    int64_t image;  /* image of this thread's columns */
+    int thread;     /* in the block */
+    int log2_warps; /* of a group */
 
     __device__ __forceinline__ Planes(const Params &p, const Loss &loss, uint2 *smem, const Group &group,
                                       const Queue &queue)
-        : p(p), loss(loss), group(group), smem(smem), queue(queue) {}
+        : p(p), loss(loss), group(group), smem(smem), queue(queue), thread((int)threadIdx.x),
+          log2_warps(group.shift - kLaneShift) {}
 
     __device__ __forceinline__ int64_t first() const { return queue.row() * kTile + lane() * W; }
-    __device__ __forceinline__ int lane() const { return threadIdx.x % kLanes; }
-    __device__ __forceinline__ int warp() const { return group.rank / kLanes; }       /* in its group */
-    __device__ __forceinline__ int shift() const { return group.shift - kLaneShift; } /* log2 of warps() */
-    __device__ __forceinline__ int warps() const { return 1 << shift(); }
+    __device__ __forceinline__ int lane() const { return thread & (kLanes - 1); }
+    __device__ __forceinline__ int warp() const { return thread >> kLaneShift & (warps() - 1); } /* in its group */
+    __device__ __forceinline__ int warps() const { return 1 << log2_warps; }
     __device__ __forceinline__ bool live() const { return first() < p.rows.rows; }
     /* The classes of this warp are warp() + slot * warps(). This is their number. */
     __device__ __forceinline__ int classes() const {
-        return max((int)p.rows.classes - warp() + warps() - 1, 0) >> shift();
+        return max((int)p.rows.classes - warp() + warps() - 1, 0) >> log2_warps;
     }
-    __device__ __forceinline__ bool of_one_page() const { return p.rows.classes <= (int64_t)kSlots << shift(); }
+    __device__ __forceinline__ bool of_one_page() const { return p.rows.classes <= (int64_t)kSlots << log2_warps; }
 
     /* Two words of column i of this lane, for a warp of the group. */
     __device__ __forceinline__ uint2 &words(int of_warp, int i) const {
@@ -84,18 +86,18 @@ template <class E> struct Planes {
     __device__ __forceinline__ void put(int i, const Softmax<N> &s) const {
         words(warp(), i) = make_uint2(__float_as_uint(s.row_max), __float_as_uint(s.sum));
     }
-    __device__ __forceinline__ uint2 &slot(int k) const { return smem[k * GPULOSSI_BLOCK + threadIdx.x]; }
+    __device__ __forceinline__ uint2 &slot(int k) const { return smem[k * GPULOSSI_BLOCK + thread]; }
 
     /* The offset of this thread's columns in an array, in its first class of a page. */
     __device__ __forceinline__ int64_t start(int64_t stride, int page) const {
-        int64_t c = warp() + ((int64_t)page * kSlots << shift());
+        int64_t c = warp() + ((int64_t)page * kSlots << log2_warps);
         return image * (stride - p.inner) + first() + c * p.inner;
     }
 
     /* Starts the copies of a page of n classes. */
     __device__ __forceinline__ void load(int page, int n) const {
         const Bits *from = (const Bits *)p.logits + start(p.logits_stride, page);
-        int64_t step = p.inner << shift();
+        int64_t step = p.inner << log2_warps;
         uint32_t to = (uint32_t)__cvta_generic_to_shared(&slot(0));
 #pragma unroll 4
         for (int k = 0; k < n; k++, from += step, to += GPULOSSI_BLOCK * sizeof(uint2))
@@ -112,12 +114,12 @@ template <class E> struct Planes {
 #pragma unroll
         for (int j = 0; j < W; j++) {
             read[j] = 0;
-            if (warp() + (j << shift()) < W)
-                read[j] = from[j << shift()];
+            if (warp() + (j << log2_warps) < W)
+                read[j] = from[j << log2_warps];
         }
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            if (W > 2 && warp() + (j << shift()) >= W)
+            if (W > 2 && warp() + (j << log2_warps) >= W)
                 break;
             Target target = kind_of(p, read[j]);
             y[j] = target == kClass ? (int)read[j] : target == kIgnored ? (int)kIgnoredClass : (int)kBadClass;
@@ -226,8 +228,8 @@ template <class E> struct Planes {
         if (Loss::reduces())
             s = merged_state(i);
         if (y >= 0 && of_one_page()) {
-            int thread = group.number * group.size + (y & (warps() - 1)) * kLanes + lane();
-            x_y = E::widen(((const Bits *)&smem[(y >> shift()) * GPULOSSI_BLOCK + thread])[i]);
+            int owner = group.number * group.size + (y & (warps() - 1)) * kLanes + lane();
+            x_y = E::widen(((const Bits *)&smem[(y >> log2_warps) * GPULOSSI_BLOCK + owner])[i]);
         } else if (y >= 0) {
             x_y =
                 E::widen(((const Bits *)p.logits)[image * (p.logits_stride - p.inner) + r.row + (int64_t)y * p.inner]);
@@ -273,12 +275,12 @@ template <class E> struct Planes {
         }
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            int k = (y[i] >> shift()) - page * kSlots;
+            int k = (y[i] >> log2_warps) - page * kSlots;
             if (y[i] >= 0 && (y[i] & (warps() - 1)) == warp() && (uint32_t)k < (uint32_t)n)
                 ((Bits *)&slot(k))[i] = E::narrow(of_targets[i]);
         }
         Bits *to = (Bits *)p.rows.grad + start(p.rows.grad_stride, page);
-        int64_t step = p.inner << shift();
+        int64_t step = p.inner << log2_warps;
 #pragma unroll 4
         for (int k = 0; k < n; k++, to += step)
             __stcs((uint2 *)to, slot(k));
@@ -298,7 +300,7 @@ template <class E> struct Planes {
     }
 
     DEVICE void run(const Params &p) {
-        __shared__ uint2 smem[kSmemSize];
+        uint2 *smem = Of::smem();
         Loss loss(p);
         Group group(p.rows.group);
         Queue queue(loss.scratch(), group, (p.rows.rows + kTile - 1) / kTile, 1);
@@ -313,6 +315,8 @@ template <class E> struct Planes {
 #pragma unroll 1
             for (int page = 0; page == 0 || page * kSlots < n; page++) {
                 int of_page = min(n - page * kSlots, (int)kSlots);
+                keep(planes.thread); /* addresses are computed anew: they would take registers from tile to tile */
+                keep(planes.log2_warps);
                 if (planes.live()) {
                     planes.load(page, of_page);
                     planes.targets(y);
