@@ -44,9 +44,9 @@ typedef struct variant {
 
 /* Long rows with smoothing for each type. */
 #define LONG(name, call)                                                                                               \
-    VARIANT(cross_entropy, options_kept, f32, name, call, 0)                                                           \
-    VARIANT(cross_entropy, options_kept, any16, "f16_" name, call, 0)                                                  \
-    VARIANT(cross_entropy, options_kept, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+    VARIANT(cross_entropy, row_cluster, f32, name, call, 0)                                                            \
+    VARIANT(cross_entropy, row_cluster, any16, "f16_" name, call, 0)                                                   \
+    VARIANT(cross_entropy, row_cluster, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
 
 /* Of a mean over rows that are not ignored. With many rows and a gradient another kernel counts them before. */
 enum {
@@ -102,7 +102,7 @@ static const variant usual_variants[] = {
     BASIC(column_basic, "gradient", VARIANT_GRADIENT, 0)
     BASIC(column_basic, "few_loss", VARIANT_LOSS, GPULOSSI_FORMAT_REGISTERS)
     BASIC(column_basic, "few_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_REGISTERS)
-    VARIANT(cross_entropy, options_kept, f32, "weights_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, 0)
+    VARIANT(cross_entropy, row_cluster, f32, "weights_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, 0)
     LONG("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS)
     LONG("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING)
     BOTH(kl_div, pp)

@@ -266,7 +266,7 @@ static int launch_clusters(const gpulossi_kernel *kernel) {
     const gpulossi_clusters *of = &running->clusters;
     const int64_t clusters = plan.rows->rows < of->count ? plan.rows->rows : of->count;
     if (running->run == 0)
-        plan.rows->slots = (uint32_t)(gpulossi_kept_steps(&plan, of) * plan.step);
+        plan.rows->slots = (uint32_t)(gpulossi_retained_steps(&plan, of) * plan.step);
     return check(gpulossi_launch(bench_context(), &plan, kernel, plan.parameters, (unsigned)clusters * of->size,
                                  of->threads, of->size, NULL));
 }

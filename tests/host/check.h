@@ -98,7 +98,7 @@ int specialise_tests(void);
 int cluster_tests(void);
 int pipeline_tests(void);
 int variant_tests(void);
-int kept_tests(void);
+int row_cluster_tests(void);
 int thread_tests(void);
 
 #endif

@@ -364,7 +364,7 @@ void fake_reset(void) {
                                                             42, 36,  34,  32,  28, 26, 24, 20};
     static const int wide_clusters[FAKE_CLUSTER_SIZES] = {0,  264, 132, 84, 64, 50, 40, 36, 32,
                                                           28, 24,  22,  20, 18, 16, 14, 12};
-    static const int kept_clusters[FAKE_CLUSTER_SIZES] = {0, 132, 66, 44, 29, 22, 22, 14, 14, 14, 7, 7, 7, 7, 7, 7, 7};
+    static const int row_clusters[FAKE_CLUSTER_SIZES] = {0, 132, 66, 44, 29, 22, 22, 14, 14, 14, 7, 7, 7, 7, 7, 7, 7};
     int i;
     for (i = 0; i < fake.memories; i++)
         free((void *)(uintptr_t)fake.memory[i].base);
@@ -382,7 +382,7 @@ void fake_reset(void) {
     fake.shared_optin = 232448;
     memcpy(fake.active_clusters, active_clusters, sizeof active_clusters);
     memcpy(fake.wide_clusters, wide_clusters, sizeof wide_clusters);
-    memcpy(fake.kept_clusters, kept_clusters, sizeof kept_clusters);
+    memcpy(fake.row_clusters, row_clusters, sizeof row_clusters);
     fake.fail_code = 719;
     for (i = 0; i < FAKE_CONTEXTS; i++)
         fake.context[i].device = i % FAKE_DEVICES;

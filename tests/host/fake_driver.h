@@ -79,7 +79,7 @@ struct fake_driver {
     int has_clusters, shared_optin;
     int active_clusters[FAKE_CLUSTER_SIZES];
     int wide_clusters[FAKE_CLUSTER_SIZES]; /* of wide blocks, ... */
-    int kept_clusters[FAKE_CLUSTER_SIZES]; /* ... and of the larger ones that keep weights */
+    int row_clusters[FAKE_CLUSTER_SIZES];  /* ... and of the larger ones that keep weights */
     int capturing;
     const char *missing[4]; /* symbols it does not have */
     const char *log;        /* of a module load that fails */

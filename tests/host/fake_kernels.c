@@ -278,7 +278,8 @@ static int is_dependent(const char *symbol, const fake_module *module, const fak
 }
 
 int fake_is_for_clusters(const char *entry) {
-    static const char *const parts[] = {"_clustered_", "_kept_", "_logits_block_rows_", "_logits_streamed_", NULL};
+    static const char *const parts[] = {"_clustered_", "_row_cluster_", "_logits_block_rows_", "_logits_streamed_",
+                                        NULL};
     return has_part(entry, parts);
 }
 
@@ -286,13 +287,13 @@ unsigned fake_threads_of(const char *entry) {
     static const char *const smaller[] = {"_distances_clustered_", "_logits_packed_", "_logits_block_rows_",
                                           "_logits_streamed_", NULL};
     const int is_small = has_part(entry, smaller) || has_narrow_rings(entry) || has_tiles(entry);
-    return strstr(entry, "_kept_") != NULL ? 608 : is_small ? 128 : 256;
+    return strstr(entry, "_row_cluster_") != NULL ? 608 : is_small ? 128 : 256;
 }
 
 static int active_clusters(const fake_config *config, unsigned size) {
-    return config->block[0] == GPULOSSI_KEPT_THREADS ? fake.kept_clusters[size]
-           : config->block[0] == FAKE_WIDE_BLOCK     ? fake.wide_clusters[size]
-                                                     : fake.active_clusters[size];
+    return config->block[0] == GPULOSSI_ROW_CLUSTER_THREADS ? fake.row_clusters[size]
+           : config->block[0] == FAKE_WIDE_BLOCK            ? fake.wide_clusters[size]
+                                                            : fake.active_clusters[size];
 }
 
 static int is_block_of(const fake_module *module, unsigned threads) {

@@ -32,7 +32,7 @@ static const char *module_name(int module) {
 /* Texts for newer GPUs are in the first version of PTX that has what they take. */
 static const char *version_of(int module) {
     const int target = gpulossi_target_of(module);
-    if (strstr(module_name(module), "_kept_") != NULL || strstr(module_name(module), "_clustered_") != NULL ||
+    if (strstr(module_name(module), "_row_cluster_") != NULL || strstr(module_name(module), "_clustered_") != NULL ||
         strstr(module_name(module), "_row_pipeline_") != NULL ||
         strstr(module_name(module), "_logits_block_rows_") != NULL ||
         strstr(module_name(module), "_logits_streamed_") != NULL)

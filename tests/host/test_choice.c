@@ -108,8 +108,8 @@ static void options_leave_the_plain_kernels(void **state) {
 
 /* Newer GPUs have a kernel for all options, with which rows stay in clusters unless their lse is given. */
 static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
-    static const kernels long_ones = {"clusters", "pipeline",     "clusters",  "pipeline",
-                                      "clusters", "options_kept", "row_memory"};
+    static const kernels long_ones = {"clusters", "pipeline",    "clusters",  "pipeline",
+                                      "clusters", "row_cluster", "row_memory"};
     static const kernels uneven = {"pipeline", "pipeline", "pipeline",  "pipeline",
                                    "pipeline", "pipeline", "row_memory"};
     static const kernels even = {"block_rows", "block_rows", "pipeline",  "pipeline",
@@ -184,7 +184,7 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
 static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     const char *held = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
-    const char *clusters = has ? "clusters" : "row_memory", *kept = has ? "options_kept" : "row_memory";
+    const char *clusters = has ? "clusters" : "row_memory", *kept = has ? "row_cluster" : "row_memory";
     const char *options = has ? "pipeline" : "row_memory", *of_clusters = has ? "clusters" : "row_memory";
     const char *tiles = has ? "pipeline" : "row_thread";
     for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
@@ -214,8 +214,8 @@ static void rows_beside_their_weights(void **state) {
     choice_context = new_context();
     base.classes = 20000;
     base.label_smoothing = 0.5;
-    TAKES((void)0, "options_kept");
-    TAKES(d.class_weights = AT(7), "options_kept");
+    TAKES((void)0, "row_cluster");
+    TAKES(d.class_weights = AT(7), "row_cluster");
     TAKES(d.class_weights = (const char *)AT(7) + 4, "clusters");
     TAKES(d.label_smoothing = 0.0, "clusters");
     TAKES((d.label_smoothing = 0.0, d.class_weights = AT(7)), "clusters");
@@ -232,7 +232,7 @@ static void rows_beside_their_weights(void **state) {
     TAKES(d.logits = (const char *)d.logits + 4, "clusters");
     TAKES(d.grad_logits = (char *)d.grad_logits + 4, "clusters");
     TAKES(d.grad_logits_stride = d.classes + 1, "clusters");
-    TAKES(d.grad_logits_stride = d.classes + 4, "options_kept");
+    TAKES(d.grad_logits_stride = d.classes + 4, "row_cluster");
     TAKES((d.rows = 0, d.loss_rows = AT(8)), "pipeline");
     gpuloss_destroy(choice_context);
 }
@@ -241,7 +241,7 @@ static void rows_beside_their_weights(void **state) {
 static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     const char *held = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
-    const char *clusters = has ? "clusters" : "row_memory", *kept = has ? "options_kept" : "row_memory";
+    const char *clusters = has ? "clusters" : "row_memory", *kept = has ? "row_cluster" : "row_memory";
     const char *options = has ? "pipeline" : "row_memory", *of_clusters = has ? "clusters" : "row_memory";
     const char *tiles = has ? "pipeline" : "row_thread";
     const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
@@ -272,7 +272,7 @@ static void long_rows_that_are_few(void **state) {
 static void check_rows_that_are_read(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     const char *streamed = has ? "pipeline" : "row_memory", *options = has ? "pipeline" : "row_memory";
-    const char *kept = has ? "options_kept" : "row_memory";
+    const char *kept = has ? "row_cluster" : "row_memory";
     const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
     d.rows = fake.multiprocessors;
     d.grad_logits = NULL;

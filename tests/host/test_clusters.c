@@ -604,12 +604,12 @@ static void shared_memory_of_every_kernel(void **state) {
             strstr(module->entry, "_logits_block_rows_") != NULL || strstr(module->entry, "_logits_streamed_") != NULL;
         const int is_held = strstr(module->entry, "entropy_packed_reg_") != NULL;
         const int is_packed = strstr(module->entry, "entropy_packed_") != NULL && !is_held;
-        const int is_kept = strstr(module->entry, "_kept_") != NULL;
-        const int is_other = strstr(module->entry, "_clustered_") != NULL || is_kept;
+        const int is_row_cluster = strstr(module->entry, "_row_cluster_") != NULL;
+        const int is_other = strstr(module->entry, "_clustered_") != NULL || is_row_cluster;
         const int is_pipeline = strstr(module->entry, "_row_pipeline_") != NULL;
         const int is_short = strstr(module->entry, "_distances_clustered_any16") != NULL;
         const int bytes = is_held || is_pipeline       ? 98304
-                          : is_kept                    ? 196608
+                          : is_row_cluster             ? 196608
                           : is_short                   ? 49152
                           : is_packed                  ? 49152
                           : is_other || is_packed_pair ? 65536

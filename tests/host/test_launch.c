@@ -490,7 +490,7 @@ static int launches_of(const char *part) {
 /* Either every kernel may come before the one before it has ended, or none may. */
 static void dependent_launches(void **state) {
     static const char *const every_way[] = {
-        PREPARE_KERNEL, "_packed_",        "_block_rows_", "_row_pipeline_",  "_kept_",
+        PREPARE_KERNEL, "_packed_",        "_block_rows_", "_row_pipeline_",  "_row_cluster_",
         "_column_",     "_combine_shards", "_kl_div_pp_",  "_kl_div_sparse_", "_kl_div_logits_clustered_"};
     static const struct {
         int major, minor, driver_version;

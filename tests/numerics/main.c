@@ -41,7 +41,7 @@ static int (*const groups[])(void) = {
     run_kl_div_sparse_corner_tests,
     run_kl_div_sparse_property_tests,
     run_cluster_tests,
-    run_kept_tests,
+    run_row_cluster_tests,
     run_row_pipeline_tests,
     run_row_memory_tests,
     run_row_thread_tests,

@@ -22,7 +22,7 @@ int run_kl_div_sparse_tests(void);
 int run_kl_div_sparse_corner_tests(void);
 int run_kl_div_sparse_property_tests(void);
 int run_cluster_tests(void);
-int run_kept_tests(void);
+int run_row_cluster_tests(void);
 int run_row_pipeline_tests(void);
 int run_row_thread_tests(void);
 int run_row_memory_tests(void);

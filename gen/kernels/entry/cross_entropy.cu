@@ -59,8 +59,8 @@ template <class E> struct row_memory : Blocks<E, 3, 2, 2> {
     }
 };
 
-template <class E> struct options_kept {
-    enum { threads = GPULOSSI_KEPT_THREADS, blocks = 1 };
+template <class E> struct row_cluster {
+    enum { threads = GPULOSSI_ROW_CLUSTER_THREADS, blocks = 1 };
     DEVICE void run(const gpulossi_cross_entropy &p) { RowCluster<E>::run(p); }
 };
 

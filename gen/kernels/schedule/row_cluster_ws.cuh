@@ -30,13 +30,13 @@ template <class E> class RowCluster {
     typedef typename Loss::Totals Totals;
     enum {
         W = Width<E>::value,
-        K = GPULOSSI_KEPT_CLASSES / W, /* Vectors of a thread. */
-        kChunk = kLanes * K,           /* Vectors of a warp, which are contiguous. */
-        kSenders = 2,                  /* Warps that send a block's part of a row; they alternate. */
-        kOthers = 1 + kSenders,        /* Warps that are no workers: the manager and the senders. */
-        kWorkers = GPULOSSI_KEPT_WARPS,
-        kStages = GPULOSSI_KEPT_VECTORS / K, /* Rows that the ring has space for. */
-        kLead = kStages / 3,                 /* Rows that are reduced before the first of them is written. */
+        K = GPULOSSI_ROW_CLUSTER_CLASSES / W, /* Vectors of a thread. */
+        kChunk = kLanes * K,                  /* Vectors of a warp, which are contiguous. */
+        kSenders = 2,                         /* Warps that send a block's part of a row; they alternate. */
+        kOthers = 1 + kSenders,               /* Warps that are no workers: the manager and the senders. */
+        kWorkers = GPULOSSI_ROW_CLUSTER_WARPS,
+        kStages = GPULOSSI_ROW_CLUSTER_VECTORS / K, /* Rows that the ring has space for. */
+        kLead = kStages / 3,                        /* Rows that are reduced before the first of them is written. */
         /* Rows that are reduced at once if none is written, at most 2. */
         kAtOnce = sizeof(Bits) == 2 ? 2 : 1,
         /* Rows that are reduced before the first of them is checked, if none is written. */

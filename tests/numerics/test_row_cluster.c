@@ -14,7 +14,7 @@
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
 enum { LANES = 32, CLASSES_OF_A_WARP = 1024 };
-/* The fewest vectors of a row that is kept: to be written, and not. */
+/* The fewest vectors of a row that goes to a cluster: with a gradient, and without. */
 enum { WRITTEN = 2049, READ = 4096 };
 
 /* Exact in 16 bits, and past what the short formulas are for. */
@@ -51,23 +51,23 @@ static void check_all(bool gradient) {
             option_inputs in;
             ce_case c = rows_of(dtypes[d], rows, gradient ? WRITTEN : READ, number * 3, number + d, &in);
             c.outputs &= ~(gradient ? 0u : (unsigned)CE_OUT_GRAD);
-            ce_test(&c, gradient ? "kept rows that are written" : "kept rows that are read");
+            ce_test(&c, gradient ? "cluster rows that are written" : "cluster rows that are read");
             option_inputs_free(&in);
         }
     test_done();
 }
 
-static void many_kept_rows_that_are_written(void **state) {
+static void many_cluster_rows_that_are_written(void **state) {
     (void)state;
     check_all(true);
 }
-static void many_kept_rows_that_are_read(void **state) {
+static void many_cluster_rows_that_are_read(void **state) {
     (void)state;
     check_all(false);
 }
 
 /* With upstream factors, or without a gradient. */
-static void kept_rows_of_every_type_of_index(void **state) {
+static void cluster_rows_of_every_type_of_index(void **state) {
     static const double upstream = -0.75;
     unsigned d, number;
     (void)state;
@@ -84,32 +84,32 @@ static void kept_rows_of_every_type_of_index(void **state) {
                 c.outputs &= ~(unsigned)CE_OUT_GRAD;
                 c.grad_loss = c.grad_loss_rows = NULL;
             }
-            ce_test(&c, "kept rows of every type of index");
+            ce_test(&c, "cluster rows of every type of index");
             option_inputs_free(&in);
         }
     test_done();
 }
 
-/* Two shards, each of kept rows. */
-static void kept_rows_of_shards(void **state) {
+/* Two shards, each of cluster rows. */
+static void cluster_rows_of_shards(void **state) {
     unsigned d;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++) {
         option_inputs in;
         ce_case c = rows_of(dtypes[d], 7, 2 * (int64_t)READ, 0, d, &in);
-        ce_test_shards(&c, c.classes / 2, "kept rows of shards");
+        ce_test_shards(&c, c.classes / 2, "cluster rows of shards");
         option_inputs_free(&in);
     }
     test_done();
 }
 
-int run_kept_tests(void) {
+int run_row_cluster_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_kept_rows_that_are_written),
-        cmocka_unit_test(many_kept_rows_that_are_read),
-        cmocka_unit_test(kept_rows_of_every_type_of_index),
-        cmocka_unit_test(kept_rows_of_shards),
+        cmocka_unit_test(many_cluster_rows_that_are_written),
+        cmocka_unit_test(many_cluster_rows_that_are_read),
+        cmocka_unit_test(cluster_rows_of_every_type_of_index),
+        cmocka_unit_test(cluster_rows_of_shards),
     };
-    return cmocka_run_group_tests_name("kept", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("row_cluster", tests, NULL, NULL);
 }

@@ -26,10 +26,11 @@ static void expect_pipeline(gpuloss_cross_entropy_desc d, int line) {
 }
 
 /* size: blocks of a cluster. warps: of a block that have a part of a row. */
-static void expect_kept(gpuloss_cross_entropy_desc d, unsigned clusters, unsigned size, unsigned warps, int line) {
+static void expect_row_cluster(gpuloss_cross_entropy_desc d, unsigned clusters, unsigned size, unsigned warps,
+                               int line) {
     const fake_launched *l;
     expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
-    expect_module("cross_entropy_options_kept", d.dtype, line);
+    expect_module("cross_entropy_row_cluster", d.dtype, line);
     l = last_launch();
     if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.slots != warps)
         fail_msg("line %d: %u blocks in clusters of %u, with %u warps", line, l->grid, l->cluster,
@@ -38,11 +39,11 @@ static void expect_kept(gpuloss_cross_entropy_desc d, unsigned clusters, unsigne
     assert_int_equal(l->block, 608);
     assert_ptr_equal(l->stream, stream_number(1));
 }
-#define KEPT(dtype, rows, vectors, clusters, size, warps)                                                              \
-    expect_kept(rows_of(dtype, rows, vectors), clusters, size, warps, __LINE__)
+#define ROW_CLUSTER(dtype, rows, vectors, clusters, size, warps)                                                       \
+    expect_row_cluster(rows_of(dtype, rows, vectors), clusters, size, warps, __LINE__)
 
 /* They go to the kernel of every GPU, and not in clusters. */
-static void expect_not_kept(gpuloss_cross_entropy_desc d, int line) {
+static void expect_no_row_cluster(gpuloss_cross_entropy_desc d, int line) {
     const uint32_t call = GPULOSSI_CE_GRADIENT | GPULOSSI_CE_CLASS_WEIGHTS | GPULOSSI_CE_SMOOTHING, *of;
     expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
     expect_module("cross_entropy_row_memory", d.dtype, line);
@@ -61,17 +62,17 @@ static void expect_not_kept(gpuloss_cross_entropy_desc d, int line) {
 static void clusters_that_are_done_first(void **state) {
     (void)state;
     context = new_context();
-    KEPT(GPULOSS_F32, 1000, 2049, 132, 1, 9);
-    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
-    KEPT(GPULOSS_F32, 1000, 4097, 66, 2, 9);
-    KEPT(GPULOSS_F32, 1000, 8192, 44, 3, 11);
-    KEPT(GPULOSS_F32, 990, 8192, 66, 2, 16);
-    KEPT(GPULOSS_F32, 8192, 32064, 14, 9, 14);
-    KEPT(GPULOSS_F32, 1000, 65536, 7, 16, 16);
-    KEPT(GPULOSS_BF16, 1000, 2049, 66, 2, 9);
-    KEPT(GPULOSS_BF16, 1000, 4096, 44, 3, 11);
-    KEPT(GPULOSS_F16, 8192, 16032, 14, 9, 14);
-    KEPT(GPULOSS_BF16, 1000, 32768, 7, 16, 16);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 2049, 132, 1, 9);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 4097, 66, 2, 9);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 8192, 44, 3, 11);
+    ROW_CLUSTER(GPULOSS_F32, 990, 8192, 66, 2, 16);
+    ROW_CLUSTER(GPULOSS_F32, 8192, 32064, 14, 9, 14);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 65536, 7, 16, 16);
+    ROW_CLUSTER(GPULOSS_BF16, 1000, 2049, 66, 2, 9);
+    ROW_CLUSTER(GPULOSS_BF16, 1000, 4096, 44, 3, 11);
+    ROW_CLUSTER(GPULOSS_F16, 8192, 16032, 14, 9, 14);
+    ROW_CLUSTER(GPULOSS_BF16, 1000, 32768, 7, 16, 16);
     expect_pipeline(rows_of(GPULOSS_F32, 1000, 65537), __LINE__);
     expect_pipeline(rows_of(GPULOSS_F32, 1, 65537), __LINE__);
     expect_pipeline(rows_of(GPULOSS_BF16, 1000, 32769), __LINE__);
@@ -83,38 +84,38 @@ static void clusters_that_are_done_first(void **state) {
 static void few_rows_are_spread(void **state) {
     (void)state;
     context = new_context();
-    KEPT(GPULOSS_F32, 1, 2048, 1, 1, 8);
-    KEPT(GPULOSS_F32, 1, 16384, 1, 8, 8);
-    KEPT(GPULOSS_F32, 14, 16384, 14, 8, 8);
-    KEPT(GPULOSS_F32, 15, 16384, 15, 6, 11);
-    KEPT(GPULOSS_F32, 131, 4096, 131, 1, 16);
-    KEPT(GPULOSS_BF16, 13, 4096, 13, 4, 8);
-    expect_kept(losses_of(GPULOSS_F32, 1, 2048), 1, 1, 8, __LINE__);
-    expect_kept(losses_of(GPULOSS_F32, 131, 16384), 22, 6, 11, __LINE__);
+    ROW_CLUSTER(GPULOSS_F32, 1, 2048, 1, 1, 8);
+    ROW_CLUSTER(GPULOSS_F32, 1, 16384, 1, 8, 8);
+    ROW_CLUSTER(GPULOSS_F32, 14, 16384, 14, 8, 8);
+    ROW_CLUSTER(GPULOSS_F32, 15, 16384, 15, 6, 11);
+    ROW_CLUSTER(GPULOSS_F32, 131, 4096, 131, 1, 16);
+    ROW_CLUSTER(GPULOSS_BF16, 13, 4096, 13, 4, 8);
+    expect_row_cluster(losses_of(GPULOSS_F32, 1, 2048), 1, 1, 8, __LINE__);
+    expect_row_cluster(losses_of(GPULOSS_F32, 131, 16384), 22, 6, 11, __LINE__);
     gpuloss_destroy(context);
 }
 
-/* Rows that are shorter are for the pipeline: where there are no weights, long rows that are written alone are kept. */
+/* Rows that are shorter are for the pipeline: where there are no weights, long rows with a gradient go to clusters. */
 static void long_rows_alone(void **state) {
     gpuloss_cross_entropy_desc d;
     (void)state;
     context = new_context();
-    KEPT(GPULOSS_BF16, 2000, 2049, 66, 2, 9);
+    ROW_CLUSTER(GPULOSS_BF16, 2000, 2049, 66, 2, 9);
     d = rows_of(GPULOSS_BF16, 2000, 2048);
     expect_pipeline(d, __LINE__);
-    KEPT(GPULOSS_F32, 2000, 2049, 132, 1, 9);
+    ROW_CLUSTER(GPULOSS_F32, 2000, 2049, 132, 1, 9);
     d = rows_of(GPULOSS_F32, 2000, 2048);
     expect_pipeline(d, __LINE__);
-    expect_kept(losses_of(GPULOSS_BF16, 2000, 4096), 66, 2, 16, __LINE__);
-    expect_kept(losses_of(GPULOSS_BF16, 2000, 2049), 66, 2, 9, __LINE__);
+    expect_row_cluster(losses_of(GPULOSS_BF16, 2000, 4096), 66, 2, 16, __LINE__);
+    expect_row_cluster(losses_of(GPULOSS_BF16, 2000, 2049), 66, 2, 9, __LINE__);
     d = losses_of(GPULOSS_BF16, 2000, 2048);
     expect_pipeline(d, __LINE__);
-    expect_kept(losses_of(GPULOSS_F32, 2000, 2049), 132, 1, 9, __LINE__);
+    expect_row_cluster(losses_of(GPULOSS_F32, 2000, 2049), 132, 1, 9, __LINE__);
     d = losses_of(GPULOSS_F32, 2000, 2048);
     expect_pipeline(d, __LINE__);
     d = rows_of(GPULOSS_F32, 2000, 4097);
     d.class_weights = NULL;
-    expect_kept(d, 66, 2, 9, __LINE__);
+    expect_row_cluster(d, 66, 2, 9, __LINE__);
     d.classes = 4 * 4096;
     expect_pipeline(d, __LINE__);
     d = losses_of(GPULOSS_F32, 2000, 10000);
@@ -130,14 +131,14 @@ static void features_of_long_rows(void **state) {
     const uint32_t *words;
     (void)state;
     context = new_context();
-    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 4096, 132, 1, 16);
     words = last_launch()->module->words;
     assert_int_equal(words[GPULOSSI_CALL_WORD], options | GPULOSSI_CE_GRADIENT);
     assert_int_equal(words[GPULOSSI_FORMAT_WORD], 0);
     d = losses_of(GPULOSS_BF16, 2000, 4096);
     d.argmax = (int64_t *)AT(7);
     d.lse = AT(8);
-    expect_kept(d, 66, 2, 16, __LINE__);
+    expect_row_cluster(d, 66, 2, 16, __LINE__);
     words = last_launch()->module->words;
     assert_int_equal(words[GPULOSSI_CALL_WORD], options | GPULOSSI_CE_ARGMAX | GPULOSSI_CE_ROW_OUTPUTS);
     assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_BF16);
@@ -150,20 +151,20 @@ static void gpus_that_keep_less(void **state) {
     int size;
     (void)state;
     for (size = 16; size > 2; size--)
-        fake.kept_clusters[size] = 0;
+        fake.row_clusters[size] = 0;
     context = new_context();
-    KEPT(GPULOSS_F32, 1000, 8192, 66, 2, 16);
-    expect_not_kept(rows_of(GPULOSS_F32, 1000, 8193), __LINE__);
-    expect_not_kept(rows_of(GPULOSS_BF16, 1000, 4097), __LINE__);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 8192, 66, 2, 16);
+    expect_no_row_cluster(rows_of(GPULOSS_F32, 1000, 8193), __LINE__);
+    expect_no_row_cluster(rows_of(GPULOSS_BF16, 1000, 4097), __LINE__);
     gpuloss_destroy(context);
-    fake.kept_clusters[2] = fake.kept_clusters[1] = 0; /* as many blocks as there are multiprocessors will run */
+    fake.row_clusters[2] = fake.row_clusters[1] = 0; /* as many blocks as there are multiprocessors will run */
     context = new_context();
-    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
-    expect_not_kept(rows_of(GPULOSS_F32, 1000, 4097), __LINE__);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    expect_no_row_cluster(rows_of(GPULOSS_F32, 1000, 4097), __LINE__);
     d = rows_of(GPULOSS_F32, 1000, 4097);
     d.classes--;
     d.logits_stride = d.grad_logits_stride = 4 * 4097;
-    expect_not_kept(d, __LINE__);
+    expect_no_row_cluster(d, __LINE__);
     gpuloss_destroy(context);
 }
 
@@ -176,22 +177,22 @@ static void gpus_that_keep_nothing(void **state) {
     gpuloss_destroy(context);
     fake.shared_optin = 216 * 1024;
     context = new_context();
-    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 4096, 132, 1, 16);
     gpuloss_destroy(context);
     fake.driver_version = 12009;
     context = new_context();
-    expect_not_kept(rows_of(GPULOSS_F32, 1000, 4096), __LINE__);
+    expect_no_row_cluster(rows_of(GPULOSS_F32, 1000, 4096), __LINE__);
     preload_every_call(context, GPULOSS_F32);
     for (int m = 0; m < fake.modules; m++)
-        assert_true(!fake.module[m].live || strstr(fake.module[m].entry, "_kept_") == NULL);
+        assert_true(!fake.module[m].live || strstr(fake.module[m].entry, "_row_cluster_") == NULL);
     gpuloss_destroy(context);
     fake.driver_version = 12010;
     context = new_context();
-    KEPT(GPULOSS_F32, 1000, 4096, 132, 1, 16);
+    ROW_CLUSTER(GPULOSS_F32, 1000, 4096, 132, 1, 16);
     gpuloss_destroy(context);
 }
 
-int kept_tests(void) {
+int row_cluster_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(clusters_that_are_done_first), TEST(few_rows_are_spread), TEST(long_rows_alone),
         TEST(features_of_long_rows),        TEST(gpus_that_keep_less), TEST(gpus_that_keep_nothing),
