@@ -355,7 +355,7 @@ static uint32_t source(struct parser *parser, struct insn *insn, const char *nam
     if (strcmp(name, "WARP_SZ") == 0)
         return pool_constant(parser, PTXSIM_WARP);
     for (size_t i = 0; i < sizeof special_names / sizeof *special_names; i++) {
-        if (strcmp(name, special_names[i].name) != 0)
+        if (name[1] != special_names[i].name[1] || strcmp(name, special_names[i].name) != 0)
             continue;
         width_check(parser, name, special_names[i].bits, bits, false);
         enum ptxsim_special id = special_names[i].id;
@@ -724,20 +724,19 @@ static const struct ptxsim_row *find_row(struct parser *parser, const char *opco
                       opcode);
 }
 
-void ptxsim_decode(struct parser *parser, const char *opcode, char *operands, const char *guard) {
+/* An instruction without its operands. */
+static struct insn form_of(struct parser *parser, const char *opcode, uint32_t operands) {
     struct insn insn = {0};
-    char *parts[PARSE_OPERANDS];
-    uint32_t n = split(parser, operands, parts, PARSE_OPERANDS);
-    const struct ptxsim_row *row = find_row(parser, opcode, n);
+    const struct ptxsim_row *row = find_row(parser, opcode, operands);
     if (row->isa > parser->module->version)
         ptxsim_parse_fail(parser, E_INVALID_PTX, "%s needs PTX %u.%u", opcode, row->isa / 10, row->isa % 10);
     if (row->sm > parser->module->target && row->sm > 50)
         ptxsim_parse_fail(parser, E_INVALID_PTX, "%s needs target sm_%u", opcode, row->sm);
     insn.row = row;
     insn.exec = row->exec;
-    insn.line = parser->line;
+    insn.pure = row->pure;
     insn.guard = SLOT_NONE;
-    uint32_t ntypes = 0, nspaces = 0, memories = 0, at = 0;
+    uint32_t ntypes = 0, nspaces = 0;
     const char *token = opcode + strcspn(opcode, ".");
     for (size_t length; (length = token_length(token)) != 0; token += length)
         note_modifier(parser, &insn, token, length, &ntypes, &nspaces);
@@ -745,6 +744,45 @@ void ptxsim_decode(struct parser *parser, const char *opcode, char *operands, co
     insn.shift = (uint8_t)(insn.bits < 64 ? 64 - insn.bits : 0);
     insn.mask = insn.bits < 64 ? (1ull << insn.bits) - 1 : ~0ull;
     insn.bytes = strchr(row->operands, 'm') ? (uint8_t)(insn.bits / 8) : 0;
+    return insn;
+}
+
+/* form_of(), which is slow, once for each opcode: a program may load thousands of texts. */
+static struct insn known_form(struct parser *parser, const char *opcode, uint32_t operands) {
+    enum { FORMS = 4096 };
+    static struct form {
+        char opcode[64];
+        uint32_t operands, version, target;
+        struct insn insn;
+    } * forms[FORMS];
+    const uint32_t version = parser->module->version, target = parser->module->target;
+    uint32_t hash = operands + 31 * version + 961 * target;
+    for (const char *c = opcode; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619;
+    struct form **at = &forms[(hash ^ hash >> 16) % FORMS];
+    const struct form *known = *at;
+    if (known && known->operands == operands && known->version == version && known->target == target &&
+        strcmp(known->opcode, opcode) == 0)
+        return known->insn;
+    struct insn insn = form_of(parser, opcode, operands);
+    if (!*at)
+        *at = calloc(1, sizeof **at);
+    if (!*at)
+        abort();
+    if (strlen(opcode) < sizeof known->opcode) {
+        strcpy((*at)->opcode, opcode);
+        (*at)->operands = operands, (*at)->version = version, (*at)->target = target;
+        (*at)->insn = insn;
+    }
+    return insn;
+}
+
+void ptxsim_decode(struct parser *parser, const char *opcode, char *operands, const char *guard) {
+    char *parts[PARSE_OPERANDS];
+    uint32_t n = split(parser, operands, parts, PARSE_OPERANDS), memories = 0, at = 0;
+    struct insn insn = known_form(parser, opcode, n);
+    const struct ptxsim_row *row = insn.row;
+    insn.line = parser->line;
     if (row->operands[0] == 'c') {
         call_operands(parser, parts, n);
     } else {
@@ -760,7 +798,6 @@ void ptxsim_decode(struct parser *parser, const char *opcode, char *operands, co
         insn.guard = register_slot(parser, guard + 1, 1, false, &have);
         insn.guard_not = *guard == '!';
     }
-    insn.pure = row->pure;
     struct kernel *kernel = parser->kernel;
     kernel->code = ptxsim_grow(kernel->code, kernel->ncode, &kernel->code_room, sizeof *kernel->code);
     kernel->code[kernel->ncode++] = insn;

@@ -452,12 +452,36 @@ static void skip_braces(struct parser *parser) {
 }
 
 static void add_label(struct parser *parser, const char *name) {
-    for (uint32_t i = 0; i < parser->nlabels; i++)
-        if (strcmp(parser->labels[i].name, name) == 0)
-            ptxsim_parse_fail(parser, E_INVALID_PTX, "label %s is defined twice", name);
     parser->labels = ptxsim_grow(parser->labels, parser->nlabels, &parser->labels_room, sizeof *parser->labels);
-    parser->labels[parser->nlabels].name = ptxsim_copy(name, strlen(name));
-    parser->labels[parser->nlabels++].pc = parser->kernel->ncode;
+    struct label *label = &parser->labels[parser->nlabels++];
+    label->name = ptxsim_copy(name, strlen(name));
+    label->line = parser->line;
+    label->pc = parser->kernel->ncode;
+}
+
+static int compare_labels(const void *a, const void *b) {
+    return strcmp(((const struct label *)a)->name, ((const struct label *)b)->name);
+}
+
+/* Sets the targets of a function's jumps, from the first one on. */
+static void resolve_jumps(struct parser *parser, uint32_t first) {
+    qsort(parser->labels, parser->nlabels, sizeof *parser->labels, compare_labels);
+    for (uint32_t i = 1; i < parser->nlabels; i++)
+        if (compare_labels(&parser->labels[i - 1], &parser->labels[i]) == 0) {
+            const uint32_t one = parser->labels[i - 1].line, other = parser->labels[i].line;
+            parser->line = one > other ? one : other;
+            ptxsim_parse_fail(parser, E_INVALID_PTX, "label %s is defined twice", parser->labels[i].name);
+        }
+    for (uint32_t i = first; i < parser->njumps; i++) {
+        const struct jump *jump = &parser->jumps[i];
+        const struct label wanted = {jump->name, 0, 0};
+        const struct label *label =
+            bsearch(&wanted, parser->labels, parser->nlabels, sizeof *parser->labels, compare_labels);
+        parser->line = jump->line;
+        if (!label)
+            ptxsim_parse_fail(parser, E_INVALID_PTX, "label %s is not defined", jump->name);
+        parser->kernel->code[jump->insn].target = label->pc;
+    }
 }
 
 static void instruction(struct parser *parser, const char *opcode, const char *guard) {
@@ -537,22 +561,14 @@ static void body(struct parser *parser) {
             ptxsim_parse_fail(parser, E_INVALID_PTX, "directive %s is not implemented", text);
         }
     }
-    for (uint32_t i = first_jump; i < parser->njumps; i++) {
-        struct jump *jump = &parser->jumps[i];
-        uint32_t l = 0;
-        while (l < parser->nlabels && strcmp(parser->labels[l].name, jump->name) != 0)
-            l++;
-        parser->line = jump->line;
-        if (l == parser->nlabels)
-            ptxsim_parse_fail(parser, E_INVALID_PTX, "label %s is not defined", jump->name);
-        parser->kernel->code[jump->insn].target = parser->labels[l].pc;
-    }
+    uint32_t line = parser->line;
+    resolve_jumps(parser, first_jump);
+    parser->line = line;
     while (parser->njumps > first_jump)
         free(parser->jumps[--parser->njumps].name);
     while (parser->nlabels)
         free(parser->labels[--parser->nlabels].name);
     char end[] = "";
-    uint32_t line = parser->line;
     ptxsim_decode(parser, "ret", end, "");
     parser->kernel->code[parser->kernel->ncode - 1].implicit = true;
     parser->kernel->code[parser->kernel->ncode - 1].line = line;

@@ -19,7 +19,7 @@ struct symbol {
 
 struct label {
     char *name;
-    uint32_t scope, pc;
+    uint32_t line, pc;
 };
 
 struct jump {

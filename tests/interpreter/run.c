@@ -381,7 +381,6 @@ static void free_launch(struct launch *launch, uint32_t warps) {
     for (uint32_t c = 0; c < launch->nctas; c++) {
         struct cta *cta = &launch->ctas[c];
         for (uint32_t n = 0; n < warps; n++) {
-            free(cta->warps[n].regs);
             free(cta->warps[n].def);
             free(cta->warps[n].local);
             free(cta->warps[n].local_init);
@@ -397,8 +396,22 @@ static void free_launch(struct launch *launch, uint32_t warps) {
     free(launch->mbarriers.at);
 }
 
+/* The registers of a launch. Their memory serves all launches, so that it is new to the system only once. */
+static uint64_t *registers_of(const struct launch *launch, uint32_t warps) {
+    static uint64_t *registers;
+    static size_t room;
+    const size_t wanted = (size_t)launch->nctas * warps * launch->kernel->nslots * PTXSIM_WARP;
+    if (wanted > room) {
+        free(registers);
+        registers = must(malloc(wanted * sizeof *registers));
+        room = wanted;
+    }
+    return registers;
+}
+
 static void make_launch(struct launch *launch, uint32_t threads, uint32_t warps) {
     struct kernel *kernel = launch->kernel;
+    uint64_t *registers = registers_of(launch, warps);
     launch->ctas = must(calloc(launch->nctas, sizeof *launch->ctas));
     for (uint32_t c = 0; c < launch->nctas; c++) {
         struct cta *cta = &launch->ctas[c];
@@ -418,7 +431,7 @@ static void make_launch(struct launch *launch, uint32_t threads, uint32_t warps)
             w->kernel = kernel;
             w->index = n;
             w->pool = kernel->pool;
-            w->regs = must(malloc((size_t)kernel->nslots * PTXSIM_WARP * sizeof *w->regs));
+            w->regs = registers + ((size_t)c * warps + n) * kernel->nslots * PTXSIM_WARP;
             w->def = must(calloc(kernel->nslots, sizeof *w->def));
             if (kernel->local_bytes) {
                 w->local = must(calloc(kernel->local_bytes, PTXSIM_WARP));

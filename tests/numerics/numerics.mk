@@ -1,5 +1,6 @@
 # The numerics tests: test_numerics runs on the driver it finds, the other two need no GPU.
 BUILD ?= build
+CFLAGS ?= -O2
 NUMERICS := tests/numerics
 NUMERICS_OUT := $(BUILD)/numerics
 NUMERICS_LIBS := -lcmocka -lm -ldl -lpthread
