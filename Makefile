@@ -5,12 +5,13 @@ PREFIX ?= /usr/local
 STRICT := $(shell . tests/compile/strict.sh && echo $$strict_c)
 CFLAGS ?= -O2
 
-.PHONY: help run test test-bench examples gpu-test gpu-report bench bench-compare schedules plot ptx block install clean format
+.PHONY: help run test test-all test-bench examples gpu-test gpu-report bench bench-compare schedules plot ptx block install clean format
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make run         train a digit classifier with gpuloss (examples/02_digits.c)'
-	@echo 'make test        every test that needs no GPU, and those on the GPU if there is one'
+	@echo 'make test        the tests that need no GPU, and those on the GPU if there is one'
+	@echo 'make test-all    what takes longer: coverage, planted faults, sanitizers, other systems'
 	@echo 'make examples    build the examples into $(BUILD)/'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
 	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
@@ -50,7 +51,10 @@ include tests/host/host.mk
 $(BUILD)/numerics/%.o: CFLAGS += -std=c99 $(STRICT)
 
 test: need-cmocka examples $(BUILD)/test_numerics $(BUILD)/test_reference $(BUILD)/test_harness $(INTERPRETER_LIB)
-	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh
+	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh usual
+
+test-all: need-cmocka $(BUILD)/test_numerics $(INTERPRETER_LIB)
+	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh deep
 
 gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
 	@BUILD=$(BUILD) bash tests/gpu.sh

@@ -1,5 +1,6 @@
 #!/bin/bash
-# All tests that a machine without a GPU can run, and the numerics on the GPU where there is one.
+# Tests that a machine without a GPU can run, and the numerics on the GPU where there is one.
+#     tests/run.sh usual|deep     deep: what takes longer
 set -u
 . tests/count.sh
 interpreter=$(realpath "$BUILD/interpreter")
@@ -22,8 +23,6 @@ numerics_on() {
     aside "numerics_$1_$2" env PTXSIM_DEVICE="$1" PTXSIM_SEED="$2" GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 \
         "$BUILD/test_numerics" --small --only "$3"
 }
-export -f aside numerics_on
-export driver
 
 without_driver() {
     local example said status bad=0
@@ -42,39 +41,51 @@ formatted() {
     git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 20 clang-format --dry-run -Werror
 }
 
-suite 'compile' bash tests/compile/run.sh
-suite 'host' make -s -f tests/host/host.mk run_host BUILD="$BUILD" CC="$CC"
-suite 'hostile programs' bash tests/hostile/run.sh
-suite 'negative cases' bash tests/bad/run.sh
-suite 'ptx is current' bash tests/ptx.sh
-suite 'references' "$BUILD/test_reference"
-suite 'comparison helpers' "$BUILD/test_harness"
-suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"
-printf '%s\n' 'sm_70 0 *every*' 'sm_120 0 *' 'sm_90 1 *' | xargs -P "$(nproc)" -L 1 bash -c 'numerics_on "$0" "$1" "$2"' &
-suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
-grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
-wait
-suite 'numerics interpreted sm_70, some' result_of numerics_sm_70_0
-suite 'numerics interpreted sm_120' result_of numerics_sm_120_0
-suite 'numerics interpreted, shuffled' result_of numerics_sm_90_1
-aside platforms bash tests/platforms/run.sh &
-aside bench make -s test-bench BUILD="$BUILD" CC="$CC" &
-suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
-suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
-suite '02 interpreted' on_interpreter "$BUILD/02_digits"
-suite '03 interpreted' on_interpreter "$BUILD/03_distill"
-wait
-suite 'benchmark interpreted' result_of bench
-suite 'other systems' result_of platforms
-if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvhost-gpu ]; then
-    suite 'numerics on the GPU' env GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small
-else
-    skip 'numerics on the GPU' 'this machine has no NVIDIA GPU (none of its device files)'
-    suite 'examples without a driver' without_driver
-fi
-if command -v clang-format >/dev/null; then
-    suite 'formatting' formatted
-else
-    skip 'formatting' 'clang-format is not installed'
-fi
+usual() {
+    numerics_on sm_120 0 '*' &
+    suite 'compile' bash tests/compile/run.sh
+    suite 'host' make -s -f tests/host/host.mk run_host BUILD="$BUILD" CC="$CC"
+    suite 'references' "$BUILD/test_reference"
+    suite 'comparison helpers' "$BUILD/test_harness"
+    suite 'interpreter' make -s -f tests/interpreter/interpreter.mk test-interpreter BUILD="$BUILD" CC="$CC"
+    suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
+    suite '02 interpreted' on_interpreter "$BUILD/02_digits"
+    suite '03 interpreted' on_interpreter "$BUILD/03_distill"
+    suite 'benchmark interpreted' make -s test-bench BUILD="$BUILD" CC="$CC"
+    if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvhost-gpu ]; then
+        suite 'numerics on the GPU' env GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small
+    else
+        skip 'numerics on the GPU' 'this machine has no NVIDIA GPU (none of its device files)'
+        suite 'examples without a driver' without_driver
+    fi
+    if command -v clang-format >/dev/null; then
+        suite 'formatting' formatted
+    else
+        skip 'formatting' 'clang-format is not installed'
+    fi
+    wait
+    suite 'numerics interpreted sm_120' result_of numerics_sm_120_0
+}
+
+deep() {
+    {
+        numerics_on sm_90 1 '*'
+        numerics_on sm_70 0 '*every*'
+        aside sanitized make -s -f tests/host/host.mk run_host_sanitized BUILD="$BUILD" CC="$CC"
+        aside platforms bash tests/platforms/run.sh
+    } &
+    suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
+    grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
+    suite 'hostile programs' bash tests/hostile/run.sh
+    suite 'negative cases' bash tests/bad/run.sh
+    suite 'ptx is current' bash tests/ptx.sh
+    suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
+    wait
+    suite 'numerics interpreted, shuffled' result_of numerics_sm_90_1
+    suite 'numerics interpreted sm_70, some' result_of numerics_sm_70_0
+    suite 'host, sanitized' result_of sanitized
+    suite 'other systems' result_of platforms
+}
+
+"$1"
 summary

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Runs the host test programs that were built in a folder, and adds up what cmocka says of each.
-#     tests/host/run.sh BUILD
+# Runs host test programs that were built in a folder, and adds up what cmocka says of each.
+#     tests/host/run.sh BUILD PROGRAM...
 set -u
 build=$1 passed=0 failed=0
+shift
 # The programs run side by side, and are reported one after another.
-programs=(test_host_sanitized test_host test_threads test_left_out test_no_f16 test_no_bf16 test_no_16_bits
-    test_mark 'test_block ptx')
+programs=("${@/%test_block/test_block ptx}")
 run() {
     # shellcheck disable=SC2086
     "$1"/$2 >"$1/${2%% *}.log" 2>&1
