@@ -51,7 +51,6 @@ usual() {
     suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
     suite '02 interpreted' on_interpreter "$BUILD/02_digits"
     suite '03 interpreted' on_interpreter "$BUILD/03_distill"
-    suite 'benchmark interpreted' make -s test-bench BUILD="$BUILD" CC="$CC"
     if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvhost-gpu ]; then
         suite 'numerics on the GPU' env GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small
     else
@@ -72,6 +71,7 @@ deep() {
         numerics_on sm_90 1 '*'
         numerics_on sm_70 0 '*every*'
         aside sanitized make -s -f tests/host/host.mk run_host_sanitized BUILD="$BUILD" CC="$CC"
+        aside bench make -s test-bench BUILD="$BUILD" CC="$CC"
         aside platforms bash tests/platforms/run.sh
     } &
     suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
@@ -84,6 +84,7 @@ deep() {
     suite 'numerics interpreted, shuffled' result_of numerics_sm_90_1
     suite 'numerics interpreted sm_70, some' result_of numerics_sm_70_0
     suite 'host, sanitized' result_of sanitized
+    suite 'benchmark interpreted' result_of bench
     suite 'other systems' result_of platforms
 }
 
