@@ -26,8 +26,8 @@ void expect_error_(gpuloss_status got, gpuloss_status expected, const char *func
 #define expect_ok(got) expect_ok_((got), __LINE__)
 void expect_ok_(gpuloss_status got, int line);
 
-/* A device address that nobody reads. */
-#define AT(n) GPULOSS_PTR(0x7000000000 + (n)*0x100000000)
+/* A device address that nobody reads, 256 TiB from the next one. */
+#define AT(n) GPULOSS_PTR(0x7000000000 + (n)*0x1000000000000)
 #define ADDRESS(n) ((uint64_t)(uintptr_t)AT(n))
 
 typedef struct some_dtype {
@@ -99,6 +99,7 @@ int cluster_tests(void);
 int pipeline_tests(void);
 int variant_tests(void);
 int row_cluster_tests(void);
+int overlap_tests(void);
 int thread_tests(void);
 
 #endif

@@ -16,7 +16,8 @@ static const struct group {
     {"kl_divisors", kl_divisor_tests},  {"kl_refusals", kl_refusal_tests},
     {"sparse", sparse_tests},           {"clusters", cluster_tests},
     {"pipeline", pipeline_tests},       {"variants", variant_tests},
-    {"row_cluster", row_cluster_tests}, {"threads", thread_tests},
+    {"row_cluster", row_cluster_tests}, {"overlaps", overlap_tests},
+    {"threads", thread_tests},
 };
 
 int main(int count, char **arguments) {

@@ -144,7 +144,7 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES((d.temperature = 2.0, d.flags = GPULOSS_TEMPERATURE_SQUARED), logits, 0);
     TAKES(d.row_weights = AT(6), logits, 0);
     TAKES(GIVE_LABELS(&d), logits, 0);
-    TAKES(d.grad_loss_rows = d.loss_rows = AT(6), logits, 0);
+    TAKES((d.grad_loss_rows = AT(6), d.loss_rows = AT(7)), logits, 0);
     TAKES(d.divisor_in = AT(6), logits, 0);
     TAKES((d.reduction = GPULOSS_NONE, d.loss = NULL), logits, 0);
     TAKES((d.input_stride = d.classes + 1, d.target_stride = d.classes + 2), gaps, 0);

@@ -172,7 +172,7 @@ static void ranges(void **state) {
     REFUSED(form, d.flags = GPULOSS_TEMPERATURE_SQUARED,                                                               \
             "flags: GPULOSS_TEMPERATURE_SQUARED needs a temperature "                                                  \
             "(got 8)");                                                                                                \
-    REFUSED(form, d.labels = AT(6), "labels: are " NO_FLAG " (got 0x7600000000)");                                     \
+    REFUSED(form, d.labels = AT(6), "labels: are " NO_FLAG " (got 0x6007000000000)");                                  \
     REFUSED(form, d.ignore_index = -100, "ignore_index: is " NO_FLAG " (got -100)");                                   \
     REFUSED(form, (GIVE_LABELS(&d), d.labels = NULL), "labels: is required (got NULL)");                               \
     REFUSED(form, (GIVE_LABELS(&d), d.label_type = GPULOSS_INDEX_UNSET),                                               \
@@ -186,17 +186,18 @@ static void ranges(void **state) {
     ACCEPTED(form, (GIVE_LABELS(&d), d.label_type = GPULOSS_U8));                                                      \
     ACCEPTED(form, d.label_type = GPULOSS_U8);                                                                         \
     REFUSED(form, (d.divisor = 2.5, d.divisor_in = AT(6)),                                                             \
-            "divisor_in: is one too many beside divisor (got 0x7600000000)");                                          \
+            "divisor_in: is one too many beside divisor (got 0x6007000000000)");                                       \
     REFUSED(form, (d.divisor = 2.5, d.reduction = GPULOSS_SUM), "divisor: " NO_MEAN " (got 2.5)");                     \
     REFUSED(form, (d.divisor = 2.5, d.reduction = GPULOSS_NONE, d.loss = NULL), "divisor: " NO_MEAN " (got 2.5)");     \
-    REFUSED(form, (d.divisor_in = AT(6), d.reduction = GPULOSS_SUM), "divisor_in: " NO_MEAN " (got 0x7600000000)");    \
+    REFUSED(form, (d.divisor_in = AT(6), d.reduction = GPULOSS_SUM), "divisor_in: " NO_MEAN " (got 0x6007000000000)"); \
     ACCEPTED(form, (d.divisor = 2.5, d.reduction = GPULOSS_MEAN));                                                     \
     ACCEPTED(form, (d.divisor = 2.5, d.reduction = GPULOSS_BATCHMEAN));                                                \
     ACCEPTED(form, (d.divisor_in = AT(6), d.reduction = GPULOSS_MEAN));                                                \
     ACCEPTED(form, (d.divisor_in = AT(6), d.reduction = GPULOSS_BATCHMEAN));                                           \
     REFUSED(form, d.flags = 16, "flags: holds a flag that this loss does not have (got 16)");                          \
-    REFUSED(form, (d.reduction = GPULOSS_NONE, d.loss = NULL, d.grad_loss = AT(6)),                                    \
-            "grad_loss: with reduction GPULOSS_NONE there is no scalar loss, use grad_loss_rows (got 0x7600000000)");  \
+    REFUSED(                                                                                                           \
+        form, (d.reduction = GPULOSS_NONE, d.loss = NULL, d.grad_loss = AT(6)),                                        \
+        "grad_loss: with reduction GPULOSS_NONE there is no scalar loss, use grad_loss_rows (got 0x6007000000000)");   \
     REFUSED(form, d.grad_scale = 2.0, "grad_scale: is read only with the flag GPULOSS_USE_GRAD_SCALE (got 2)");        \
     REFUSED(form, d.dtype = GPULOSS_DTYPE_UNSET, "dtype: must be GPULOSS_F32, F64, F16 or BF16 (got 0)");              \
     REFUSED(form, d.reduction = GPULOSS_REDUCTION_UNSET,                                                               \
@@ -233,9 +234,9 @@ static void outputs(void **state) {
     ACCEPTED(dense, d.grad_target = AT(6));
     ACCEPTED(dense, (d.grad_target = AT(6), d.grad_loss = d.grad_loss_rows = AT(7)));
     REFUSED(dense, (d.loss = AT(6), d.grad_loss = AT(7)),
-            "grad_loss: is read only for grad_input, which is NULL (got 0x7700000000)");
+            "grad_loss: is read only for grad_input, which is NULL (got 0x7007000000000)");
     REFUSED(dense, (d.loss = AT(6), d.grad_loss_rows = AT(7)),
-            "grad_loss_rows: is read only for grad_input, which is NULL (got 0x7700000000)");
+            "grad_loss_rows: is read only for grad_input, which is NULL (got 0x7007000000000)");
     gpuloss_destroy(context);
 }
 
@@ -275,7 +276,7 @@ static void of_a_sparse_teacher(void **state) {
     ACCEPTED(sparse, d.grad_logits = AT(6));
     ACCEPTED(sparse, d.bad_indices = (int64_t *)AT(6));
     REFUSED(sparse, (d.loss = AT(6), d.grad_loss = AT(7)),
-            "grad_loss: is read only for grad_logits, which is NULL (got 0x7700000000)");
+            "grad_loss: is read only for grad_logits, which is NULL (got 0x7007000000000)");
     gpuloss_destroy(context);
 }
 
@@ -375,6 +376,7 @@ static void strides_of_both_sides(void **state) {
     STRIDE(dense, grad_input_stride, 1000);
     STRIDE(dense, grad_target_stride, 1000);
     base.grad_input = NULL;
+    base.loss = AT(0); /* before the other arrays */
     base.dtype = GPULOSS_F16;
     base.target_dtype = GPULOSS_F64;
     LONGEST(dense, input_stride, 2);
@@ -395,6 +397,7 @@ static void strides_of_a_sparse_teacher(void **state) {
     STRIDE(sparse, indices_stride, 16);
     STRIDE(sparse, values_stride, 16);
     base.grad_logits = NULL;
+    base.loss = AT(0);
     base.dtype = GPULOSS_F64;
     base.value_dtype = GPULOSS_BF16;
     LONGEST(sparse, logits_stride, 8);
@@ -422,31 +425,34 @@ static void overlaps(void **state) {
     ACCEPTED(dense, (d.grad_input = AT(1), d.grad_target = AT(2)));
     ACCEPTED(dense, (d.input_stride = d.grad_input_stride = 1001, d.grad_input = AT(1)));
     REFUSED(dense, (d.grad_input = AT(1), d.grad_input_stride = 1001),
-            "grad_input: overlaps input" NOT_SAME " (got 0x7100000000, stride 1001, over 0x7100000000, stride 1000)");
+            "grad_input: overlaps input" NOT_SAME
+            " (got 0x1007000000000, stride 1001, over 0x1007000000000, stride 1000)");
     REFUSED(dense, d.grad_input = IN_AT(1, 4),
-            "grad_input: overlaps input" NOT_SAME " (got 0x7100000004, stride 1000, over 0x7100000000, stride 1000)");
+            "grad_input: overlaps input" NOT_SAME
+            " (got 0x1007000000004, stride 1000, over 0x1007000000000, stride 1000)");
     REFUSED(dense, (d.grad_target = AT(2), d.grad_target_stride = 1001),
-            "grad_target: overlaps target" NOT_SAME " (got 0x7200000000, stride 1001, over 0x7200000000, stride 1000)");
-    REFUSED(dense, d.grad_input = AT(2), "grad_input: overlaps target" PACKED_OVER("0x7200000000"));
-    REFUSED(dense, d.grad_target = AT(1), "grad_target: overlaps input" PACKED_OVER("0x7100000000"));
-    REFUSED(dense, d.grad_target = AT(4), "grad_target: overlaps grad_input" PACKED_OVER("0x7400000000"));
-    REFUSED(dense, d.grad_target = AT(6), "grad_target: overlaps loss_elements" PACKED_OVER("0x7600000000"));
-    REFUSED(dense, d.grad_input = AT(6), "grad_input: overlaps loss_elements" PACKED_OVER("0x7600000000"));
-    REFUSED(dense, d.loss_elements = AT(1), "loss_elements: overlaps input" PACKED_OVER("0x7100000000"));
-    REFUSED(dense, d.loss_elements = AT(2), "loss_elements: overlaps target" PACKED_OVER("0x7200000000"));
+            "grad_target: overlaps target" NOT_SAME
+            " (got 0x2007000000000, stride 1001, over 0x2007000000000, stride 1000)");
+    REFUSED(dense, d.grad_input = AT(2), "grad_input: overlaps target" PACKED_OVER("0x2007000000000"));
+    REFUSED(dense, d.grad_target = AT(1), "grad_target: overlaps input" PACKED_OVER("0x1007000000000"));
+    REFUSED(dense, d.grad_target = AT(4), "grad_target: overlaps grad_input" PACKED_OVER("0x4007000000000"));
+    REFUSED(dense, d.grad_target = AT(6), "grad_target: overlaps loss_elements" PACKED_OVER("0x6007000000000"));
+    REFUSED(dense, d.grad_input = AT(6), "grad_input: overlaps loss_elements" PACKED_OVER("0x6007000000000"));
+    REFUSED(dense, d.loss_elements = AT(1), "loss_elements: overlaps input" PACKED_OVER("0x1007000000000"));
+    REFUSED(dense, d.loss_elements = AT(2), "loss_elements: overlaps target" PACKED_OVER("0x2007000000000"));
     /* Up to the very next byte, by the bytes of each array. */
     ACCEPTED(dense, d.grad_input = END_AT(1));
     ACCEPTED(dense, d.loss_elements = END_AT(2));
     ACCEPTED(dense, (d.target_dtype = GPULOSS_F16, d.loss_elements = IN_AT(2, 2000000)));
     REFUSED(dense, (d.target_dtype = GPULOSS_F16, d.loss_elements = IN_AT(2, 1999996)),
-            "loss_elements: overlaps target (got 0x72001e847c, stride 1000, over 0x7200000000, stride 1000)");
+            "loss_elements: overlaps target (got 0x20070001e847c, stride 1000, over 0x2007000000000, stride 1000)");
     ACCEPTED(dense, (d.target_dtype = GPULOSS_F64, d.grad_target = IN_AT(1, -8000000)));
     REFUSED(dense, (d.target_dtype = GPULOSS_F64, d.grad_target = IN_AT(1, -7999992)),
-            "grad_target: overlaps input (got 0x70ff85ee08, stride 1000, over 0x7100000000, stride 1000)");
+            "grad_target: overlaps input (got 0x1006fff85ee08, stride 1000, over 0x1007000000000, stride 1000)");
     ACCEPTED(dense, (d.dtype = GPULOSS_F16, d.target_dtype = GPULOSS_F16, d.grad_target = IN_AT(1, 2000000)));
     ACCEPTED(dense, (d.dtype = GPULOSS_F16, d.loss_elements = IN_AT(1, -4000000)));
     REFUSED(dense, (d.dtype = GPULOSS_F16, d.target_dtype = GPULOSS_F32, d.loss_elements = IN_AT(1, -3999996)),
-            "loss_elements: overlaps input (got 0x70ffc2f704, stride 1000, over 0x7100000000, stride 1000)");
+            "loss_elements: overlaps input (got 0x1006fffc2f704, stride 1000, over 0x1007000000000, stride 1000)");
     gpuloss_destroy(context);
 }
 
@@ -457,9 +463,11 @@ static void overlaps_of_a_sparse_gradient(void **state) {
     ACCEPTED(sparse, d.grad_logits = AT(1));
     ACCEPTED(sparse, d.grad_logits = END_AT(1));
     REFUSED(sparse, (d.grad_logits = AT(1), d.grad_logits_stride = 1001),
-            "grad_logits: overlaps logits" NOT_SAME " (got 0x7100000000, stride 1001, over 0x7100000000, stride 1000)");
+            "grad_logits: overlaps logits" NOT_SAME
+            " (got 0x1007000000000, stride 1001, over 0x1007000000000, stride 1000)");
     REFUSED(sparse, d.grad_logits = IN_AT(1, -4),
-            "grad_logits: overlaps logits" NOT_SAME " (got 0x70fffffffc, stride 1000, over 0x7100000000, stride 1000)");
+            "grad_logits: overlaps logits" NOT_SAME
+            " (got 0x1006ffffffffc, stride 1000, over 0x1007000000000, stride 1000)");
     gpuloss_destroy(context);
 }
 

@@ -1,0 +1,284 @@
+/* No output of a call may overlap another of its arrays, but a gradient may be the array that it is the gradient of. Every
+ * pair of arrays is tried for every loss. */
+#include "check.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+enum { INPUT = 0, OUTPUT = 1, LOGITS = 2, TARGET = 4 };
+
+typedef struct field {
+    const char *name;
+    size_t offset;
+    int use;
+    uintptr_t bytes; /* of the array */
+} field;
+
+typedef gpuloss_status call(gpuloss_context *context, const void *desc);
+
+typedef struct loss {
+    const char *function;
+    call *run;
+    size_t bytes; /* of its desc */
+    const field *fields;
+    size_t count;
+} loss;
+
+static gpuloss_context *context;
+
+static void set(void *desc, const field *f, uintptr_t address) {
+    void *pointer = GPULOSS_PTR(address);
+    memcpy((char *)desc + f->offset, &pointer, sizeof pointer);
+}
+static uintptr_t address_of(const void *desc, const field *f) {
+    void *pointer;
+    memcpy(&pointer, (const char *)desc + f->offset, sizeof pointer);
+    return (uintptr_t)pointer;
+}
+
+/* Both names are told, that of an output first. */
+static void expect_overlap(const loss *of, const void *desc, const field *output, const field *other) {
+    const long calls = fake.calls;
+    char message[128], reverse[128];
+    const gpuloss_status status = of->run(context, desc);
+    snprintf(message, sizeof message, "%s: %s: overlaps %s", of->function, output->name, other->name);
+    snprintf(reverse, sizeof reverse, "%s: %s: overlaps %s", of->function, other->name, output->name);
+    if (status == GPULOSS_OK)
+        fail_msg("%s: %s may overlap %s", of->function, output->name, other->name);
+    if (status != GPULOSS_ERROR_INVALID_ARGUMENT ||
+        (strncmp(gpuloss_last_error(), message, strlen(message)) != 0 &&
+         ((other->use & OUTPUT) == 0 || strncmp(gpuloss_last_error(), reverse, strlen(reverse)) != 0)))
+        fail_msg("got \"%s\" instead of \"%s\"", gpuloss_last_error(), message);
+    assert_int_equal(fake.calls, calls);
+}
+static void expect_accepted(const loss *of, const void *desc, const char *what, const field *output,
+                            const field *other) {
+    if (of->run(context, desc) != GPULOSS_OK)
+        fail_msg("%s of %s and %s: %s", what, output->name, other->name, gpuloss_last_error());
+}
+
+static void check_pair(const loss *of, const void *base, const field *output, const field *other) {
+    const uintptr_t there = address_of(base, other), far_from_others = (uintptr_t)AT(100);
+    double room[64];
+    void *desc = room;
+    assert_true(of->bytes <= sizeof room);
+    memcpy(desc, base, of->bytes);
+    set(desc, output, there);
+    if ((output->use & other->use & ~OUTPUT) != 0)
+        expect_accepted(of, desc, "one array", output, other);
+    else
+        expect_overlap(of, desc, output, other);
+    /* The last 16 bytes of one are the first of the other, and then none is. */
+    if (output->bytes >= 32) {
+        set(desc, other, far_from_others);
+        set(desc, output, far_from_others - output->bytes + 16);
+        expect_overlap(of, desc, output, other);
+        set(desc, output, far_from_others - output->bytes);
+        expect_accepted(of, desc, "adjacent arrays", output, other);
+    }
+    if (other->bytes >= 32) {
+        set(desc, other, far_from_others);
+        set(desc, output, far_from_others + other->bytes - 16);
+        expect_overlap(of, desc, output, other);
+        set(desc, output, far_from_others + other->bytes);
+        expect_accepted(of, desc, "adjacent arrays", output, other);
+    }
+}
+
+static void check_inputs(const loss *of, const void *base, const field *input, const field *other) {
+    double room[64];
+    memcpy(room, base, of->bytes);
+    set(room, input, address_of(base, other));
+    expect_accepted(of, room, "one array", input, other);
+}
+
+/* An array whose last byte has the last address is taken, and one that is 16 bytes longer not. */
+static void check_end(const loss *of, const void *base, const field *f) {
+    double room[64];
+    void *desc = room;
+    char message[128];
+    memcpy(desc, base, of->bytes);
+    set(desc, f, (uintptr_t)0 - (f->bytes + 15) / 16 * 16 - 16);
+    expect_accepted(of, desc, "the last addresses", f, f);
+    if (f->bytes < 32)
+        return;
+    set(desc, f, (uintptr_t)0 - f->bytes + 16);
+    snprintf(message, sizeof message, "%s: goes beyond the last address (got 0x%llx, of %llu bytes)", f->name,
+             (unsigned long long)address_of(desc, f), (unsigned long long)f->bytes);
+    expect_error(of->run(context, desc), GPULOSS_ERROR_INVALID_ARGUMENT, of->function, message);
+}
+
+static void check(const loss *of, const void *base) {
+    size_t i, k;
+    context = new_context();
+    if (of->run(context, base) != GPULOSS_OK)
+        fail_msg("%s", gpuloss_last_error());
+    for (i = 0; i < of->count; i++) {
+        check_end(of, base, &of->fields[i]);
+        for (k = 0; k < of->count; k++)
+            if (k != i && (of->fields[i].use & OUTPUT) != 0)
+                check_pair(of, base, &of->fields[i], &of->fields[k]);
+            else if (k != i && (of->fields[k].use & OUTPUT) == 0)
+                check_inputs(of, base, &of->fields[i], &of->fields[k]);
+    }
+    gpuloss_destroy(context);
+}
+
+static void give_each_an_address(void *desc, const field *fields, size_t count) {
+    size_t i;
+    for (i = 0; i < count; i++)
+        set(desc, &fields[i], (uintptr_t)AT(i + 1));
+}
+
+#define COUNT(fields) (sizeof(fields) / sizeof(fields)[0])
+#define FIELD(desc, name, use, bytes)                                                                                  \
+    { #name, offsetof(desc, name), use, bytes }
+#define CE(name, use, bytes) FIELD(gpuloss_cross_entropy_desc, name, use, bytes)
+#define KL(name, use, bytes) FIELD(gpuloss_kl_div_desc, name, use, bytes)
+#define SPARSE(name, use, bytes) FIELD(gpuloss_kl_div_sparse_desc, name, use, bytes)
+/* Of 1000 rows and 1000 classes, in floats. */
+enum { WHOLE = 4000000, ROWS = 4000, ONE = 4 };
+
+static gpuloss_status run_cross_entropy(gpuloss_context *on, const void *desc) {
+    return gpuloss_cross_entropy(on, (const gpuloss_cross_entropy_desc *)desc, NULL);
+}
+static gpuloss_status run_combine(gpuloss_context *on, const void *desc) {
+    return gpuloss_cross_entropy_combine(on, (const gpuloss_cross_entropy_desc *)desc, NULL);
+}
+static gpuloss_status run_kl_div(gpuloss_context *on, const void *desc) {
+    return gpuloss_kl_div(on, (const gpuloss_kl_div_desc *)desc, NULL);
+}
+static gpuloss_status run_sparse(gpuloss_context *on, const void *desc) {
+    return gpuloss_kl_div_sparse(on, (const gpuloss_kl_div_sparse_desc *)desc, NULL);
+}
+
+#define RESULTS(OF)                                                                                                    \
+    OF(loss, OUTPUT, ONE), OF(loss_rows, OUTPUT, ROWS), OF(workspace, OUTPUT, sizeof(gpulossi_scratch)),               \
+        OF(row_weights, INPUT, ROWS), OF(divisor_in, INPUT, ONE)
+#define UPSTREAM(OF) OF(grad_loss, INPUT, ONE), OF(grad_loss_rows, INPUT, ROWS)
+#define OF_INDICES                                                                                                     \
+    CE(targets, INPUT, 4000), CE(class_weights, INPUT, 4000), CE(z_loss, OUTPUT, ONE), CE(z_loss_rows, OUTPUT, ROWS),  \
+        CE(lse, OUTPUT, ROWS), CE(argmax, OUTPUT, 8000), CE(correct, OUTPUT, 8), CE(bad_targets, OUTPUT, 8)
+
+static void finish_cross_entropy(gpuloss_cross_entropy_desc *d) {
+    d->workspace_bytes = sizeof(gpulossi_scratch);
+    d->target_type = GPULOSS_I32;
+    d->lse_square_scale = 1.0;
+}
+
+static void cross_entropy_of_indices(void **state) {
+    static const field fields[] = {CE(logits, LOGITS, WHOLE), CE(grad_logits, OUTPUT | LOGITS, WHOLE), RESULTS(CE),
+                                   UPSTREAM(CE), OF_INDICES};
+    const loss of = {"gpuloss_cross_entropy", run_cross_entropy, sizeof(gpuloss_cross_entropy_desc), fields,
+                     COUNT(fields)};
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    (void)state;
+    give_each_an_address(&d, fields, COUNT(fields));
+    finish_cross_entropy(&d);
+    check(&of, &d);
+}
+
+static void cross_entropy_of_probabilities(void **state) {
+    static const field fields[] = {CE(logits, LOGITS, WHOLE),
+                                   CE(grad_logits, OUTPUT | LOGITS, WHOLE),
+                                   CE(target_probabilities, TARGET, WHOLE),
+                                   CE(grad_target_probabilities, OUTPUT | TARGET, WHOLE),
+                                   CE(lse_in, INPUT, ROWS),
+                                   RESULTS(CE),
+                                   UPSTREAM(CE)};
+    const loss of = {"gpuloss_cross_entropy", run_cross_entropy, sizeof(gpuloss_cross_entropy_desc), fields,
+                     COUNT(fields)};
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    (void)state;
+    d.targets = NULL;
+    d.flags = 0;
+    d.ignore_index = 0;
+    give_each_an_address(&d, fields, COUNT(fields));
+    finish_cross_entropy(&d);
+    check(&of, &d);
+}
+
+/* Gradients of another type than the logits may not replace them. Class weights are those of all shards. */
+static void cross_entropy_of_shards(void **state) {
+    static const field fields[] = {CE(logits, INPUT, WHOLE),        CE(grad_logits, OUTPUT, WHOLE / 2),
+                                   CE(lse_in, INPUT, ROWS),         CE(targets, INPUT, 4000),
+                                   CE(class_weights, INPUT, 16000), CE(workspace, OUTPUT, sizeof(gpulossi_scratch))};
+    static const field outputs[] = {CE(logits, INPUT, WHOLE), CE(targets, INPUT, 4000), CE(shard_rows, OUTPUT, 48000)};
+    loss of = {"gpuloss_cross_entropy", run_cross_entropy, sizeof(gpuloss_cross_entropy_desc), fields, COUNT(fields)};
+    gpuloss_cross_entropy_desc d = some_shard();
+    (void)state;
+    d.shard_rows = NULL;
+    d.grad_dtype = GPULOSS_BF16;
+    give_each_an_address(&d, fields, COUNT(fields));
+    finish_cross_entropy(&d);
+    check(&of, &d);
+    d = some_shard();
+    give_each_an_address(&d, outputs, COUNT(outputs));
+    d.target_type = GPULOSS_I32;
+    of.fields = outputs;
+    of.count = COUNT(outputs);
+    check(&of, &d);
+}
+
+static void combined_shards(void **state) {
+    static const field fields[] = {
+        CE(shard_rows, INPUT, 192000), RESULTS(CE),           CE(targets, INPUT, 4000), CE(class_weights, INPUT, 16000),
+        CE(z_loss, OUTPUT, ONE),       CE(lse, OUTPUT, ROWS), CE(argmax, OUTPUT, 8000), CE(correct, OUTPUT, 8),
+        CE(bad_targets, OUTPUT, 8)};
+    const loss of = {"gpuloss_cross_entropy_combine", run_combine, sizeof(gpuloss_cross_entropy_desc), fields,
+                     COUNT(fields)};
+    gpuloss_cross_entropy_desc d = some_combine();
+    (void)state;
+    give_each_an_address(&d, fields, COUNT(fields));
+    finish_cross_entropy(&d);
+    check(&of, &d);
+}
+
+static void divergences(void **state) {
+    static const field fields[] = {KL(input, LOGITS, WHOLE),
+                                   KL(target, TARGET, WHOLE),
+                                   KL(loss_elements, OUTPUT, WHOLE),
+                                   KL(grad_input, OUTPUT | LOGITS, WHOLE),
+                                   KL(grad_target, OUTPUT | TARGET, WHOLE),
+                                   KL(labels, INPUT, 8000),
+                                   RESULTS(KL),
+                                   UPSTREAM(KL)};
+    const loss of = {"gpuloss_kl_div", run_kl_div, sizeof(gpuloss_kl_div_desc), fields, COUNT(fields)};
+    gpuloss_kl_div_desc d = some_kl_div();
+    (void)state;
+    GIVE_LABELS(&d);
+    give_each_an_address(&d, fields, COUNT(fields));
+    d.workspace_bytes = sizeof(gpulossi_scratch);
+    check(&of, &d);
+}
+
+static void sparse_divergences(void **state) {
+    static const field fields[] = {SPARSE(logits, LOGITS, WHOLE),
+                                   SPARSE(indices, INPUT, 64000),
+                                   SPARSE(values, INPUT, 64000),
+                                   SPARSE(grad_logits, OUTPUT | LOGITS, WHOLE),
+                                   SPARSE(bad_indices, OUTPUT, 8),
+                                   SPARSE(labels, INPUT, 8000),
+                                   RESULTS(SPARSE),
+                                   UPSTREAM(SPARSE)};
+    const loss of = {"gpuloss_kl_div_sparse", run_sparse, sizeof(gpuloss_kl_div_sparse_desc), fields, COUNT(fields)};
+    gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();
+    (void)state;
+    GIVE_LABELS(&d);
+    d.index_type = GPULOSS_I32;
+    give_each_an_address(&d, fields, COUNT(fields));
+    d.workspace_bytes = sizeof(gpulossi_scratch);
+    check(&of, &d);
+}
+
+int overlap_tests(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(cross_entropy_of_indices),
+        TEST(cross_entropy_of_probabilities),
+        TEST(cross_entropy_of_shards),
+        TEST(combined_shards),
+        TEST(divergences),
+        TEST(sparse_divergences),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
