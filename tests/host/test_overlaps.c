@@ -1,5 +1,5 @@
-/* No output of a call may overlap another of its arrays, but a gradient may be the array that it is the gradient of. Every
- * pair of arrays is tried for every loss. */
+/* The addresses of arrays: each is aligned, and no output of a call may overlap another of its arrays, but a gradient may be
+ * the array that it is the gradient of. Every array and every pair of them is tried for every loss. */
 #include "check.h"
 
 #include <stddef.h>
@@ -20,8 +20,6 @@ typedef struct loss {
     const char *function;
     call *run;
     size_t bytes; /* of its desc */
-    const field *fields;
-    size_t count;
 } loss;
 
 static gpuloss_context *context;
@@ -108,29 +106,36 @@ static void check_end(const loss *of, const void *base, const field *f) {
     expect_error(of->run(context, desc), GPULOSS_ERROR_INVALID_ARGUMENT, of->function, message);
 }
 
-static void check(const loss *of, const void *base) {
+static void check_alignment(const loss *of, const void *base, const field *f) {
+    double room[64];
+    char message[64];
+    memcpy(room, base, of->bytes);
+    set(room, f, address_of(base, f) + 1);
+    snprintf(message, sizeof message, ": %s: must be aligned to ", f->name);
+    expect_error(of->run(context, room), GPULOSS_ERROR_MISALIGNED, of->function, message);
+}
+
+/* Gives each array an address, and tries others. */
+static void check(const loss *of, void *desc, const field *fields, size_t count) {
     size_t i, k;
     context = new_context();
-    if (of->run(context, base) != GPULOSS_OK)
+    for (i = 0; i < count; i++)
+        set(desc, &fields[i], (uintptr_t)AT(i + 1));
+    if (of->run(context, desc) != GPULOSS_OK)
         fail_msg("%s", gpuloss_last_error());
-    for (i = 0; i < of->count; i++) {
-        check_end(of, base, &of->fields[i]);
-        for (k = 0; k < of->count; k++)
-            if (k != i && (of->fields[i].use & OUTPUT) != 0)
-                check_pair(of, base, &of->fields[i], &of->fields[k]);
-            else if (k != i && (of->fields[k].use & OUTPUT) == 0)
-                check_inputs(of, base, &of->fields[i], &of->fields[k]);
+    for (i = 0; i < count; i++) {
+        check_alignment(of, desc, &fields[i]);
+        check_end(of, desc, &fields[i]);
+        for (k = 0; k < count; k++)
+            if (k != i && (fields[i].use & OUTPUT) != 0)
+                check_pair(of, desc, &fields[i], &fields[k]);
+            else if (k != i && (fields[k].use & OUTPUT) == 0)
+                check_inputs(of, desc, &fields[i], &fields[k]);
     }
     gpuloss_destroy(context);
 }
+#define CHECK(of, desc, fields) check(of, desc, fields, sizeof(fields) / sizeof(fields)[0])
 
-static void give_each_an_address(void *desc, const field *fields, size_t count) {
-    size_t i;
-    for (i = 0; i < count; i++)
-        set(desc, &fields[i], (uintptr_t)AT(i + 1));
-}
-
-#define COUNT(fields) (sizeof(fields) / sizeof(fields)[0])
 #define FIELD(desc, name, use, bytes)                                                                                  \
     { #name, offsetof(desc, name), use, bytes }
 #define CE(name, use, bytes) FIELD(gpuloss_cross_entropy_desc, name, use, bytes)
@@ -152,6 +157,11 @@ static gpuloss_status run_sparse(gpuloss_context *on, const void *desc) {
     return gpuloss_kl_div_sparse(on, (const gpuloss_kl_div_sparse_desc *)desc, NULL);
 }
 
+static const loss cross_entropy = {"gpuloss_cross_entropy", run_cross_entropy, sizeof(gpuloss_cross_entropy_desc)};
+static const loss combine = {"gpuloss_cross_entropy_combine", run_combine, sizeof(gpuloss_cross_entropy_desc)};
+static const loss kl_div = {"gpuloss_kl_div", run_kl_div, sizeof(gpuloss_kl_div_desc)};
+static const loss sparse = {"gpuloss_kl_div_sparse", run_sparse, sizeof(gpuloss_kl_div_sparse_desc)};
+
 #define RESULTS(OF)                                                                                                    \
     OF(loss, OUTPUT, ONE), OF(loss_rows, OUTPUT, ROWS), OF(workspace, OUTPUT, sizeof(gpulossi_scratch)),               \
         OF(row_weights, INPUT, ROWS), OF(divisor_in, INPUT, ONE)
@@ -169,13 +179,10 @@ static void finish_cross_entropy(gpuloss_cross_entropy_desc *d) {
 static void cross_entropy_of_indices(void **state) {
     static const field fields[] = {CE(logits, LOGITS, WHOLE), CE(grad_logits, OUTPUT | LOGITS, WHOLE), RESULTS(CE),
                                    UPSTREAM(CE), OF_INDICES};
-    const loss of = {"gpuloss_cross_entropy", run_cross_entropy, sizeof(gpuloss_cross_entropy_desc), fields,
-                     COUNT(fields)};
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     (void)state;
-    give_each_an_address(&d, fields, COUNT(fields));
     finish_cross_entropy(&d);
-    check(&of, &d);
+    CHECK(&cross_entropy, &d, fields);
 }
 
 static void cross_entropy_of_probabilities(void **state) {
@@ -186,16 +193,13 @@ static void cross_entropy_of_probabilities(void **state) {
                                    CE(lse_in, INPUT, ROWS),
                                    RESULTS(CE),
                                    UPSTREAM(CE)};
-    const loss of = {"gpuloss_cross_entropy", run_cross_entropy, sizeof(gpuloss_cross_entropy_desc), fields,
-                     COUNT(fields)};
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     (void)state;
     d.targets = NULL;
     d.flags = 0;
     d.ignore_index = 0;
-    give_each_an_address(&d, fields, COUNT(fields));
     finish_cross_entropy(&d);
-    check(&of, &d);
+    CHECK(&cross_entropy, &d, fields);
 }
 
 /* Gradients of another type than the logits may not replace them. Class weights are those of all shards. */
@@ -204,20 +208,15 @@ static void cross_entropy_of_shards(void **state) {
                                    CE(lse_in, INPUT, ROWS),         CE(targets, INPUT, 4000),
                                    CE(class_weights, INPUT, 16000), CE(workspace, OUTPUT, sizeof(gpulossi_scratch))};
     static const field outputs[] = {CE(logits, INPUT, WHOLE), CE(targets, INPUT, 4000), CE(shard_rows, OUTPUT, 48000)};
-    loss of = {"gpuloss_cross_entropy", run_cross_entropy, sizeof(gpuloss_cross_entropy_desc), fields, COUNT(fields)};
     gpuloss_cross_entropy_desc d = some_shard();
     (void)state;
     d.shard_rows = NULL;
     d.grad_dtype = GPULOSS_BF16;
-    give_each_an_address(&d, fields, COUNT(fields));
     finish_cross_entropy(&d);
-    check(&of, &d);
+    CHECK(&cross_entropy, &d, fields);
     d = some_shard();
-    give_each_an_address(&d, outputs, COUNT(outputs));
     d.target_type = GPULOSS_I32;
-    of.fields = outputs;
-    of.count = COUNT(outputs);
-    check(&of, &d);
+    CHECK(&cross_entropy, &d, outputs);
 }
 
 static void combined_shards(void **state) {
@@ -225,13 +224,10 @@ static void combined_shards(void **state) {
         CE(shard_rows, INPUT, 192000), RESULTS(CE),           CE(targets, INPUT, 4000), CE(class_weights, INPUT, 16000),
         CE(z_loss, OUTPUT, ONE),       CE(lse, OUTPUT, ROWS), CE(argmax, OUTPUT, 8000), CE(correct, OUTPUT, 8),
         CE(bad_targets, OUTPUT, 8)};
-    const loss of = {"gpuloss_cross_entropy_combine", run_combine, sizeof(gpuloss_cross_entropy_desc), fields,
-                     COUNT(fields)};
     gpuloss_cross_entropy_desc d = some_combine();
     (void)state;
-    give_each_an_address(&d, fields, COUNT(fields));
     finish_cross_entropy(&d);
-    check(&of, &d);
+    CHECK(&combine, &d, fields);
 }
 
 static void divergences(void **state) {
@@ -243,13 +239,11 @@ static void divergences(void **state) {
                                    KL(labels, INPUT, 8000),
                                    RESULTS(KL),
                                    UPSTREAM(KL)};
-    const loss of = {"gpuloss_kl_div", run_kl_div, sizeof(gpuloss_kl_div_desc), fields, COUNT(fields)};
     gpuloss_kl_div_desc d = some_kl_div();
     (void)state;
     GIVE_LABELS(&d);
-    give_each_an_address(&d, fields, COUNT(fields));
     d.workspace_bytes = sizeof(gpulossi_scratch);
-    check(&of, &d);
+    CHECK(&kl_div, &d, fields);
 }
 
 static void sparse_divergences(void **state) {
@@ -261,14 +255,26 @@ static void sparse_divergences(void **state) {
                                    SPARSE(labels, INPUT, 8000),
                                    RESULTS(SPARSE),
                                    UPSTREAM(SPARSE)};
-    const loss of = {"gpuloss_kl_div_sparse", run_sparse, sizeof(gpuloss_kl_div_sparse_desc), fields, COUNT(fields)};
     gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();
     (void)state;
     GIVE_LABELS(&d);
     d.index_type = GPULOSS_I32;
-    give_each_an_address(&d, fields, COUNT(fields));
     d.workspace_bytes = sizeof(gpulossi_scratch);
-    check(&of, &d);
+    CHECK(&sparse, &d, fields);
+}
+
+/* Arrays of no rows have no bytes, wherever they begin. */
+static void arrays_of_no_rows(void **state) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    (void)state;
+    context = new_context();
+    d.class_weights = AT(6);
+    d.loss_rows = (char *)AT(6) + 16;
+    expect_error(gpuloss_cross_entropy(context, &d, NULL), GPULOSS_ERROR_INVALID_ARGUMENT, cross_entropy.function,
+                 "loss_rows: overlaps class_weights");
+    d.rows = 0;
+    expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+    gpuloss_destroy(context);
 }
 
 int overlap_tests(void) {
@@ -279,6 +285,7 @@ int overlap_tests(void) {
         TEST(combined_shards),
         TEST(divergences),
         TEST(sparse_divergences),
+        TEST(arrays_of_no_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
