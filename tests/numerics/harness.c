@@ -14,6 +14,7 @@ gpuloss_context *harness_context;
 bool harness_small, harness_stop;
 static char reason[1024];
 static int failed_cases;
+static bool is_used;
 
 bool harness_open(void) {
     gpuloss_create_desc desc;
@@ -31,6 +32,19 @@ bool harness_open(void) {
 void harness_close(void) {
     gpuloss_destroy(harness_context);
     harness_context = NULL;
+}
+
+bool harness_use(void) {
+    is_used = true;
+    return harness_context != NULL;
+}
+
+bool harness_renew(void) {
+    if (!is_used)
+        return true;
+    is_used = false;
+    harness_close();
+    return harness_open();
 }
 
 const char *harness_reason(void) {

@@ -16,12 +16,15 @@ extern bool harness_small, harness_stop;
 
 bool harness_open(void);
 void harness_close(void);
+/* Replaces a context that a test has used. The variants of all groups would take gigabytes. */
+bool harness_renew(void);
 const char *harness_reason(void);
 
 /* First in every test that needs the GPU. */
+bool harness_use(void);
 #define REQUIRE_GPU()                                                                                                  \
     do {                                                                                                               \
-        if (!harness_context)                                                                                          \
+        if (!harness_use())                                                                                            \
             skip();                                                                                                    \
     } while (0)
 

@@ -87,9 +87,7 @@ int main(int argc, char **argv) {
         printf("numerics skipped: %s\n", harness_reason());
     for (i = 0; i < (int)(sizeof groups / sizeof groups[0]); i++) {
         failed += groups[i]();
-        harness_close(); /* The variants of all groups would take gigabytes. */
-        if (!harness_open())
-            failed++;
+        failed += !harness_renew();
     }
     if (harness_context)
         worst_print();
