@@ -146,23 +146,26 @@ static void options_leave_the_plain_kernels_of_clusters(void **state) {
 static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const char *whole, const kernels *of,
                            const char *weighted, int line) {
     const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
+    /* Tiles have all vectors that a row touches, stages of the pipeline whole ones. */
+    const int is_touched = vectors <= GPULOSSI_TILE_VECTORS + 1;
     gpuloss_cross_entropy_desc anywhere = d;
     d.classes = vectors * width;
-    d.logits_stride = d.classes + width; /* no stretch of memory */
+    d.logits_stride = d.classes + width; /* not packed */
     expect_kernel(&d, whole, line);
-    anywhere.logits_stride = vectors * width + 1;
-    anywhere.classes = (vectors - 1) * width - width + 2;
+    anywhere.logits_stride = (vectors + 1) * width + 1;
+    anywhere.classes = is_touched ? (vectors - 1) * width - width + 2 : (vectors + 1) * width - 1;
     expect_kernel(&anywhere, of->plain, line);
     d.z_loss = anywhere.z_loss = AT(6);
     expect_kernel(&d, of->options, line);
     expect_kernel(&anywhere, of->options, line);
     /* The last vector has a single element. */
-    d.logits_stride = vectors * width;
-    d.grad_logits_stride = vectors * width;
-    d.classes = (vectors - 1) * width + 1;
+    d.logits_stride = d.grad_logits_stride = (vectors + 1) * width;
+    d.classes = (is_touched ? vectors - 1 : vectors) * width + 1;
     expect_kernel(&d, of->options, line);
     d.label_smoothing = anywhere.label_smoothing = 0.5;
-    expect_kernel(&d, of->smoothing, line);
+    d.classes = (vectors - 1) * width + 1;
+    if (is_touched)
+        expect_kernel(&d, of->smoothing, line);
     d.class_weights = anywhere.class_weights = AT(7);
     expect_kernel(&d, weighted, line);
     expect_kernel(&anywhere, of->options, line);
@@ -461,9 +464,8 @@ static void groups_of_the_pipeline(void **state) {
         if (every_dtype[i % DTYPES].bytes != cases[c].bytes)
             continue;
         d.rows = cases[c].rows;
-        /* They touch so many vectors and begin anywhere: others are for blocks of their own. */
-        d.classes = (cases[c].vectors - 2) * 16 / cases[c].bytes + 2;
-        d.logits_stride = cases[c].vectors * 16 / cases[c].bytes + 1;
+        /* They have that many whole vectors and begin anywhere: others are for blocks of their own. */
+        d.classes = d.logits_stride = cases[c].vectors * 16 / cases[c].bytes + 1;
         d.grad_logits = cases[c].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
         expect_group(&d, "pipeline", cases[c].group, __LINE__);
     }

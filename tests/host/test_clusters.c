@@ -244,19 +244,47 @@ static void few_rows_take_larger_clusters(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Rows that begin anywhere touch a vector more. */
+/* Of rows that begin anywhere, whole vectors count. */
 static void rows_that_begin_anywhere(void **state) {
     gpuloss_cross_entropy_desc d = rows_of(1000, 8192);
     (void)state;
     context = new_context();
-    d.logits_stride = d.classes + 1;
-    expect_cross_entropy(&d, 132, 3, 256, __LINE__);
-    assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, 0);
-    d.classes -= 3;
+    d.logits_stride = d.classes + 5;
     expect_cross_entropy(&d, 198, 2, 256, __LINE__);
-    d.logits_stride = d.classes + 3;
+    assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, 0);
+    d.classes += 3;
+    expect_cross_entropy(&d, 198, 2, 256, __LINE__);
+    d.classes++;
+    expect_cross_entropy(&d, 132, 3, 256, __LINE__);
+    d.logits_stride = d.classes + 4;
     expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
     assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, GPULOSSI_EVEN);
+    gpuloss_destroy(context);
+}
+
+/* Target probabilities are in the stages: a step has fewer vectors of logits, and so has the room. */
+static void targets_in_stages(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t vectors;
+        unsigned clusters, size, threads;
+    } cases[] = {{GPULOSS_F32, 1025, 396, 1, 256},
+                 {GPULOSS_F32, 2063, 264, 1, FAKE_WIDE_BLOCK},
+                 {GPULOSS_F32, 3101, 198, 2, 256},
+                 {GPULOSS_F32, 8208, 66, 6, 256},
+                 {GPULOSS_BF16, 2063, 132, 3, 256}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gpuloss_cross_entropy_desc d = rows_of(1000, cases[i].vectors);
+        if (cases[i].dtype == GPULOSS_BF16)
+            d.classes *= 2;
+        d.dtype = cases[i].dtype;
+        give_probabilities(&d);
+        d.target_dtype = GPULOSS_F32;
+        expect_cross_entropy(&d, cases[i].clusters, cases[i].size, cases[i].threads, __LINE__);
+    }
     gpuloss_destroy(context);
 }
 
@@ -371,7 +399,7 @@ static void rows_without_wide_blocks(void **state) {
     expect_cross_entropy(&d, clusters, size, threads, __LINE__)
     TAKES((void)0, 264, 1, FAKE_WIDE_BLOCK);
     TAKES(d.row_weights = AT(6), 264, 1, FAKE_WIDE_BLOCK);
-    TAKES(give_probabilities(&d), 264, 1, FAKE_WIDE_BLOCK);
+    TAKES(give_probabilities(&d), 132, 3, 256); /* they are in the stages, too */
     TAKES(d.softcap = 2.0, 198, 2, 256);
     TAKES(d.argmax = (int64_t *)AT(6), 198, 2, 256);
     TAKES(d.correct = (int64_t *)AT(6), 198, 2, 256);
@@ -753,6 +781,7 @@ int cluster_tests(void) {
         TEST(no_more_clusters_than_rows),
         TEST(few_rows_take_larger_clusters),
         TEST(rows_that_begin_anywhere),
+        TEST(targets_in_stages),
         TEST(clusters_of_every_dtype),
         TEST(the_same_parameters),
         TEST(sizes_that_a_gpu_does_not_take),

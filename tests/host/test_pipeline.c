@@ -141,10 +141,17 @@ static void rows_that_are_ragged(void **state) {
     FORMAT((void)0, SOFT);
     FORMAT(d.target_probabilities = (const char *)d.target_probabilities + 4, RAGGED);
     FORMAT(d.target_probabilities_stride = 1001, RAGGED);
+    /* Rows that begin anywhere, but at the same element of a vector in both arrays. */
+    FORMAT(d.logits_stride = d.target_probabilities_stride = 1001, RAGGED | SOFT);
+    FORMAT((d.logits_stride = 1001, d.target_probabilities_stride = 1005), RAGGED | SOFT);
+    FORMAT((d.logits = (const char *)d.logits + 4, d.target_probabilities = (const char *)d.target_probabilities + 4),
+           RAGGED | SOFT);
+    FORMAT((d.logits = (const char *)d.logits + 8, d.target_probabilities = (const char *)d.target_probabilities + 4),
+           RAGGED);
     FORMAT(d.target_probabilities_stride = 1004, SOFT);
     FORMAT(d.grad_target_probabilities = AT(6), SOFT);
-    FORMAT(d.grad_target_probabilities = (char *)AT(6) + 8, RAGGED);
-    FORMAT((d.grad_target_probabilities = AT(6), d.grad_target_probabilities_stride = 1002), RAGGED);
+    FORMAT(d.grad_target_probabilities = (char *)AT(6) + 8, RAGGED | SOFT);
+    FORMAT((d.grad_target_probabilities = AT(6), d.grad_target_probabilities_stride = 1002), RAGGED | SOFT);
     FORMAT(d.grad_target_probabilities_stride = 1001, SOFT);
     /* Twice as many bytes are two vectors. */
     FORMAT(d.target_dtype = GPULOSS_F64, F64);
@@ -245,6 +252,30 @@ static void short_stages(void **state) {
     gpuloss_destroy(context);
 }
 
+/* Target probabilities are in the stages, so a row of half as many vectors needs as many threads. */
+static void stages_of_targets(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t vectors;
+        unsigned group, clustered;
+    } cases[] = {{GPULOSS_F32, 128, 32, 0},   {GPULOSS_F32, 129, 64, 0},   {GPULOSS_F32, 1024, 256, 0},
+                 {GPULOSS_F32, 1025, 256, 1}, {GPULOSS_BF16, 256, 128, 0}, {GPULOSS_BF16, 512, 128, 0},
+                 {GPULOSS_BF16, 513, 256, 1}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gpuloss_cross_entropy_desc d = rows_of(cases[i].dtype, 1000, cases[i].vectors);
+        const fake_launched *l;
+        give_probabilities(&d);
+        d.target_dtype = GPULOSS_F32;
+        l = launched(&d, __LINE__);
+        if (l->parameters.rows.group != cases[i].group || (l->cluster != 0) != cases[i].clustered)
+            fail_msg("case %d: %u threads a row, clusters of %u", (int)i, l->parameters.rows.group, l->cluster);
+    }
+    gpuloss_destroy(context);
+}
+
 /* Losses of short stages have half of the memory, for three blocks at a time, unless they take many registers. */
 static void three_blocks_of_losses(void **state) {
     enum { SHORT = GPULOSSI_FORMAT_SHORT_STAGES, THREE = SHORT | GPULOSSI_FORMAT_THREE_BLOCKS };
@@ -267,7 +298,9 @@ static void three_blocks_of_losses(void **state) {
     FORMAT((d.class_weights = AT(6), d.label_smoothing = 0.1, d.grad_logits = AT(4)),
            SHORT | GPULOSSI_FORMAT_SMEM_WEIGHTS);
     FORMAT((d.classes = 508, d.logits_stride = 509), THREE | GPULOSSI_FORMAT_RAGGED);
-    FORMAT(give_probabilities(&d), THREE | GPULOSSI_FORMAT_STAGED_TARGETS);
+    FORMAT(give_probabilities(&d), GPULOSSI_FORMAT_STAGED_TARGETS);
+    FORMAT((give_probabilities(&d), d.classes = 256), THREE | GPULOSSI_FORMAT_STAGED_TARGETS);
+    FORMAT((give_probabilities(&d), d.classes = 257), THREE | GPULOSSI_FORMAT_STAGED_TARGETS | GPULOSSI_FORMAT_RAGGED);
     base = some_shard();
     base.classes = 512;
     FORMAT((void)0, SHORT);
@@ -309,7 +342,7 @@ static void weights_in_shared_memory(void **state) {
     FORMAT((void)0, 0);
     FORMAT(d.label_smoothing = 0.1, SMEM);
     FORMAT((d.label_smoothing = 0.1, d.class_weights = NULL), 0);
-    FORMAT(give_probabilities(&d), SMEM | SHORT | GPULOSSI_FORMAT_STAGED_TARGETS);
+    FORMAT(give_probabilities(&d), SMEM | GPULOSSI_FORMAT_STAGED_TARGETS);
     FORMAT((give_probabilities(&d), d.class_weights = NULL), GPULOSSI_FORMAT_STAGED_TARGETS);
     FORMAT((d.label_smoothing = 0.1, d.class_weights = (const char *)AT(6) + 4), GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.label_smoothing = 0.1, d.logits_stride = 1001), GPULOSSI_FORMAT_RAGGED);
@@ -397,12 +430,10 @@ static void contexts_do_not_share_kernels(void **state) {
 
 int pipeline_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_bit_for_each_option),         TEST(a_bit_for_counts),
-        TEST(rows_that_are_ragged),          TEST(types_of_arrays),
-        TEST(formats_of_clusters),           TEST(short_stages),
-        TEST(three_blocks_of_losses),        TEST(rows_of_a_team),
-        TEST(weights_in_shared_memory),      TEST(calls_that_share_a_kernel),
-        TEST(contexts_do_not_share_kernels),
+        TEST(a_bit_for_each_option),    TEST(a_bit_for_counts),          TEST(rows_that_are_ragged),
+        TEST(types_of_arrays),          TEST(formats_of_clusters),       TEST(short_stages),
+        TEST(stages_of_targets),        TEST(three_blocks_of_losses),    TEST(rows_of_a_team),
+        TEST(weights_in_shared_memory), TEST(calls_that_share_a_kernel), TEST(contexts_do_not_share_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static void calls_of(gpuloss_dtype dtype) {
     VARIANT("softcap_gradient", 1, 8192, 4000, d.softcap = 30.0);
     VARIANT("argmax_correct_loss", 0, 8192, 4000, (d.argmax = (int64_t *)AT(6), d.correct = (int64_t *)AT(7)));
     VARIANT("probabilities_loss", 0, 8192, 4000, give_probabilities(&d));
-    VARIANT("probabilities_gradient", 1, 8192, 4000, give_probabilities(&d));
+    VARIANT("probabilities_gradient", 1, 8192, 1000, give_probabilities(&d));
     VARIANT("ragged_loss", 0, 8192, 4000, d.classes++);
     VARIANT("ragged_gradient", 1, 8192, 4000, d.classes++);
     VARIANT("cluster_loss", 0, 100, 16032, (void)0);

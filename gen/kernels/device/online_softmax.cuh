@@ -70,8 +70,8 @@ template <class N> struct OnlineSoftmax {
             sum *= exp_below(max, higher);
         max = higher;
     }
-    /* Adds vectors, of which no element is above the maximum. */
-    template <class E, int K> __device__ __forceinline__ void add(Vector<E> (&x)[K]) {
+    /* Adds vectors, of which no element is above the maximum. Calls `see` with the elements of each. */
+    template <class E, int K, class See> __device__ __forceinline__ void add(Vector<E> (&x)[K], const See &see) {
         enum { W = Width<E>::value };
         const N from = finite(max);
         if (ScaledExp<N>::in_fast_range(from)) {
@@ -81,6 +81,7 @@ template <class N> struct OnlineSoftmax {
             for (int k = 0; k < K; k++) {
                 N part[W];
                 x[k].unpack(part);
+                see(k, part);
 #pragma unroll
                 for (int i = 0; i < W; i++)
                     part[i] = scaled.exp(part[i]);
@@ -92,6 +93,7 @@ template <class N> struct OnlineSoftmax {
             for (int k = 0; k < K; k++) { /* rare, so it is not unrolled */
                 N part[W];
                 x[0].unpack(part);
+                see(k, part);
 #pragma unroll
                 for (int i = 0; i < W; i++)
                     part[i] = exp_below(part[i], from);

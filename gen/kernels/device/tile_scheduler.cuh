@@ -56,13 +56,13 @@ struct Ahead {
 template <int most> struct TileScheduler {
     gpulossi_scratch *scratch;
     uint32_t rows, run, tiles, teams, static_tiles; /* The first `static_tiles` tiles need no counter. */
-    uint32_t row[most], fetched_tile;               /* The leader's last result of fetch() is `fetched_tile`. */
+    uint32_t row[most], fetched;                    /* The leader's last fetch() has left `fetched`. */
     int known;                                      /* rows that a team knows */
 
     __device__ __forceinline__ TileScheduler(uint64_t scratch, int64_t all_rows, uint32_t run, uint32_t team,
                                              uint32_t teams, int known)
         : scratch((gpulossi_scratch *)scratch), rows((uint32_t)all_rows), run(run), tiles((rows + run - 1) / run),
-          teams(teams), static_tiles(run == 1 ? (uint32_t)known * teams : teams), fetched_tile(0), known(known) {
+          teams(teams), static_tiles(run == 1 ? (uint32_t)known * teams : teams), fetched(0), known(known) {
 #pragma unroll
         for (uint32_t i = 0; i < most; i++)
             row[i] = run == 1 ? min(team + i * teams, rows) : team < tiles ? min(team * run + i, rows) : rows;
@@ -86,12 +86,15 @@ template <int most> struct TileScheduler {
     }
 
     /* The leader calls before the first row, and whenever it has used a result, until a result is past the last tile.
-     * Each team gets one result past the last tile, so that the counter wraps to zero. */
+     * Each team gets one result past the last tile, so that the counter wraps to zero. Results are counted from the end
+     * of the static tiles, because adding their number here would wait for the counter. */
     __device__ __forceinline__ void fetch() {
-        fetched_tile =
-            tiles > static_tiles ? count_up(&scratch->taken, tiles - static_tiles + teams) + static_tiles : tiles;
+        fetched = tiles > static_tiles ? count_up(&scratch->taken, tiles - static_tiles + teams) : tiles - static_tiles;
     }
-    /* `tile` is the leader's last result of fetch(). */
+    __device__ __forceinline__ uint32_t tile_of(uint32_t result) const {
+        return result + static_tiles;
+    }
+    /* `tile` is that of the leader's last result of fetch(). */
     __device__ __forceinline__ void advance(uint32_t tile) {
         const uint32_t next = last() >= rows ? rows
                               : ends_tile()  ? (tile < tiles ? tile * run : rows)

@@ -309,6 +309,17 @@ template <class E> struct Cut {
         whole_vectors = end > lead ? (uint32_t)(end - lead) : 0;
         vectors = classes == 0 ? 0 : (int)((uint64_t)(classes + head + Width<E>::value - 1) / Width<E>::value);
     }
+    /* Vector 0 begins on the line of the first class, or is the first whole one. The row has a whole vector. */
+    DEVICE Cut counted(const void *leading, int64_t row_classes, bool from_line, uint32_t line) {
+        const int W = Width<E>::value, before = offset(leading, from_line ? line : GPULOSSI_VECTOR_BYTES);
+        Cut cut;
+        cut.classes = row_classes;
+        cut.head = from_line || before == 0 ? before : before - W;
+        cut.lead = from_line ? (before + W - 1) / W : 0;
+        cut.vectors = (int)((uint64_t)(row_classes + cut.head) / W);
+        cut.whole_vectors = (uint32_t)(cut.vectors - cut.lead);
+        return cut;
+    }
     __device__ __forceinline__ int64_t first(int v) const { return (int64_t)v * Width<E>::value - head; }
     __device__ __forceinline__ bool whole(int v) const { return (uint32_t)(v - lead) < whole_vectors; }
     __device__ __forceinline__ bool fits(const void *row) const { return offset((const Bits *)row - head) == 0; }

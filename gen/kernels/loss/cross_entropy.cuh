@@ -46,8 +46,12 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     DEVICE bool has_index() { return !has(GPULOSSI_CE_PROBABILITIES); }
     DEVICE bool has_transform() { return has(GPULOSSI_CE_LOGIT_SCALE | GPULOSSI_CE_SOFTCAP); }
     DEVICE bool finds_best() { return has(GPULOSSI_CE_ARGMAX | GPULOSSI_CE_SHARD); }
-    /* Whether a pass computes nothing but the softmax of the logits. */
-    DEVICE bool is_basic() { return !has_soft() && !has_transform(); }
+    /* Whether all classes have the same soft target. */
+    DEVICE bool is_uniform() {
+        return has(GPULOSSI_CE_SMOOTHING) && !has(GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_CLASS_WEIGHTS);
+    }
+    /* Whether a pass computes nothing but the softmax and the sum of the logits. */
+    DEVICE bool is_basic() { return (!has_soft() || is_uniform()) && !has_transform(); }
     DEVICE bool sums_only() { return is_basic(); }
     DEVICE bool writes() { return has(GPULOSSI_CE_GRADIENT | GPULOSSI_CE_TARGET_GRADIENT); }
     /* Whether the state of a row is needed. */
@@ -158,9 +162,10 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         return ResultArray<E>((const N *)p.class_weights + p.class_offset);
     }
     __device__ __forceinline__ N class_weight(int64_t c) const { return (N)((const R *)p.class_weights)[c]; }
-    /* The target's logit before scale and softcap, or 0 if it is not in this launch. */
-    __device__ __forceinline__ N target_logit(int64_t row, const Row &r) const {
-        return r.target_class >= 0 ? E::widen(logits(row)[r.target_class]) : N(0);
+    /* The target's logit before scale and softcap, or 0 if it is not in this launch. It is not widened here, which would
+     * wait for the load. */
+    __device__ __forceinline__ Bits target_logit(int64_t row, const Row &r) const {
+        return has_index() && r.target_class >= 0 ? logits(row)[r.target_class] : Bits(0);
     }
 
     /* ---- scale and softcap ---- */
@@ -307,22 +312,38 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         return has(GPULOSSI_CE_LOGIT_SCALE) && scale < 0;
     }
     /* The largest logit, or the negated smallest one if the scale is negative. */
-    __device__ __forceinline__ N highest_of(const Vector<E> &x) const {
-        const Vector<E> one[1] = {x};
-        return LargestOf<E, 1>::of(one, has_negative_scale());
+    template <int K> __device__ __forceinline__ N highest_of(const Vector<E> (&x)[K]) const {
+        return LargestOf<E, K>::of(x, has_negative_scale());
     }
 
-    /* Adds vectors to the softmax of a basic loss. Returns their maximum. */
-    template <int K> __device__ __forceinline__ N add_to_softmax(State &s, Vector<E> (&x)[K]) const {
+    /* Adds vectors to the sums of a basic loss. Returns their maximum. Elements outside the row are padding. */
+    template <int K, class Side>
+    __device__ __forceinline__ N add_to_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
         const N highest = LargestOf<E, K>::of(x, false);
         s.raise(larger(s.softmax.max, highest));
-        s.softmax.template add<E, K>(x);
+        s.softmax.template add<E, K>(x, [&](int k, const N(&z)[W]) {
+            if (is_uniform())
+                add_uniform<K == 1 ? 2 : 1>(s, z, side, k);
+        });
         return highest;
+    }
+    /* Adds the soft targets of a vector, in kChains sums. unit() is inside the sums against overflow. */
+    template <int kChains, class Side>
+    __device__ __forceinline__ void add_uniform(State &s, const N (&z)[W], const Side &side, int k) const {
+        const N from = s.softmax.finite(s.softmax.max);
+        const int count = side.count(k);
+        N sum[kChains] = {};
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (count == W || side.is_inside(k, i))
+                sum[i % kChains] = fma(unit(), difference(z[i], from), sum[i % kChains]);
+        s.drop -= count > 0 ? in_halves<Sum>(sum) : N(0);
+        s.soft_sum = fma(unit(), (N)count, s.soft_sum);
     }
     /* Adds vectors to the state of a basic loss. */
     template <int K, class Side>
     __device__ __forceinline__ void accumulate_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
-        const N before = s.softmax.max, highest = add_to_softmax(s, x);
+        const N before = s.softmax.max, highest = add_to_sums(s, x, side);
         const bool rises = highest > before;
         if (!finds_best())
             return;
@@ -341,12 +362,14 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         }
     }
     /* Adds a vector to the state, with every option. A schedule's Side knows the row and the position of the vector in
-     * it. first(k) is the first class of vector k, and is_inside(i) says whether its element i is in the row.
+     * it. first(k) is the first class of vector k, of which count(k) elements are in the row, those with is_inside(k, i).
      * read(array, k, y) and write(array, k, y) access the same classes of another array. */
     template <class Side>
     __device__ __forceinline__ void accumulate(State &s, const Vector<E> &x, const Side &side, int k) const {
         const N from = s.softmax.finite(s.softmax.max);
-        N z[W], part[W];
+        N z[W], part[W], shape[W];
+        if (has_soft() && !side.is_staged())
+            shape_of(side, k, shape); /* early, so that its loads are not waited for */
         x.unpack(z);
         transform(z, part);
         if (finds_best())
@@ -359,11 +382,11 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         s.softmax.sum += in_halves<Sum>(part);
         if (!has_soft())
             return;
-        N shape[W];
-        shape_of(side, k, shape);
+        if (side.is_staged())
+            shape_of(side, k, shape);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            part[i] = side.is_inside(i) ? shape[i] * z[i] : N(0);
+            part[i] = side.is_inside(k, i) ? shape[i] * z[i] : N(0);
         N more = unit() * in_halves<Sum>(part);
         /* A class whose soft target is 0 adds nothing, whatever its logit. unit() is inside the sum against
          * overflow. */
@@ -384,13 +407,13 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     template <class Side> __device__ __forceinline__ void shape_of(const Side &side, int k, N (&shape)[W]) const {
 #pragma unroll
         for (int i = 0; i < W; i++)
-            shape[i] = side.is_inside(i) ? N(1) : N(0);
+            shape[i] = side.is_inside(k, i) ? N(1) : N(0);
         if (has(GPULOSSI_CE_PROBABILITIES)) {
             side.read_staged(Targets(p.probabilities, side.start(p.probabilities_stride)), k, shape);
             if (has(GPULOSSI_CE_SMOOTHING))
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    shape[i] = side.is_inside(i) ? fma(keep, shape[i], smooth) : N(0);
+                    shape[i] = side.is_inside(k, i) ? fma(keep, shape[i], smooth) : N(0);
         }
         if (has(GPULOSSI_CE_CLASS_WEIGHTS)) {
             N w[W];
@@ -477,7 +500,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             g.rest += g.root * (g.shift + g.log_sum) * (N(2) * (N)p.lse_square_scale);
         g.exp = ScaledExp<N>(g.shift);
         g.weight = g.scale * g.inverse;
-        if (!is_basic() || splits_scale() || has(GPULOSSI_CE_CLASS_WEIGHTS))
+        if (has_soft() || has_transform() || splits_scale() || has(GPULOSSI_CE_CLASS_WEIGHTS))
             g.weight *= g.hard + g.rest;
         g.spread = g.scale * g.root * unit();
         if (has(GPULOSSI_CE_LOGIT_SCALE)) {
@@ -518,7 +541,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         x.unpack(of_x);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            of_x[i] = g.exp.exp(of_x[i]) * weight;
+            of_x[i] = is_uniform() ? fma(g.exp.exp(of_x[i]), weight, -g.spread) : g.exp.exp(of_x[i]) * weight;
     }
     /* The gradient of the target's logit x, before scale and softcap. p is clamped to 1 against rounding, so that p - 1
      * is at most 0. With kReloads the class weight is loaded again, which takes fewer registers. */
@@ -577,12 +600,14 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         }
     }
     /* write() of a basic row that is fast. */
-    __device__ __forceinline__ void write_fast(const Gradient &g, const Row &r, const Vector<E> &x, int64_t row,
-                                               int64_t first, int target) const {
+    __device__ __forceinline__ void write_fast(const Gradient &g, const Row &r, const Vector<E> &x,
+                                               const Gradients &gradients, int64_t first, int target,
+                                               bool is_inside) const {
         N y[W];
         fast_gradients(g, x, y);
         put_target(g, r, x, target, y);
-        gradients_of(row).write_vector(first, y);
+        if (is_inside)
+            gradients.write_vector(first, y);
     }
     /* Writes the gradients of a row that has none, or was not read. */
     template <class Side> __device__ __forceinline__ void write_zeros(const Side &side, int k) const {
@@ -594,7 +619,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     }
     __device__ __forceinline__ void put_target(const Gradient &g, const Row &r, const Vector<E> &x, int target,
                                                N (&y)[W]) const {
-        if (target < 0)
+        if (!has_index() || target < 0)
             return;
         const N own = target_gradient(g, r, x.find(target));
 #pragma unroll

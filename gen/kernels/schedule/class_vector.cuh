@@ -19,6 +19,7 @@ template <class E, bool kWhole, bool kByFormat> struct ClassVector {
 
     DEVICE bool is_even() { return kByFormat && !has_format(GPULOSSI_FORMAT_RAGGED | GPULOSSI_FORMAT_COLUMNS); }
     __device__ __forceinline__ bool is_inside(int i) const { return kWhole || is_even() || (i >= begin && i < end); }
+    __device__ __forceinline__ int count() const { return kWhole || is_even() ? (int)W : end - begin; }
     template <class Array> __device__ __forceinline__ bool is_vector_of(const Array &array) const {
         return is_even() || ((kWhole || (begin == 0 && end == W)) && array.is_aligned(first_class));
     }

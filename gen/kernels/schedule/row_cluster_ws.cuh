@@ -177,7 +177,8 @@ template <class E> class RowCluster {
         int v;
 
         __device__ __forceinline__ int64_t first(int) const { return of.cut.first(v); }
-        __device__ __forceinline__ bool is_inside(int i) const { return of.cut.inside(first(0) + i); }
+        __device__ __forceinline__ bool is_inside(int k, int i) const { return of.cut.inside(first(k) + i); }
+        DEVICE bool is_staged() { return false; }
         __device__ __forceinline__ int64_t start(int64_t) const { return 0; }
         /* The targets are indices. */
         template <class Array> __device__ __forceinline__ void read_staged(const Array &, int, float (&)[W]) const {}
@@ -396,7 +397,7 @@ template <class E> class RowCluster {
             for (int v = in_row(); v < end; v += kLanes) {
                 const Vector<E> x = reread(row, v);
                 const Side side = {of, v};
-                of.loss.raise(s, of.loss.highest_of(x));
+                of.loss.raise(s, of.loss.highest_of({x}));
                 of.loss.accumulate(s, x, side, 0);
             }
             s.reduce(WholeWarp());
@@ -555,7 +556,7 @@ template <class E> class RowCluster {
          * logits are loaded 32 rows earlier. */
         __device__ __forceinline__ void load_targets(uint32_t number) {
             x_y = __shfl_sync(0xffffffffu, next_x_y, lane()); /* The shuffle waits for the load. */
-            next_x_y = of.loss.target_logit(of.row_of(number + kLanes), load_row(number + kLanes));
+            next_x_y = E::widen(of.loss.target_logit(of.row_of(number + kLanes), load_row(number + kLanes)));
             row = load_row(number);
             factor = Loss::writes() && number < of.count ? of.loss.factor_of(of.row_of(number), row) : 0.0;
         }

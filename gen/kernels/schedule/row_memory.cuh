@@ -27,7 +27,8 @@ template <class Loss> class RowMemory {
         W = Width<E>::value,
         kThreads = GPULOSSI_BLOCK,
         kRegVectors = GPULOSSI_REG_VECTORS / (sizeof(Bits) == 8 ? 2 : 1), /* of a row, in the registers of a thread */
-        kLoads = GPULOSSI_VECTORS_STREAMED / (sizeof(Bits) == 8 ? 2 : 1), /* vectors that a thread has in flight */
+        kLoads = GPULOSSI_VECTORS_STREAMED / (sizeof(Bits) == 8 ? 2 : 1), /* vectors that a thread loads at once */
+        kPrefetches = sizeof(Bits) == 8, /* vectors two loads ahead are prefetched into the L2 cache */
         kNone = -1
     };
 
@@ -54,6 +55,9 @@ template <class Loss> class RowMemory {
 
     DEVICE bool is_ragged() { return has_format(GPULOSSI_FORMAT_RAGGED); }
     DEVICE bool in_registers() { return has_format(GPULOSSI_FORMAT_REGISTERS); }
+    /* Whether the next vectors of a thread are in flight while it works on some. Loads of other arrays would wait for
+     * them. */
+    DEVICE bool loads_ahead() { return sizeof(Bits) == 8 && Loss::is_basic(); }
     DEVICE int columns(const Params &p) { return kThreads >> __popc(p.rows.group - 1); }
     DEVICE int64_t tiles(const Params &p) {
         return has_columns() ? (p.rows.rows + columns(p) - 1) >> __popc(columns(p) - 1) : p.rows.rows;
@@ -147,6 +151,29 @@ template <class Loss> class RowMemory {
         }
     }
 
+    /* Loads the vectors from v on. If they are in `ahead` already, those from `next` on are loaded into it. */
+    template <Stay stay>
+    __device__ __forceinline__ void load_next(const Span &span, int v, int next, Vector<E> (&x)[kLoads],
+                                              Vector<E> (&ahead)[kLoads]) const {
+        if (loads_ahead()) {
+#pragma unroll
+            for (int k = 0; k < kLoads; k++)
+                x[k] = ahead[k];
+            if (next >= 0 && next < span.cut.vectors)
+                load<kLoads, stay>(span, next, ahead);
+        } else {
+            load<kLoads, stay>(span, v, x);
+        }
+        if (kPrefetches && !has_columns())
+#pragma unroll
+            for (int k = 0; k < kLoads; k++)
+                prefetch(span, 2 * next - v + k * threads);
+    }
+    __device__ __forceinline__ void prefetch(const Span &span, int v) const {
+        if (v >= 0 && v < span.cut.vectors)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(span.logits + span.cut.first(v)));
+    }
+
     /* The vector k of a thread, for the loss. */
     struct Side {
         const RowMemory &of;
@@ -156,7 +183,11 @@ template <class Loss> class RowMemory {
         __device__ __forceinline__ int vector(int k) const { return v + k * of.threads; }
         __device__ __forceinline__ int64_t first(int k) const { return span.cut.first(vector(k)); }
         __device__ __forceinline__ Classes classes(int k) const { return of.classes_of(span, vector(k)); }
-        __device__ __forceinline__ bool is_inside(int i) const { return classes(0).is_inside(i); }
+        __device__ __forceinline__ int count(int k) const {
+            return vector(k) < span.cut.vectors ? classes(k).count() : 0;
+        }
+        __device__ __forceinline__ bool is_inside(int k, int i) const { return classes(k).is_inside(i); }
+        DEVICE bool is_staged() { return false; }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return of.start(span, stride); }
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return start(stride); }
         __device__ __forceinline__ Vector<E> load(int k) const {
@@ -193,11 +224,7 @@ template <class Loss> class RowMemory {
     /* Adds vectors with every option, once the maximum of all is known. */
     template <int K>
     __device__ __forceinline__ void accumulate_all(const Span &span, int v, Vector<E> (&x)[K], State &state) const {
-        N highest = loss.lowest();
-#pragma unroll
-        for (int k = 0; k < K; k++)
-            highest = larger(highest, loss.highest_of(x[k]));
-        loss.raise(state, highest);
+        loss.raise(state, loss.highest_of(x));
 #pragma unroll 1
         for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
             const Side side = {*this, span, at, 0, 1};
@@ -206,10 +233,13 @@ template <class Loss> class RowMemory {
         }
     }
     __device__ __forceinline__ void accumulate_row(const Span &span, State &state) const {
+        const int step = kLoads * threads;
+        Vector<E> x[kLoads], ahead[kLoads];
+        if (loads_ahead())
+            load<kLoads, kRead_again>(span, rank, ahead);
 #pragma unroll 1
-        for (int v = rank; v < span.cut.vectors; v += kLoads * threads) {
-            Vector<E> x[kLoads];
-            load<kLoads, kRead_again>(span, v, x);
+        for (int v = rank; v < span.cut.vectors; v += step) {
+            load_next<kRead_again>(span, v, v + step, x, ahead);
             if (Loss::sums_only())
                 accumulate_sums(span, v, x, state);
             else
@@ -276,11 +306,14 @@ template <class Loss> class RowMemory {
             }
         }
         if (span.cut.vectors > rank) {
+            const int last = rank + ((span.cut.vectors - 1 - rank) & -step);
+            Vector<E> x[kLoads], ahead[kLoads];
+            if (loads_ahead() && has_gradient)
+                load<kLoads, kRead_once>(span, last, ahead);
 #pragma unroll 1
-            for (int v = rank + ((span.cut.vectors - 1 - rank) & -step); v >= 0; v -= step) {
-                Vector<E> x[kLoads];
+            for (int v = last; v >= 0; v -= step) {
                 if (has_gradient)
-                    load<kLoads, kRead_once>(span, v, x);
+                    load_next<kRead_once>(span, v, v - step, x, ahead);
                 if (!in_registers()) {
                     if (is_fast) {
                         write_fast(g, span, v, x);

@@ -47,10 +47,9 @@ template <class Loss> class RowPipeline {
     };
     /* A row that is reduced and not yet finished. */
     struct Deferred {
-        int64_t row;
+        uint32_t row;
         Row of_row;
         State state;
-        N target_logit;
     };
 
     const Params &p;
@@ -58,6 +57,7 @@ template <class Loss> class RowPipeline {
     Team team;
     TileScheduler<kMaxRows> rows;
     int steps;                /* steps of a row, with a stage each */
+    bool has_lines;           /* vectors are counted from the start of a line, and not from the first whole one */
     int retained, visits;     /* steps of a row whose stages are retained; steps that are copied, counting repeats */
     Cursor copied, released;  /* next stage to copy to, and next stage to release */
     int in_ring;              /* stages between these two */
@@ -95,15 +95,27 @@ template <class Loss> class RowPipeline {
         uint32_t weights; /* address of the weights of its classes, if they are in shared memory */
         int v;            /* vector 0 in the row */
         int begin, end;
+        /* The largest `end` of a lane. Lanes with different bounds diverge, and execute both an unrolled loop and its
+         * remainder. */
+        int of_warp;
 
         __device__ __forceinline__ int vector(int k) const { return v + k * kLanes; }
         __device__ __forceinline__ int64_t first(int k) const { return cut.first(vector(k)); }
-        __device__ __forceinline__ bool is_inside(int) const { return true; }
+        __device__ __forceinline__ int count(int k) const { return k >= begin && k < end ? (int)W : 0; }
+        __device__ __forceinline__ bool is_inside(int, int) const { return true; }
+        /* Whether the arrays of the soft targets are in shared memory. */
+        DEVICE bool is_staged() { return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_STAGED_TARGETS); }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return row * stride; }
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return row * stride; }
         __device__ __forceinline__ Vector<E> load(int k) const {
             Vector<E> x;
             Shared::load<4>(stage + (uint32_t)(k * kLanes * GPULOSSI_VECTOR_BYTES), x.word);
+            return x;
+        }
+        __device__ __forceinline__ Vector<E> load_or_zero(int k) const {
+            Vector<E> x = {};
+            if (count(k) > 0)
+                x = load(k);
             return x;
         }
         template <class Array> __device__ __forceinline__ void read(const Array &array, int k, N (&y)[W]) const {
@@ -153,7 +165,8 @@ template <class Loss> class RowPipeline {
     struct Edge {
         int64_t row, c;
         __device__ __forceinline__ int64_t first(int) const { return c; }
-        __device__ __forceinline__ bool is_inside(int i) const { return i == 0; }
+        __device__ __forceinline__ bool is_inside(int, int i) const { return i == 0; }
+        DEVICE bool is_staged() { return false; }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return row * stride; }
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return row * stride; }
         template <class Array> __device__ __forceinline__ void read(const Array &array, int, N (&y)[W]) const {
@@ -176,6 +189,7 @@ template <class Loss> class RowPipeline {
 
     __device__ __forceinline__ explicit RowPipeline(const Params &p)
         : p(p), loss(p), team(p.rows.group), steps(steps_of(p, team)),
+          has_lines(counts_lines(p, steps * step_of(team))),
           rows(p.rows.scratch, p.rows.rows, p.rows.slots, team.number, team.count,
                !has_format(GPULOSSI_FORMAT_CLUSTER) && steps < stages() ? 4 : 3),
           copied{0, 0}, released{0, 0}, in_ring(0),
@@ -189,26 +203,22 @@ template <class Loss> class RowPipeline {
                 arrival(i).begin();
         __syncwarp();
     }
+    /* Vectors of a step, of all warps. */
+    DEVICE int step_of(const Team &team) {
+        return kLanes * vectors() * team.warps;
+    }
     DEVICE int steps_of(const Params &p, const Team &team) {
-        int64_t most = p.rows.classes / W;
-        if (has_lead(p))
-            most = (p.rows.classes + W - 1 + (int)(line(p) / sizeof(Bits)) - 1) / W;
-        else if (has_format(GPULOSSI_FORMAT_RAGGED))
-            most++;
-        const int step = kLanes * vectors() * team.warps;
-        return Loss::reduces() || Loss::writes() ? ((int)most + step - 1) / step : 0;
+        const int step = step_of(team);
+        return Loss::reduces() || Loss::writes() ? ((int)((uint32_t)p.rows.classes / W) + step - 1) / step : 0;
     }
-    /* Vectors of long rows are counted from the start of a line, so that the source and the destination of a copy begin
-     * on lines. */
-    DEVICE uint32_t line(const Params &p) {
-        return p.rows.classes * (int64_t)sizeof(Bits) >= kLongRowBytes ? (uint32_t)kLine
-                                                                       : (uint32_t)GPULOSSI_VECTOR_BYTES;
-    }
-    /* Whether a row may have elements before its first whole vector. Class weights in shared memory exclude it, because
-     * they are those of the same vectors in every row. */
-    DEVICE bool has_lead(const Params &p) {
-        return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) &&
-               (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % line(p) != 0;
+    /* Whether vectors are counted from the start of a line, so that the source and the destination of a copy begin on
+     * lines. Vectors of short rows are not, nor where a row would have a step more. Class weights in shared memory are
+     * those of the same vectors in every row. */
+    DEVICE bool counts_lines(const Params &p, int most_vectors) {
+        const uint32_t of_line = kLine / (uint32_t)sizeof(Bits), classes = (uint32_t)p.rows.classes;
+        return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) && classes >= kLongRowBytes / (uint32_t)sizeof(Bits) &&
+               (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % kLine != 0 &&
+               (classes + of_line - 1) / W <= (uint32_t)most_vectors;
     }
 
     /* ---- the ring of a warp ---- */
@@ -258,7 +268,9 @@ template <class Loss> class RowPipeline {
         return (step * team.warps + team.warp) * vectors() * kLanes;
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
-        return has_lead(p) ? Cut<E>(loss.logits(row), p.rows.classes, line(p)) : Cut<E>(0, p.rows.classes);
+        return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS)
+                   ? Cut<E>(0, p.rows.classes)
+                   : Cut<E>::counted(loss.logits(row), p.rows.classes, has_lines, kLine);
     }
 
     /* Copies steps of the known rows until no stage is free. The last known row is excluded, because its input may
@@ -334,29 +346,38 @@ template <class Loss> class RowPipeline {
 
     /* ---- a row ---- */
 
-    /* Adds a stage to a loss that needs only sums. All n vectors of a thread are in registers at once. */
-    template <int n> __device__ __forceinline__ void accumulate_sums(const Side &side, State &state) const {
-        Vector<E> x[n];
-        if (side.begin == 0 && side.end == n) {
+    /* Loads the n vectors of a thread from vector `first` of a stage on. Vectors outside the row are padding. */
+    template <int n>
+    __device__ __forceinline__ void load_stage(const Side &side, int first, Vector<E> (&x)[n]) const {
+        if (side.begin <= first && side.end >= first + n) {
 #pragma unroll
             for (int k = 0; k < n; k++)
-                x[k] = side.load(k);
+                x[k] = side.load(first + k);
         } else {
 #pragma unroll
             for (int k = 0; k < n; k++) {
                 x[k] = filled<E>(loss.padding());
-                if (k >= side.begin && k < side.end)
-                    x[k] = side.load(k);
+                if (side.count(first + k) > 0)
+                    x[k] = side.load(first + k);
             }
         }
+    }
+    /* Adds a stage to a loss that needs only sums. All n vectors of a thread are in registers at once. */
+    template <int n> __device__ __forceinline__ void accumulate_sums(const Side &side, State &state) const {
+        Vector<E> x[n];
+        load_stage(side, 0, x);
         loss.accumulate_sums(state, x, side);
+    }
+    __device__ __forceinline__ N highest_of_half(const Side &side, int first) const {
+        Vector<E> x[kBlockVectors / 2];
+        load_stage(side, first, x);
+        return loss.highest_of(x);
     }
     /* Adds a stage with every option, vector by vector, once the maximum of all is known. */
     __device__ __forceinline__ void accumulate(const Side &side, State &state) const {
-        N highest = loss.lowest();
-#pragma unroll 4
-        for (int k = side.begin; k < side.end; k++)
-            highest = larger(highest, loss.highest_of(side.load(k)));
+        N highest = highest_of_half(side, 0);
+        if (vectors() > kBlockVectors / 2)
+            highest = larger(highest, highest_of_half(side, kBlockVectors / 2));
         loss.raise(state, highest);
 #pragma unroll 1
         for (int k = side.begin; k < side.end; k++)
@@ -370,7 +391,8 @@ template <class Loss> class RowPipeline {
                            smem_weights(v),
                            v,
                            v < cut.lead ? 1 : 0, /* fewer than 32 vectors come before the first whole one */
-                           min(vectors(), (left + kLanes - 1) >> kLaneShift)};
+                           min(vectors(), (left + kLanes - 1) >> kLaneShift),
+                           min(vectors(), (left + lane() + kLanes - 1) >> kLaneShift)};
         return side;
     }
     __device__ __forceinline__ void reduce(const Cut<E> &cut, int64_t row, bool reads, State &state) {
@@ -416,10 +438,11 @@ template <class Loss> class RowPipeline {
                 for (int k = side.begin; k < side.end; k++)
                     loss.write_zeros(side, k);
             } else if (Loss::is_basic() && g.is_fast && fits) {
+                const typename Loss::Gradients gradients = loss.gradients_of(row);
 #pragma unroll 4
-                for (int k = side.begin; k < side.end; k++)
-                    loss.write_fast(g, r, side.load(k), row, side.first(k),
-                                    side.vector(k) == target ? target_position : -1);
+                for (int k = 0; k < side.of_warp; k++)
+                    loss.write_fast(g, r, side.load_or_zero(k), gradients, side.first(k),
+                                    side.vector(k) == target ? target_position : -1, side.count(k) > 0);
             } else {
 #pragma unroll 1
                 for (int k = side.begin; k < side.end; k++)
@@ -433,51 +456,50 @@ template <class Loss> class RowPipeline {
         RowInput none = {};
         return row < rows.rows ? loss.fetch(row) : none;
     }
-    DEVICE uint32_t seen(float x) {
-        return __float_as_uint(x);
-    }
 
     __device__ __forceinline__ void all_rows() {
         Deferred reg_deferred;
+        Bits target_logit = 0; /* of the deferred row of this thread */
         int deferred_rows = 0;
         uint32_t number = 0;
+        bool uses_tile = true; /* the leader's last result of fetch() is used */
         Bits edge_after = logit_at_edge(rows.row[0]);
 #pragma unroll
         for (int i = 0; i < kMaxRows; i++)
             if (i < kMaxRows - 1)
                 of_row[i] = loss.row_of(fetch(rows.row[i]));
-        last_input = fetch(rows.last());
-        if (team.leads())
-            rows.fetch();
         if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
             store_weights();
 #pragma unroll 1
         for (; rows.more(); number++) {
-            const int64_t row = rows.row[0];
+            const uint32_t row = rows.row[0];
             const Row r = of_row[0];
             const bool reads = loss.is_read(r);
             const Cut<E> cut = cut_of(row);
             const Bits at_edge = edge_after;
-            uint32_t next_tile = rows.fetched_tile;
             State state = State::empty();
-            N target_logit = N(0);
             copy_ahead();
-            /* These loads are early, so that nobody waits for them. They come before the reduction, after which the
-             * gradient may overwrite the logits. */
+            /* These loads are early, so that nobody waits for them, but not before the barrier of copy_ahead(), which waits
+             * for loads. They come before the reduction, after which the gradient may overwrite the logits. */
+            last_input = fetch(rows.last());
+            if (uses_tile && team.leads())
+                rows.fetch();
             edge_after = logit_at_edge(rows.row[1]);
-            if (team.rank == deferred_rows && reads)
+            if (team.rank == deferred_rows)
                 target_logit = loss.target_logit(row, r);
             if (Loss::reduces()) {
                 reduce(cut, row, reads, state);
                 if (edge_of(cut) >= 0 && reads) {
                     const Edge side = {row, edge_of(cut)};
-                    loss.raise(state, loss.highest_of(edge_vector(at_edge)));
+                    loss.raise(state, loss.highest_of({edge_vector(at_edge)}));
                     loss.accumulate(state, edge_vector(at_edge), side, 0);
                 }
             }
-            team.reduce(state, next_tile, seen(target_logit), number);
+            const bool ends_tile = rows.ends_tile();
+            team.reduce(state, ends_tile, rows.fetched, (uint32_t)target_logit,
+                        has_format(GPULOSSI_FORMAT_CLUSTER) ? number : (uint32_t)deferred_rows);
             if (team.rank == deferred_rows) {
-                const Deferred of_this = {row, r, state, target_logit};
+                const Deferred of_this = {row, r, state};
                 if (has_format(GPULOSSI_FORMAT_CLUSTER))
                     smem_deferred() = of_this;
                 else
@@ -486,10 +508,8 @@ template <class Loss> class RowPipeline {
             deferred_rows++;
             if (Loss::writes())
                 write(cut, row, reads, r, state, at_edge);
-            const bool uses_tile = rows.ends_tile();
-            rows.advance(next_tile);
-            if (team.leads() && uses_tile && next_tile < rows.tiles)
-                rows.fetch();
+            rows.advance(rows.tile_of(rows.fetched));
+            uses_tile = ends_tile && rows.last() < rows.rows;
             next--;
             const Row last = loss.row_of(last_input);
 #pragma unroll
@@ -497,11 +517,10 @@ template <class Loss> class RowPipeline {
                 of_row[i] = i + 2 == rows.known ? last : of_row[i + 1];
             if (rows.known == kMaxRows)
                 of_row[kMaxRows - 2] = last;
-            last_input = fetch(rows.last());
             if (deferred_rows == kLanes || !rows.more()) {
                 if (team.rank < deferred_rows) {
                     const Deferred of = has_format(GPULOSSI_FORMAT_CLUSTER) ? smem_deferred() : reg_deferred;
-                    add(loss.finish(of.row, of.of_row, of.state, of.target_logit));
+                    add(loss.finish(of.row, of.of_row, of.state, E::widen(target_logit)));
                 }
                 deferred_rows = 0;
             }

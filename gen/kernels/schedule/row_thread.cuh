@@ -370,7 +370,9 @@ template <class Loss> class RowThread {
         int row_in_tile, left;
 
         __device__ __forceinline__ int64_t first(int k) const { return k * W; }
-        __device__ __forceinline__ bool is_inside(int i) const { return kWhole || i < left; }
+        __device__ __forceinline__ int count(int) const { return kWhole || left >= W ? (int)W : left; }
+        __device__ __forceinline__ bool is_inside(int, int i) const { return kWhole || i < left; }
+        DEVICE bool is_staged() { return false; }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return of.start(row_in_tile, stride); }
         /* No assembler leaves out a division that nobody needs. */
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const {
@@ -415,7 +417,7 @@ template <class Loss> class RowThread {
     template <bool kWhole>
     __device__ __forceinline__ void accumulate(const Side<kWhole> &side, int k, State &state) const {
         const Vector<E> x = side.load(k);
-        loss.raise(state, loss.highest_of(x));
+        loss.raise(state, loss.highest_of({x}));
         loss.accumulate(state, x, side, k);
     }
     __device__ __forceinline__ void accumulate_row(int64_t number, int row_in_tile, State &state) const {
@@ -423,9 +425,9 @@ template <class Loss> class RowThread {
         for (int k = rank; k < vectors; k += threads) {
             const int left = classes - k * W;
             if (Loss::sums_only() && !Loss::finds_best()) {
-                Vector<E> x[1];
-                Shared::load<4>(address(row_in_tile, k), x[0].word);
-                loss.add_to_softmax(state, x);
+                const Side<false> side = {*this, number, row_in_tile, left};
+                Vector<E> x[1] = {side.load(k)};
+                loss.add_to_sums(state, x, side);
             } else if (left >= W) {
                 accumulate<true>({*this, number, row_in_tile, left}, k, state);
             } else {

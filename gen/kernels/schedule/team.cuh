@@ -43,24 +43,28 @@ class Team {
             Cluster::leave();
     }
 
-    /* Reduces a state over the team, and broadcasts the leader's next tile. `number` counts the earlier reductions.
-     * Memory that the leader's warp has loaded into `seen` may be overwritten afterwards. */
+    /* Reduces a state over the team, and broadcasts the leader's next tile. Teams of one warp skip that if nobody needs the
+     * tile, because it waits for the tile. `number` counts the earlier reductions. A block needs only whether it is odd. Memory that the leader's warp
+     * has loaded into `seen` may be overwritten afterwards. */
     template <class State>
-    __device__ __forceinline__ void reduce(State &state, uint32_t &next_tile, uint32_t seen, uint32_t number) const {
+    __device__ __forceinline__ void reduce(State &state, bool needs_tile, uint32_t &next_tile, uint32_t seen,
+                                           uint32_t number) const {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
             cluster.reduce<kRoundWarps, true>(state, State::empty(), next_tile, seen, Cluster::kStates, number);
         else
-            reduce_block(state, next_tile, number % 2);
+            reduce_block(state, needs_tile, next_tile, number % 2);
     }
 
   private:
     template <class State>
-    __device__ __forceinline__ void reduce_block(State &state, uint32_t &next_tile, uint32_t phase) const {
+    __device__ __forceinline__ void reduce_block(State &state, bool needs_tile, uint32_t &next_tile,
+                                                 uint32_t phase) const {
         __shared__ State smem_state[2][kMaxWarps];
         __shared__ uint32_t smem_next_tile[2][kMaxWarps];
         state.reduce(WholeWarp());
         if (warps == 1) {
-            next_tile = __shfl_sync(0xffffffffu, next_tile, 0);
+            if (needs_tile)
+                next_tile = __shfl_sync(0xffffffffu, next_tile, 0);
             __syncwarp(); /* Other lanes may overwrite memory that this one has read. */
             return;
         }
