@@ -327,7 +327,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         });
         return highest;
     }
-    /* Adds the soft targets of a vector, in kChains sums. unit() is inside the sums against overflow. */
+    /* Adds the soft targets of a vector. A vector alone has two chains of additions; several hide the latency of one.
+     * unit() is inside the sums against overflow. */
     template <int kChains, class Side>
     __device__ __forceinline__ void add_uniform(State &s, const N (&z)[W], const Side &side, int k) const {
         const N from = s.softmax.finite(s.softmax.max);

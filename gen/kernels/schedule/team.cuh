@@ -43,9 +43,9 @@ class Team {
             Cluster::leave();
     }
 
-    /* Reduces a state over the team, and broadcasts the leader's next tile. Teams of one warp skip that if nobody needs the
-     * tile, because it waits for the tile. `number` counts the earlier reductions. A block needs only whether it is odd. Memory that the leader's warp
-     * has loaded into `seen` may be overwritten afterwards. */
+    /* Reduces a state over the team, and broadcasts the leader's next tile. A team of one warp does so only if it needs
+     * the tile, because that waits for it. `number` counts the earlier reductions. A block needs only its parity. Memory
+     * that the leader's warp has loaded into `seen` may be overwritten afterwards. */
     template <class State>
     __device__ __forceinline__ void reduce(State &state, bool needs_tile, uint32_t &next_tile, uint32_t seen,
                                            uint32_t number) const {
