@@ -347,8 +347,7 @@ template <class Loss> class RowPipeline {
     /* ---- a row ---- */
 
     /* Loads the n vectors of a thread from vector `first` of a stage on. Vectors outside the row are padding. */
-    template <int n>
-    __device__ __forceinline__ void load_stage(const Side &side, int first, Vector<E> (&x)[n]) const {
+    template <int n> __device__ __forceinline__ void load_stage(const Side &side, int first, Vector<E> (&x)[n]) const {
         if (side.begin <= first && side.end >= first + n) {
 #pragma unroll
             for (int k = 0; k < n; k++)
