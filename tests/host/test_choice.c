@@ -370,7 +370,7 @@ static void check_groups_of_rows_in_registers(gpuloss_cross_entropy_desc d) {
     expect_group(&d, "registers", 1, __LINE__);
 }
 
-/* Rows stay in registers if the softmax of the logits is all that is computed of them. */
+/* Rows stay in registers if the softmax and the sum of the logits are all that is computed of them. */
 static void check_options_in_registers(gpuloss_cross_entropy_desc base) {
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     gpuloss_cross_entropy_desc d;
@@ -381,7 +381,8 @@ static void check_options_in_registers(gpuloss_cross_entropy_desc base) {
     assert_int_not_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED, 0);
     TAKES((d.row_weights = AT(6), d.lse_square_scale = 1.0), "registers");
     TAKES((d.argmax = (int64_t *)AT(6), d.grad_dtype = other), "registers");
-    TAKES(d.label_smoothing = 1e-9, "memory");
+    TAKES(d.label_smoothing = 1e-9, "registers");
+    TAKES((d.label_smoothing = 1e-9, d.class_weights = AT(6)), "memory");
     TAKES(d.logit_scale = 1.5, "memory");
     TAKES(d.softcap = 1e30, "memory");
     TAKES(d.lse_in = AT(6), "memory");

@@ -61,8 +61,38 @@ static void groups_of_given_lse(void **state) {
     test_done();
 }
 
+/* Smoothing is summed by vectors. Each of those that a thread has at once is the last of a row, and ends within it: in
+ * registers, in columns, and in rows that are too long for registers. */
+static void ends_of_smoothed_rows(void **state) {
+    enum { SHORT_ROWS = 9, LONG_ROWS = AT_ONCE, LENGTHS = SHORT_ROWS + LONG_ROWS, LAYOUTS = 3, KINDS = 2 };
+    unsigned n;
+    (void)state;
+    REQUIRE_GPU();
+    for (n = 0; n < DTYPE_COUNT * LAYOUTS * KINDS * LENGTHS * 2; n++) {
+        const gpuloss_dtype dtype = all_dtypes[n % DTYPE_COUNT];
+        const unsigned k = n / DTYPE_COUNT, layout = k % LAYOUTS, kind = k / LAYOUTS % KINDS;
+        const unsigned length = k / LAYOUTS / KINDS % LENGTHS, ends_early = k / LAYOUTS / KINDS / LENGTHS;
+        const int is_long = length >= SHORT_ROWS;
+        const int64_t width = width_of(dtype);
+        const int64_t vectors = is_long ? vectors_of(dtype, LONGEST) + 256 * (length - SHORT_ROWS) + 1 : 1 + length;
+        const option_shape shape = {is_long ? 2 : 6, vectors * width - (ends_early ? width - 1 : 1),
+                                    layout == 2 ? 3 : 0};
+        option_inputs in;
+        ce_case c;
+        if (is_long && layout == 2)
+            continue;
+        c = option_case(dtype, shape, OPTION_SMOOTHING, kind ? LOGITS_SHIFTED : LOGITS_NORMAL, n, &in);
+        c.logits_stride = c.grad_stride = layout == 1 ? STRIDE_ONE_MORE : STRIDE_16_BYTES;
+        c.logits_offset = layout == 1;
+        c.outputs = ends_early ? CE_OUT_LOSS | CE_OUT_GRAD : CE_OUT_EVERY;
+        ce_test(&c, "ends of smoothed rows");
+        option_inputs_free(&in);
+    }
+    test_done();
+}
+
 int run_row_memory_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(types_of_rows_in_memory),
-                                       cmocka_unit_test(groups_of_given_lse)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(types_of_rows_in_memory), cmocka_unit_test(groups_of_given_lse),
+                                       cmocka_unit_test(ends_of_smoothed_rows)};
     return cmocka_run_group_tests_name("rows in memory and in registers", tests, NULL, NULL);
 }

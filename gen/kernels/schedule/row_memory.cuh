@@ -3,7 +3,7 @@
  * row, or the same classes of neighbouring columns.
  *
  * A gradient reads the row once more, from its end, which is still in the cache. Short rows stay in registers instead, if
- * the softmax of the logits is all that they need. The state of a row waits in a thread of its group until each thread
+ * the softmax and the sum of the logits are all that they need. The state of a row waits in a thread of its group until each thread
  * has one, but at most 32. Then each thread finishes a row. */
 #ifndef GPULOSSI_ROW_MEMORY_CUH
 #define GPULOSSI_ROW_MEMORY_CUH
