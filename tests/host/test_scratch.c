@@ -122,6 +122,34 @@ typedef struct per_thread {
     uint64_t scratch;
 } per_thread;
 
+/* A handle of no stream takes no slot, however often it is tried, and nothing is launched. */
+static void handles_of_no_stream(void **state) {
+    gpuloss_context *context = new_context();
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    uint64_t first;
+    gpuloss_info before, after;
+    int i, launches;
+    (void)state;
+    first = scratch_on(context, stream_number(1));
+    expect_ok(gpuloss_get_info(context, &before));
+    launches = fake.launches;
+    fake.fail_symbol = "cuStreamIsCapturing";
+    fake.fail_code = 400;
+    for (i = 2; i < 1000; i++)
+        expect_error(gpuloss_cross_entropy(context, &d, stream_number(i)), GPULOSS_ERROR_DRIVER,
+                     "gpuloss_cross_entropy", "stream: the driver says");
+    assert_int_equal(fake.launches, launches);
+    expect_ok(gpuloss_get_info(context, &after));
+    assert_int_equal(after.scratch_bytes, before.scratch_bytes);
+    /* A stream that has a slot is not asked about. */
+    assert_int_equal(scratch_on(context, stream_number(1)), first);
+    fake.fail_symbol = NULL;
+    assert_true(scratch_on(context, stream_number(2)) != first);
+    expect_ok(gpuloss_get_info(context, &after));
+    assert_int_equal(after.scratch_bytes, before.scratch_bytes);
+    gpuloss_destroy(context);
+}
+
 static void *on_the_stream_of_this_thread(void *argument) {
     per_thread *p = (per_thread *)argument;
     struct CUstream_st *stream = (struct CUstream_st *)(uintptr_t)2;
@@ -239,6 +267,7 @@ int scratch_tests(void) {
         TEST(the_first_streams_share_64_kib),
         TEST(zeroed_before_use),
         TEST(released_and_reused),
+        TEST(handles_of_no_stream),
         TEST(the_stream_of_each_thread),
         TEST(the_default_stream_by_either_name),
         TEST(workspace_of_the_caller),
