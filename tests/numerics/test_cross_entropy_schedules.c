@@ -1,8 +1,10 @@
 /* gpuloss_cross_entropy where a row ends: what every kernel must do by itself, in shapes that each of them serves. */
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -251,11 +253,89 @@ static void corners_of_a_split_vocabulary(void **state) {
     test_done();
 }
 
+/* Uploads zeros to some rows of logits. The others stay uninitialised. */
+static void put_zeros(const operand *logits, const int64_t *of_rows) {
+    const size_t bytes = (size_t)logits->classes * logits->size;
+    void *zeros = require_memory(bytes);
+    int64_t row;
+    memset(zeros, 0, bytes);
+    for (row = 0; row < logits->rows; row++)
+        if (of_rows[row] >= 0)
+            require_ok(gpuloss_upload(harness_context, logits->device + logits->start + (size_t)row * bytes, zeros,
+                                      bytes, NULL));
+    free(zeros);
+}
+
+/* The first `first` rows have targets, and a third of 41 more. A row of zeros has the loss log C, with softcap too. A float's
+ * logarithm and its division are within 2 units, and so is the mean. */
+static void test_unread_rows(gpuloss_dtype dtype, int64_t first, int64_t classes, double softcap, bool gradient) {
+    enum { MORE = 41, IGNORED = -100 };
+    const int64_t rows = first + MORE;
+    const double expected = log((double)classes);
+    int64_t *y = require_memory((size_t)rows * sizeof *y), row;
+    report r = report_on("rows that are not read");
+    operand logits = operand_new("logits", dtype_size(dtype), rows, classes, classes, 0, 0);
+    operand targets = operand_new("targets", sizeof *y, rows, 1, 1, 0, 0);
+    operand grad = operand_new("grad", dtype_size(dtype), rows, classes, classes, 0, 256);
+    operand loss = result_output("loss", dtype, 1, 0, 256);
+    operand *const all[] = {&logits, &targets, &grad, &loss};
+    gpuloss_cross_entropy_desc desc = GPULOSS_CROSS_ENTROPY_DEFAULTS;
+    for (row = 0; row < rows; row++)
+        y[row] = row < first || row % 3 == 1 ? row % classes : IGNORED;
+    put_zeros(&logits, y);
+    operand_put_indices(&targets, y);
+    operand_poison(&grad);
+    desc.logits = operand_pointer(&logits);
+    desc.targets = operand_pointer(&targets);
+    desc.target_type = GPULOSS_I64;
+    desc.rows = rows;
+    desc.classes = classes;
+    desc.dtype = dtype;
+    desc.softcap = softcap;
+    desc.loss = operand_pointer(&loss);
+    desc.grad_logits = gradient ? operand_pointer(&grad) : NULL;
+    require_ok(gpuloss_cross_entropy(harness_context, &desc, NULL));
+    compare_within(&r, "loss", 0, take_value(&loss, dtype_of_results(dtype), &r) - expected,
+                   6 * (double)FLT_EPSILON * expected);
+    if (gradient) {
+        operand_fetch(&grad, &r, true);
+        for (row = 0; row < rows; row++)
+            compare_count(&r, "gradients", operand_value(&grad, dtype, row, 0) != 0, y[row] != IGNORED);
+    }
+    case_done(&r);
+    operands_free(all, sizeof all / sizeof all[0]);
+    free(y);
+}
+
+/* The interpreter, and compute-sanitizer's initcheck, report a load of uninitialised logits. A block of row_cta prefetches
+ * its first two rows, and loads one of them, before their targets are known. */
+static void ignored_rows_are_not_read(void **state) {
+    enum { FIRST = 2 * 16 }; /* rows that the blocks of row_cta of a multiprocessor prefetch at most */
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t classes, first;
+        double softcap;
+    } cases[] = {{GPULOSS_F32, 8192, FIRST, 0}, {GPULOSS_BF16, 16384, FIRST, 0}, {GPULOSS_F16, 40000, 0, 0},
+                 {GPULOSS_F32, 17000, 0, 30},   {GPULOSS_BF16, 40000, 0, 30},    {GPULOSS_F64, 5000, 0, 0}};
+    gpuloss_info info;
+    size_t k;
+    (void)state;
+    REQUIRE_GPU();
+    require_ok(gpuloss_get_info(harness_context, &info));
+    for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const int64_t first = cases[k].first * info.multiprocessors;
+        test_unread_rows(cases[k].dtype, first, cases[k].classes, cases[k].softcap, false);
+        test_unread_rows(cases[k].dtype, first, cases[k].classes, cases[k].softcap, true);
+    }
+    test_done();
+}
+
 int run_cross_entropy_schedule_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(confident_rows_of_every_schedule),  cmocka_unit_test(masked_classes_of_every_schedule),
         cmocka_unit_test(silent_rows_of_every_schedule),     cmocka_unit_test(weightless_targets_of_every_schedule),
         cmocka_unit_test(negative_scales_of_every_schedule), cmocka_unit_test(corners_of_a_split_vocabulary),
+        cmocka_unit_test(ignored_rows_are_not_read),
     };
     return cmocka_run_group_tests_name("cross_entropy schedules", tests, NULL, NULL);
 }

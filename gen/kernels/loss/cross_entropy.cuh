@@ -319,12 +319,23 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     /* Adds vectors to the sums of a basic loss. Returns their maximum. Elements outside the row are padding. */
     template <int K, class Side>
     __device__ __forceinline__ N add_to_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
+        enum { kUnrolls = K == 1 || !Side::kHasPartialVectors }; /* the code for a partial vector is long */
         const N highest = LargestOf<E, K>::of(x, false);
         s.raise(larger(s.softmax.max, highest));
         s.softmax.template add<E, K>(x, [&](int k, const N(&z)[W]) {
-            if (is_uniform())
-                add_uniform<K == 1 ? 2 : 1>(s, z, side, k);
+            if constexpr (kUnrolls)
+                if (is_uniform())
+                    add_uniform<K == 1 ? 2 : 1>(s, z, side, k);
         });
+        if constexpr (!kUnrolls)
+            if (is_uniform())
+#pragma unroll 1
+                for (int k = 0; k < K; k++) {
+                    N z[W];
+                    x[0].unpack(z);
+                    add_uniform<2>(s, z, side, k);
+                    rotate(x);
+                }
         return highest;
     }
     /* Adds the soft targets of a vector. A vector alone has two chains of additions; several hide the latency of one.

@@ -87,6 +87,10 @@ template <class E> struct Plain {
     DEVICE bool has_row_outputs() {
         return has(GPULOSSI_CE_ROW_OUTPUTS);
     }
+    /* Whether rows without a target are read. */
+    __device__ __forceinline__ bool reads_ignored() const {
+        return has_row_outputs() && p.lse != 0;
+    }
     /* Whether there are results besides the gradient. */
     __device__ __forceinline__ bool has_results() const {
         return has(GPULOSSI_CE_LOSS | GPULOSSI_CE_ROW_OUTPUTS | GPULOSSI_CE_COUNTS) || p.bad_targets;

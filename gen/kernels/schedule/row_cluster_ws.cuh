@@ -401,10 +401,9 @@ template <class E> class RowCluster {
                 of.loss.accumulate(s, x, side, 0);
             }
             s.reduce(WholeWarp());
-            if (lane() == 0) {
+            if (lane() == 0)
                 shared.general_of_warp[at / kChunk] = s;
-                shared.general_warp_reduced.arrive();
-            }
+            shared.general_warp_reduced.arrive(); /* Every lane has read the general state of the row before. */
             shared.general_published.wait(shared.row_state[buffer_of(number)].recomputed & 1);
             if (Loss::writes())
                 write_recomputed(row);
@@ -659,11 +658,9 @@ template <class E> class RowCluster {
             if (lane() % GPULOSSI_CLUSTER < of.cluster.size)
                 s = shared.general_of_block[buffer][lane() % GPULOSSI_CLUSTER].state;
             s.reduce(Repeated<GPULOSSI_CLUSTER>(GPULOSSI_CLUSTER));
-            __syncwarp();
-            if (lane() == 0) {
+            if (lane() == 0)
                 shared.general_state = s;
-                shared.general_published.arrive();
-            }
+            shared.general_published.arrive(); /* Every lane has read the parts of the warps. */
             recomputed++;
             return s;
         }
@@ -700,9 +697,9 @@ template <class E> class RowCluster {
             shared.published[threadIdx.x].begin();
         }
         if (threadIdx.x == 0) {
-            shared.general_warp_reduced.begin((uint32_t)max(workers, 1));
+            shared.general_warp_reduced.begin((uint32_t)max(workers, 1) * kLanes);
             shared.general_block_reduced.begin();
-            shared.general_published.begin();
+            shared.general_published.begin(kLanes);
         }
         /* Warps without a part of a row leave these empty. */
         if (threadIdx.x < kBuffers * kWorkers)

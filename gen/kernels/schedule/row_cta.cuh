@@ -31,7 +31,10 @@ template <class E> class BlockRows {
         kLossVectors = GPULOSSI_ROW_LOSS_VECTORS,
         kGradientVectors = GPULOSSI_ROW_GRADIENT_VECTORS,
         /* The first kPrefetchedRows rows of a block are prefetched before the earlier kernels have ended. */
-        kPrefetchedRows = 2
+        kPrefetchedRows = 2,
+        /* The targets of kStaticTargets rows are read at first. A ring has kComing rows, which divides kLanes. */
+        kStaticTargets = 2,
+        kComing = 4
     };
 
     /* The inputs of a row besides its elements. The target's class is negative if there is none, like Row::place.
@@ -46,6 +49,13 @@ template <class E> class BlockRows {
         uint32_t row;
         N row_max, sum, x_y;
         int target_class;
+    };
+
+    /* A row that is to be reduced: its target's class, for the first thread, and whether it is read. A block's first
+     * rows are read before their targets are known. */
+    struct Coming {
+        int target_class;
+        uint32_t reads;
     };
 
     const Params &p;
@@ -63,6 +73,11 @@ template <class E> class BlockRows {
     DEVICE RowInput &smem_input(int buffer) {
         __shared__ RowInput of_block[2];
         return of_block[buffer];
+    }
+    /* The row after i deferred ones. */
+    DEVICE Coming &smem_coming(int i) {
+        __shared__ Coming of_block[kComing];
+        return of_block[i % kComing];
     }
     DEVICE State &smem_state(int buffer, uint32_t warp) {
         __shared__ State states[2][kMostWarps];
@@ -94,8 +109,13 @@ template <class E> class BlockRows {
         Target target = kind_of(p, y);
         return target == kClass ? (int)y : target == kIgnored ? -1 : -2;
     }
-    __device__ __forceinline__ RowInput row_input(uint32_t row) const {
-        RowInput input = {N(0), N(0), target_class_of(read_target(p, row)), 0};
+    /* Whether a row has to be read. */
+    __device__ __forceinline__ bool is_read(int target_class) const {
+        return target_class >= 0 || loss.reads_ignored();
+    }
+    /* The inputs of a row with target y. */
+    __device__ __forceinline__ RowInput row_input(uint32_t row, int64_t y) const {
+        RowInput input = {N(0), N(0), target_class_of(y), 0};
         if (input.target_class >= 0)
             input.scale = loss.scale_of(row);
         if (!Loss::reduces())
@@ -109,6 +129,11 @@ template <class E> class BlockRows {
         for (int i = 0; i < W; i++)
             part[i] = below.exp(x.get(i));
         return in_halves<Sum>(part);
+    }
+    /* The state of a row that is not read. */
+    DEVICE State state_of_none() {
+        State state = {N(0), N(1)};
+        return state;
     }
     /* The state of a warp's part of a row, in its first lane. */
     template <int K> __device__ __forceinline__ State reduce(Vector<E> (&x)[K][1]) const {
@@ -152,6 +177,12 @@ template <class E> class BlockRows {
         char *vector = (char *)to + threadIdx.x * GPULOSSI_VECTOR_BYTES;
         typename Loss::Slope slope(r);
         uint32_t step = blockDim.x * GPULOSSI_VECTOR_BYTES;
+        if (r.place < 0) {
+#pragma unroll 1
+            for (int v = (int)threadIdx.x; v < vectors; v += (int)blockDim.x)
+                store_vector<E>(to + (int64_t)v * W, filled<E>(N(0)));
+            return;
+        }
 #pragma unroll
         for (int k = 0; k < K; k++)
             if ((int)(threadIdx.x + k * blockDim.x) == r.vector) {
@@ -226,17 +257,24 @@ template <class E> class BlockRows {
 #pragma unroll 1
         while (queue.more()) {
             Vector<E> x[kLossVectors][1];
-            int64_t y = read_target(p, queue.tile[0]);
+            int64_t first_y = 0;
+            const bool reads_targets = queue.tile[0] == blockIdx.x && threadIdx.x < kStaticTargets;
             bool more;
-            load(queue.tile[0], x);
+            if (reads_targets) /* before the row, which it would wait for */
+                first_y = read_target(p, min(queue.after((int)threadIdx.x), queue.tiles - 1));
+            if (smem_coming(deferred_rows).reads)
+                load(queue.tile[0], x);
+            if (reads_targets)
+                smem_coming((int)threadIdx.x).target_class = target_class_of(first_y);
 #pragma unroll 1
             do {
                 int buffer = deferred_rows & 1;
                 N x_y = N(0);
-                State state = {N(0), N(1)};
+                State state = state_of_none();
+                int64_t y = 0; /* of the row after the next one */
                 if (threadIdx.x == 0) {
-                    uint32_t row = queue.tile[0];
-                    int target_class = target_class_of(y);
+                    const uint32_t row = queue.tile[0];
+                    const int target_class = smem_coming(deferred_rows).target_class;
                     smem_deferred(deferred_rows).row = row;
                     smem_deferred(deferred_rows).target_class = target_class;
                     smem_input(buffer).word = word;
@@ -244,16 +282,19 @@ template <class E> class BlockRows {
                         x_y = E::widen(loss.array(0, row)[target_class]);
                     if (!Loss::reduces())
                         state.row_max = ((const N *)p.lse_in)[row];
+                    y = read_target(p, min(queue.tile[2], queue.tiles - 1));
                 }
-                if (Loss::reduces())
+                if (Loss::reduces() && smem_coming(deferred_rows).reads)
                     state = reduce(x);
+                if (threadIdx.x == 0) {
+                    const int target_class = target_class_of(y);
+                    smem_coming(deferred_rows + 2) = {target_class, is_read(target_class)};
+                }
                 if (queue.tile[1] >= queue.tiles)
                     let_next_begin();
                 more = queue.tile[1] < queue.tiles && deferred_rows + 1 < kLanes;
-                if (more) {
-                    y = read_target(p, queue.tile[1]);
+                if (more && smem_coming(deferred_rows + 1).reads)
                     load(queue.tile[1], x);
-                }
                 if (threadIdx.x % kLanes == 0)
                     smem_state(buffer, threadIdx.x / kLanes) = state;
                 __syncthreads();
@@ -280,25 +321,28 @@ template <class E> class BlockRows {
         const bool ahead = p.rows.flags & GPULOSSI_FETCHES_AHEAD;
         Ahead queue(p.rows.scratch, (rows + run - 1) / run, blockIdx.x, gridDim.x, ahead ? 2 : 1, run > 1 ? 8 : 0);
         uint32_t word = threadIdx.x == 0 ? queue.fetch() : 0, row = queue.tile[0] * run;
+        int64_t y = queue.more() ? read_target(p, row) : 0;
 #pragma unroll 1
         while (queue.more()) {
             Vector<E> x[kGradientVectors][1];
             uint32_t next = row + 1;
             bool ends_run = (next & (run - 1)) == 0 || next == rows;
             int buffer = deferred_rows & 1;
-            load(row, x);
+            const bool reads = is_read(target_class_of(y));
+            if (reads)
+                load(row, x);
             if (threadIdx.x == 0) {
-                RowInput input = row_input(row);
+                RowInput input = row_input(row, y);
                 input.word = word;
                 smem_input(buffer) = input;
             }
             if (ahead && threadIdx.x == blockDim.x - 1) {
                 uint32_t after = ends_run ? queue.tile[1] * run : next;
-                if (after < rows)
+                if (after < rows && is_read(target_class_of(read_target(p, after))))
                     prefetch_l2(loss.array(0, after), (uint32_t)vectors * GPULOSSI_VECTOR_BYTES);
             }
             if (Loss::reduces()) {
-                State state = reduce(x);
+                const State state = reads ? reduce(x) : state_of_none();
                 if (threadIdx.x % kLanes == 0)
                     smem_state(buffer, threadIdx.x / kLanes) = state;
             }
@@ -316,6 +360,8 @@ template <class E> class BlockRows {
                 if (threadIdx.x == 0)
                     word = queue.fetch();
             }
+            if (next < rows)
+                y = read_target(p, next);
             Row r;
             r.row = row;
             r.vector = input.target_class < 0 ? -1 : input.target_class / W;
@@ -350,7 +396,9 @@ template <class E> class BlockRows {
 
     DEVICE void run(const Params &p) {
         __shared__ typename Loss::Totals totals[kLanes]; /* rarely accessed, so not in registers */
-        BlockRows of_block(p);
+        if (!Loss::writes() && threadIdx.x < kStaticTargets)
+            smem_coming((int)threadIdx.x).reads = true;
+        BlockRows of_block(p); /* with a barrier */
         typename Loss::Totals &total = totals[threadIdx.x % kLanes];
         if (threadIdx.x < kLanes)
             total = Loss::Totals::zero();

@@ -187,6 +187,7 @@ template <class Loss> class RowMemory {
             return vector(k) < span.cut.vectors ? classes(k).count() : 0;
         }
         __device__ __forceinline__ bool is_inside(int k, int i) const { return classes(k).is_inside(i); }
+        enum { kHasPartialVectors = 1 }; /* if rows are ragged, and in columns */
         DEVICE bool is_staged() { return false; }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return of.start(span, stride); }
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return start(stride); }

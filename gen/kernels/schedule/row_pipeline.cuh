@@ -103,6 +103,7 @@ template <class Loss> class RowPipeline {
         __device__ __forceinline__ int64_t first(int k) const { return cut.first(vector(k)); }
         __device__ __forceinline__ int count(int k) const { return k >= begin && k < end ? (int)W : 0; }
         __device__ __forceinline__ bool is_inside(int, int) const { return true; }
+        enum { kHasPartialVectors = 0 };
         /* Whether the arrays of the soft targets are in shared memory. */
         DEVICE bool is_staged() { return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_STAGED_TARGETS); }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return row * stride; }

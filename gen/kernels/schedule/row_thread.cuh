@@ -372,6 +372,7 @@ template <class Loss> class RowThread {
         __device__ __forceinline__ int64_t first(int k) const { return k * W; }
         __device__ __forceinline__ int count(int) const { return kWhole || left >= W ? (int)W : left; }
         __device__ __forceinline__ bool is_inside(int, int i) const { return kWhole || i < left; }
+        enum { kHasPartialVectors = !kWhole };
         DEVICE bool is_staged() { return false; }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return of.start(row_in_tile, stride); }
         /* No assembler leaves out a division that nobody needs. */
