@@ -44,6 +44,31 @@ damaged "sed -i -E 's/^$variant/cross_entropy_row_pipeline_f32 more /' MANIFEST"
     reject "an unknown variant" "the variant more of cross_entropy_row_pipeline_f32, which is none" $check_block
 damaged "sed -i '/^# variants: /,\$d' MANIFEST" && reject "no variants" "MANIFEST has no variants" $check_block
 
+# The README. A copy of it is in the tree's root, where its links begin.
+readme=$out/README.md
+is_readme() { BUILD="$out/readme" bash tests/readme.sh "$readme"; }
+bad_readme() {
+    local name=$1 word=$2
+    changed README.md "$3" "$readme" && reject "$name" "$word" is_readme
+}
+cp README.md "$readme" && accept "README.md as it is" is_readme
+bad_readme "a README of too many words" "FAILED: at most 1500 words" "1s/\$/$(printf 'a %.0s' {1..200})/"
+bad_readme "a README without code" "FAILED: a block of code" 's/^```c$/```/'
+bad_readme "code in a README that does not compile" "block_1.c compiles" 's/gpuloss_last_error()/gpuloss_last_error(0)/'
+bad_readme "a dead link in a README" "FAILED: the link gen/SCHEDULE.md" 's/](gen.SCHEDULES/](gen\/SCHEDULE/'
+bad_readme "an unknown target of make in a README" "FAILED: make bunch" 's/`make bench/`make bunch/'
+bad_readme "an unknown function in a README" "FAILED: gpuloss_crate " 's/gpuloss_create/gpuloss_crate/'
+bad_readme "a time in a README that is not in the report" "FAILED: the figures of cross_entropy (" 's/| 173 |/| 163 |/'
+bad_readme "a floor in a README that is not in the report" "FAILED: the figures of Jensen-Shannon" 's/| 71 |/| 81 |/'
+bad_readme "a peer's time that is not in the report" "FAILED: the figures of kl_div of logits" 's/| 2028 |/| 2128 |/'
+bad_readme "a README with fewer rows of speed" "FAILED: ten rows of speed" '/| 684 |/d'
+bad_readme "an error that is not in the report" "FAILED: the accuracy of 1.013e-09" 's/2.1e-06/1.1e-06/'
+bad_readme "a README with fewer rows of accuracy" "FAILED: four rows of accuracy" '/2.1e-06/d'
+bad_readme "a first loss that is not in the report" "FAILED: the first loss of cross_entropy bf16 (cold" 's/| 350 |/| 150 |/'
+bad_readme "a README with fewer first losses" "FAILED: three first losses" '/| 350 |/d'
+bad_readme "another size of the header" "FAILED: the header's size" 's/0.8 MB of text/0.7 MB of text/'
+bad_readme "another size of the implementation" "FAILED: the implementation's size" 's/0.3 MB of object/0.2 MB of object/'
+
 # The same against what the kernels are compiled to. What is committed stands for that here.
 generated() {
     rm -rf "$out/generated" && mkdir -p "$out/generated/tests/bench" && cp -r ptx gpuloss.h "$out/generated" &&
