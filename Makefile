@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 STRICT := $(shell . tests/compile/strict.sh && echo $$strict_c)
 CFLAGS ?= -O2
 
-.PHONY: help run test test-all test-bench examples gpu-test gpu-report bench bench-compare schedules plot ptx block install clean format
+.PHONY: help run test test-all test-bench examples gpu-test gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
 .DEFAULT_GOAL := help
 
 help:
@@ -23,7 +23,8 @@ help:
 	@echo 'make ptx         compile the kernels anew: ptx/, and the block in gpuloss.h (needs the CUDA toolkit)'
 	@echo 'make block       pack ptx/ as it is into gpuloss.h (needs liblzma)'
 	@echo 'make format      clang-format everything that is written by hand'
-	@echo 'make install     copy gpuloss.h to $$(PREFIX)/include (now $(PREFIX))'
+	@echo 'make install     copy gpuloss.h to $$(PREFIX)/include (now $(PREFIX)), with a file for pkg-config; also DESTDIR'
+	@echo 'make uninstall   remove what make install has copied'
 	@echo 'make clean       remove $(BUILD)/'
 
 # Set-up of a fresh Debian machine: a package is installed when the thing it brings is missing.
@@ -133,8 +134,18 @@ ptx: need-lzma $(BUILD)/gen/gen
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
+HEADER_IN = $(DESTDIR)$(PREFIX)/include/gpuloss.h
+PC_IN = $(DESTDIR)$(PREFIX)/share/pkgconfig/gpuloss.pc
+VERSION = $(shell awk '/^.define GPULOSS_VERSION_(MAJOR|MINOR|PATCH) / { printf "%s%s", dot, $$3; dot = "." }' gpuloss.h)
 install:
-	install -D -m 644 gpuloss.h '$(DESTDIR)$(PREFIX)/include/gpuloss.h'
+	install -D -m 644 gpuloss.h '$(HEADER_IN)'
+	@mkdir -p '$(dir $(PC_IN))'
+	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include' '' 'Name: gpuloss' \
+		'Description: cross-entropy and KL divergence on NVIDIA GPUs, in one C header' 'Version: $(VERSION)' \
+		'Cflags: -I$${includedir}' 'Libs: -ldl' >'$(PC_IN)'
+	chmod 644 '$(PC_IN)'
+uninstall:
+	rm -f '$(HEADER_IN)' '$(PC_IN)'
 
 clean:
 	rm -rf $(BUILD)

@@ -54,6 +54,7 @@ usual() {
     numerics_on sm_120_rows sm_120 0 --only '*rows*' & # one of two about equal parts
     numerics_on sm_120_others sm_120 0 --skip '*rows*' &
     suite 'README' bash tests/readme.sh
+    suite 'installation' bash tests/install.sh
     suite 'compile' bash tests/compile/run.sh
     suite 'host' make -s -f tests/host/host.mk run_host BUILD="$BUILD" CC="$CC"
     suite 'references' "$BUILD/test_reference"

@@ -69,6 +69,21 @@ bad_readme "a README with fewer first losses" "FAILED: three first losses" '/| 3
 bad_readme "another size of the header" "FAILED: the header's size" 's/0.8 MB of text/0.7 MB of text/'
 bad_readme "another size of the implementation" "FAILED: the implementation's size" 's/0.3 MB of object/0.2 MB of object/'
 
+# The installation.
+bad_install() {
+    local name=$1 word=$2
+    changed Makefile "$3" "$out/Makefile" && BUILD="$out/install" reject "$name" "$word" bash tests/install.sh "$out/Makefile"
+}
+bad_install "a header that is not installed" "FAILED: the header is installed" '/install -D -m 644 gpuloss.h/d'
+bad_install "a file too many" "FAILED: two files are installed" 's/install -D -m 644 gpuloss.h.*/&\n\tinstall -D README.md "$(HEADER_IN).md"/'
+bad_install "another version" "FAILED: the version is" "s/'Version: /'Version: 1/"
+if command -v pkg-config >/dev/null; then
+    bad_install "flags without the header's folder" "FAILED: a program compiles" "s/'Cflags: -I.*' 'Libs/'Cflags:' 'Libs/"
+else
+    skip "flags of pkg-config: it is not installed"
+fi
+bad_install "a file that stays" "FAILED: nothing stays" "s/rm -f '.(HEADER_IN)' /rm -f /"
+
 # The same against what the kernels are compiled to. What is committed stands for that here.
 generated() {
     rm -rf "$out/generated" && mkdir -p "$out/generated/tests/bench" && cp -r ptx gpuloss.h "$out/generated" &&
