@@ -14,10 +14,11 @@ static void check(gpuloss_status status) {
 int main(void) {
     float x[4][3] = {{2, 0, -1}, {0, 3, 0}, {1, 1, 1}, {-2, 0, 4}}, grad_x[4][3], mean;
     int32_t y[4] = {0, 1, 2, 0};
+    const gpuloss_create_desc create = {.flags = GPULOSS_CHECK_POINTERS}; /* while a program is new */
     gpuloss_context *gpu;
     gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
     void *logits, *targets, *grad, *loss;
-    check(gpuloss_create(&gpu, NULL));
+    check(gpuloss_create(&gpu, &create));
     check(gpuloss_alloc(gpu, &logits, sizeof x));
     check(gpuloss_alloc(gpu, &targets, sizeof y));
     check(gpuloss_alloc(gpu, &grad, sizeof grad_x));

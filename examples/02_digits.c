@@ -16,13 +16,14 @@ int main(int argc, char **argv) {
     uint32_t state = 1;
     int right = 0;
     float loss;
+    const gpuloss_create_desc create = {.flags = GPULOSS_CHECK_POINTERS}; /* while a program is new */
     gpuloss_context *gpu;
     gpuloss_info info;
     void *gpu_logits, *gpu_targets, *gpu_loss;
     gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
 
     load_images(argc > 1 ? argv[1] : "examples/data/digits.csv", images);
-    check(gpuloss_create(&gpu, NULL));
+    check(gpuloss_create(&gpu, &create));
     check(gpuloss_get_info(gpu, &info));
     check(gpuloss_alloc(gpu, &gpu_logits, sizeof logits));
     check(gpuloss_alloc(gpu, &gpu_targets, sizeof targets));

@@ -69,11 +69,12 @@ static int train(const char *name, network *net, int hidden_units, const network
 }
 
 int main(int argc, char **argv) {
+    const gpuloss_create_desc create = {.flags = GPULOSS_CHECK_POINTERS}; /* while a program is new */
     static network teacher, student;
     int of_teacher, alone, distilled;
 
     load_images(argc > 1 ? argv[1] : "examples/data/digits.csv", images);
-    check(gpuloss_create(&gpu, NULL));
+    check(gpuloss_create(&gpu, &create));
     check(gpuloss_alloc(gpu, &gpu_input, sizeof(float) * BATCH * CLASSES));
     check(gpuloss_alloc(gpu, &gpu_target, sizeof(float) * BATCH * CLASSES));
     check(gpuloss_alloc(gpu, &gpu_loss, sizeof(float)));

@@ -156,7 +156,7 @@ static void open_context(const gpulossi_driver *driver) {
 }
 
 int main(int argc, char **argv) {
-    gpuloss_create_desc desc = {NULL, 0, getenv("GPULOSS_DRIVER"), NULL, NULL};
+    gpuloss_create_desc desc = {NULL, 0, getenv("GPULOSS_DRIVER"), NULL, NULL, 0};
     char why[256] = "";
     gpulossi_driver driver;
     int64_t rows = argc > 4 ? atoll(argv[3]) : 1024, classes = argc > 4 ? atoll(argv[4]) : 1000;

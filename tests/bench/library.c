@@ -20,7 +20,7 @@ gpuloss_context *bench_context(void) {
 }
 
 int bench_library_open(void *(*symbol)(void *user, const char *name)) {
-    const gpuloss_create_desc desc = {NULL, 0, NULL, symbol, NULL};
+    const gpuloss_create_desc desc = {NULL, 0, NULL, symbol, NULL, 0};
     return check(gpuloss_create(&context, &desc));
 }
 

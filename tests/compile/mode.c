@@ -46,7 +46,7 @@ int mode_use(mode_context cuda_context, mode_stream stream, mode_runtime_stream 
     gpuloss_cross_entropy_desc ce = GPULOSS_CROSS_ENTROPY_DEFAULTS;
     gpuloss_kl_div_desc kl = GPULOSS_KL_DIV_DEFAULTS;
     gpuloss_kl_div_sparse_desc sparse = GPULOSS_KL_DIV_SPARSE_DEFAULTS;
-    gpuloss_create_desc create = {NULL, 0, NULL, NULL, NULL};
+    gpuloss_create_desc create = {NULL, 0, NULL, NULL, NULL, 0};
     unsigned long long address = 64;
     gpuloss_context *context;
     gpuloss_shard_row shard[2] = {{0.0, 1.0, 0.0, 0.0, 0.0, 0.0}, {0.0, 1.0, 0.0, 0.0, 0.0, 0.0}};

@@ -19,7 +19,7 @@ for f in with without; do
         }
         wanted && /DW_AT_name/ { print $NF; wanted = 0 }' | sort -u >"$out/$f.names"
 done
-[ "$(grep -c '^gpuloss_create$' "$out/with.names")" = 1 ] && grep -q '^GPULOSS_OK$' "$out/with.names" &&
+[ "$(grep -c '^gpuloss_create_versioned$' "$out/with.names")" = 1 ] && grep -q '^GPULOSS_OK$' "$out/with.names" &&
     grep -q '^GPULOSS_PTR$' "$out/with.macros" || { echo "names.sh does not find the names"; exit 2; }
 # Functions of the C library that the implementation calls are named in its debug information too.
 gcc -E -P "$out/without.c" | grep -oE '[A-Za-z_][A-Za-z_0-9]*' | sort -u >"$out/library"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 int main(void) {
-    gpuloss_create_desc desc = {NULL, 0, NULL, NULL, NULL};
+    gpuloss_create_desc desc = {NULL, 0, NULL, NULL, NULL, 0};
     gpuloss_context *context = NULL;
     desc.driver_path = "no/such/library";
     if (gpuloss_create(&context, &desc) != GPULOSS_ERROR_NO_DRIVER || context != NULL)

@@ -38,6 +38,7 @@
 #define REAL_upload cuMemcpyHtoDAsync_v2
 #define REAL_download cuMemcpyDtoHAsync_v2
 #define REAL_fill cuMemsetD32Async
+#define REAL_pointer_attribute cuPointerGetAttribute
 #define REAL_stream_create cuStreamCreate
 #define REAL_stream_destroy cuStreamDestroy_v2
 #define REAL_stream_synchronize cuStreamSynchronize

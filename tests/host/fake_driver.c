@@ -313,6 +313,36 @@ static int fake_stream_capturing(struct CUstream_st *stream, int *capturing) {
     return fake_end(code);
 }
 
+static int fake_pointer_attribute(void *data, int attribute, uint64_t address) {
+    int code = fake_begin_attribute("cuPointerGetAttribute", NEEDS_CONTEXT, attribute);
+    const uint64_t behind = fake.unknown_at + fake.unknown_bytes;
+    const int is_before = fake.unknown_bytes == 0 || address < fake.unknown_at;
+    if (code == 0 && !is_before && address < behind)
+        code = 1;
+    if (code != 0)
+        return fake_end(code);
+    switch (attribute) {
+    case 2:
+        *(unsigned *)data = (unsigned)fake.pointer_type;
+        break;
+    case 8:
+        *(unsigned *)data = (unsigned)fake.pointer_managed;
+        break;
+    case 9:
+        *(int *)data = fake.pointer_gpu;
+        break;
+    case 11:
+        *(uint64_t *)data = is_before ? 0 : behind;
+        break;
+    case 12:
+        *(uint64_t *)data = fake.unknown_bytes == 0 ? UINT64_MAX : is_before ? fake.unknown_at : UINT64_MAX - behind;
+        break;
+    default:
+        fake_violate("attribute %d of a pointer is asked for", attribute);
+    }
+    return fake_end(0);
+}
+
 static int fake_clusters(int *clusters, void *function, const gpulossi_launch_config *config) {
     return fake_active_clusters(clusters, function, config);
 }
@@ -384,6 +414,7 @@ void fake_reset(void) {
     memcpy(fake.wide_clusters, wide_clusters, sizeof wide_clusters);
     memcpy(fake.row_clusters, row_clusters, sizeof row_clusters);
     fake.fail_code = 719;
+    fake.pointer_type = 2;
     for (i = 0; i < FAKE_CONTEXTS; i++)
         fake.context[i].device = i % FAKE_DEVICES;
     fake_set_current(NULL);

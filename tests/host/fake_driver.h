@@ -81,6 +81,8 @@ struct fake_driver {
     int wide_clusters[FAKE_CLUSTER_SIZES]; /* of wide blocks, ... */
     int row_clusters[FAKE_CLUSTER_SIZES];  /* ... and of the larger ones that keep weights */
     int capturing;
+    uint64_t unknown_at, unknown_bytes; /* addresses of no memory; all others are of memory */
+    int pointer_type, pointer_managed, pointer_gpu;
     const char *missing[4]; /* symbols it does not have */
     const char *log;        /* of a module load that fails */
 

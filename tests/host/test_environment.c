@@ -91,6 +91,7 @@ static void missing_symbols(void **state) {
         {"cuStreamDestroy_v2", 1},
         {"cuStreamSynchronize", 1},
         {"cuStreamIsCapturing", 0},
+        {"cuPointerGetAttribute", 0},
     };
     gpuloss_create_desc desc = fake_desc();
     size_t i;

@@ -1,5 +1,7 @@
 #include "check.h"
 
+#include <stdio.h>
+
 /* Every function with a context: what it does to the caller's current CUcontext is the same for all. */
 static void call_everything(gpuloss_context *context, struct CUstream_st *stream) {
     gpuloss_cross_entropy_desc ce = some_cross_entropy(), combine = some_combine();
@@ -231,13 +233,37 @@ static void statuses_have_names_and_groups(void **state) {
     assert_int_equal(gpuloss_group_of(GPULOSS_ERROR_COMPILE), GPULOSS_GROUP_DRIVER);
 }
 
+/* The header that a caller was compiled with is not that of the implementation. */
+static void callers_of_another_version(void **state) {
+    gpuloss_create_desc desc = fake_desc();
+    gpuloss_context *context = (gpuloss_context *)&desc;
+    char word[128];
+    (void)state;
+    snprintf(word, sizeof word,
+             "version: the caller was compiled with another gpuloss.h (got %d, descs of %lu bytes, need %d, of %lu)",
+             GPULOSS_VERSION + 1, (unsigned long)GPULOSS_DESC_BYTES, GPULOSS_VERSION,
+             (unsigned long)GPULOSS_DESC_BYTES);
+    expect_error(gpuloss_create_versioned(&context, &desc, GPULOSS_VERSION + 1, GPULOSS_DESC_BYTES),
+                 GPULOSS_ERROR_INVALID_ARGUMENT, "gpuloss_create", word);
+    assert_null(context);
+    expect_error(gpuloss_create_versioned(&context, &desc, GPULOSS_VERSION, GPULOSS_DESC_BYTES - 8),
+                 GPULOSS_ERROR_INVALID_ARGUMENT, "gpuloss_create", "version: the caller was compiled with another");
+    assert_int_equal(fake.calls, 0);
+}
+
 int lifecycle_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(uses_the_current_context), TEST(retains_the_primary_context_once),
-        TEST(takes_a_given_context),    TEST(restores_another_current_context),
-        TEST(several_on_one_context),   TEST(waits_before_it_frees),
-        TEST(info_is_filled),           TEST(null_handles_are_named),
-        TEST(nothing_to_do_is_fine),    TEST(statuses_have_names_and_groups),
+        TEST(callers_of_another_version),
+        TEST(uses_the_current_context),
+        TEST(retains_the_primary_context_once),
+        TEST(takes_a_given_context),
+        TEST(restores_another_current_context),
+        TEST(several_on_one_context),
+        TEST(waits_before_it_frees),
+        TEST(info_is_filled),
+        TEST(null_handles_are_named),
+        TEST(nothing_to_do_is_fine),
+        TEST(statuses_have_names_and_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* The addresses of arrays: each is aligned, and no output of a call may overlap another of its arrays, but a gradient may be
- * the array that it is the gradient of. Every array and every pair of them is tried for every loss. */
+ * the array that it is the gradient of. Every array and every pair of them is tried for every loss. With
+ * GPULOSS_CHECK_POINTERS every array lies in memory that the driver knows. */
 #include "check.h"
 
 #include <stddef.h>
@@ -115,6 +116,36 @@ static void check_alignment(const loss *of, const void *base, const field *f) {
     expect_error(of->run(context, room), GPULOSS_ERROR_MISALIGNED, of->function, message);
 }
 
+static gpuloss_context *checking_context(void) {
+    gpuloss_create_desc create = fake_desc();
+    gpuloss_context *made = NULL;
+    create.flags = GPULOSS_CHECK_POINTERS;
+    expect_ok(gpuloss_create(&made, &create));
+    return made;
+}
+
+/* Takes away the memory of the first and of the last byte of an array. */
+static void check_memory(const loss *of, const void *desc, const field *f) {
+    char message[128];
+    const int launches = fake.launches;
+    fake.unknown_bytes = 1;
+    fake.unknown_at = address_of(desc, f);
+    snprintf(message, sizeof message, "%s: is not memory that the GPU can access (got 0x%llx", f->name,
+             (unsigned long long)fake.unknown_at);
+    expect_error(of->run(context, desc), GPULOSS_ERROR_INVALID_ARGUMENT, of->function, message);
+    if (f->bytes >= 32) {
+        fake.unknown_at += f->bytes - 1;
+        snprintf(message, sizeof message, "%s: is longer than its memory (got 0x%llx, of %llu bytes, of which %llu are",
+                 f->name, (unsigned long long)address_of(desc, f), (unsigned long long)f->bytes,
+                 (unsigned long long)f->bytes - 1);
+        expect_error(of->run(context, desc), GPULOSS_ERROR_INVALID_ARGUMENT, of->function, message);
+        assert_int_equal(fake.launches, launches);
+        fake.unknown_at++;
+        expect_accepted(of, desc, "memory that ends with the array", f, f);
+    }
+    fake.unknown_bytes = 0;
+}
+
 /* Gives each array an address, and tries others. */
 static void check(const loss *of, void *desc, const field *fields, size_t count) {
     size_t i, k;
@@ -132,6 +163,10 @@ static void check(const loss *of, void *desc, const field *fields, size_t count)
             else if (k != i && (fields[k].use & OUTPUT) == 0)
                 check_inputs(of, desc, &fields[i], &fields[k]);
     }
+    gpuloss_destroy(context);
+    context = checking_context();
+    for (i = 0; i < count; i++)
+        check_memory(of, desc, &fields[i]);
     gpuloss_destroy(context);
 }
 #define CHECK(of, desc, fields) check(of, desc, fields, sizeof(fields) / sizeof(fields)[0])
@@ -277,6 +312,53 @@ static void arrays_of_no_rows(void **state) {
     gpuloss_destroy(context);
 }
 
+static void memory_of_pointers(void **state) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    gpuloss_kl_div_desc kl = some_kl_div();
+    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
+    (void)state;
+    context = checking_context();
+    fake.pointer_gpu = 1;
+    expect_error(gpuloss_cross_entropy(context, &d, NULL), GPULOSS_ERROR_INVALID_ARGUMENT, cross_entropy.function,
+                 "logits: is memory of another GPU than the context's, which is 0 (got 0x");
+    fake.pointer_managed = 1;
+    expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+    fake.pointer_managed = 0;
+    fake.pointer_type = 1; /* pinned */
+    expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+    fake.pointer_gpu = 0;
+    fake.pointer_type = 2;
+    fake.fail_symbol = "cuPointerGetAttribute";
+    expect_error(gpuloss_cross_entropy(context, &d, NULL), GPULOSS_ERROR_DRIVER, cross_entropy.function, "logits: ");
+    fake.fail_symbol = NULL;
+    for (fake.fail_attribute = 8; fake.fail_attribute <= 12; fake.fail_attribute++)
+        expect_ok(gpuloss_cross_entropy(context, &d, NULL)); /* an old driver */
+    fake.fail_attribute = 0;
+    fake.unknown_bytes = UINT64_MAX;
+    expect_ok(gpuloss_cross_entropy_preload(context, &d, NULL));
+    expect_ok(gpuloss_kl_div_preload(context, &kl, NULL));
+    expect_ok(gpuloss_kl_div_sparse_preload(context, &sparse, NULL));
+    gpuloss_destroy(context);
+    context = new_context();
+    expect_ok(gpuloss_cross_entropy(context, &d, NULL));
+    gpuloss_destroy(context);
+}
+
+static void flags_of_a_context(void **state) {
+    gpuloss_create_desc create = fake_desc();
+    (void)state;
+    create.flags = 2;
+    expect_error(gpuloss_create(&context, &create), GPULOSS_ERROR_INVALID_ARGUMENT, "gpuloss_create",
+                 "flags: holds an unknown flag (got 2)");
+    fake.missing[0] = "cuPointerGetAttribute";
+    create.flags = GPULOSS_CHECK_POINTERS;
+    expect_error(gpuloss_create(&context, &create), GPULOSS_ERROR_DRIVER_TOO_OLD, "gpuloss_create",
+                 "flags: the driver cannot check pointers");
+    create.flags = 0;
+    expect_ok(gpuloss_create(&context, &create));
+    gpuloss_destroy(context);
+}
+
 int overlap_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(cross_entropy_of_indices),
@@ -286,6 +368,8 @@ int overlap_tests(void) {
         TEST(divergences),
         TEST(sparse_divergences),
         TEST(arrays_of_no_rows),
+        TEST(memory_of_pointers),
+        TEST(flags_of_a_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -385,6 +385,36 @@ PTXSIM_EXPORT int cuStreamIsCapturing(CUstream stream, int *status) {
     return stream_call(stream);
 }
 
+PTXSIM_EXPORT int cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address) {
+    uint64_t start, bytes;
+    CUcontext context;
+    int error = ptxsim_enter(&context);
+    if (!error && (!data || !ptxsim_allocation_of(address, &start, &bytes)))
+        error = E_INVALID_VALUE;
+    if (error)
+        return leave(error);
+    switch (attribute) {
+    case 2: /* the type: device memory */
+        *(unsigned *)data = 2;
+        break;
+    case 8: /* whether it is managed */
+        *(unsigned *)data = 0;
+        break;
+    case 9: /* the device */
+        *(int *)data = 0;
+        break;
+    case 11:
+        *(uint64_t *)data = start;
+        break;
+    case 12:
+        *(uint64_t *)data = bytes;
+        break;
+    default:
+        return leave(E_INVALID_VALUE);
+    }
+    return leave(E_OK);
+}
+
 PTXSIM_EXPORT int cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     (void)event, (void)flags;
     return stream_call(stream);

@@ -496,6 +496,8 @@ extern uint8_t *ptxsim_arena, *ptxsim_shadow;
 int ptxsim_memory_init(void);
 /* owner: the context, or null for a module's own variables. */
 int ptxsim_alloc(uint64_t bytes, const void *owner, uint64_t *address);
+/* Whether an address lies in an allocation, and which. */
+bool ptxsim_allocation_of(uint64_t address, uint64_t *start, uint64_t *bytes);
 void ptxsim_free_owned(const void *owner);
 int ptxsim_free(uint64_t address);
 uint64_t ptxsim_memory_used(void);

@@ -21,6 +21,7 @@ bool harness_open(void) {
     gpuloss_status status;
     memset(&desc, 0, sizeof desc);
     desc.driver_path = getenv("GPULOSS_DRIVER");
+    desc.flags = GPULOSS_CHECK_POINTERS;
     status = gpuloss_create(&harness_context, &desc);
     if (status == GPULOSS_OK)
         return true;
