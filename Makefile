@@ -12,7 +12,7 @@ help:
 	@echo 'make run         train a digit classifier with gpuloss (examples/02_digits.c)'
 	@echo 'make test        the tests that need no GPU, and those on the GPU if there is one'
 	@echo 'make test-all    what takes longer: coverage, planted faults, sanitizers, other systems'
-	@echo 'make examples    build the examples into $(BUILD)/'
+	@echo 'make examples    build the examples into $(BUILD)/; gpuloss_info says what this machine has, and tests it'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
 	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
 	@echo 'make bench-compare OLD=FILE  on a GPU: another gpuloss.h and this one, run by run (BENCH_ARGUMENTS as above)'
@@ -37,9 +37,9 @@ need-cmocka:
 need-lzma:
 	$(call have,echo '#include <lzma.h>' | $(CC) -E -x c -,liblzma-dev)
 
-EXAMPLES := 01_smallest 02_digits 03_distill
-examples: $(EXAMPLES:%=$(BUILD)/%)
-$(BUILD)/0%: examples/0%.c examples/digits.h gpuloss.h
+EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill gpuloss_info)
+examples: $(EXAMPLES)
+$(EXAMPLES): $(BUILD)/%: examples/%.c examples/digits.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) -std=c99 $(STRICT) $(CFLAGS) $< -o $@ -lm -ldl
 

@@ -69,6 +69,18 @@ bad_readme "a README with fewer first losses" "FAILED: three first losses" '/| 3
 bad_readme "another size of the header" "FAILED: the header's size" 's/0.8 MB of text/0.7 MB of text/'
 bad_readme "another size of the implementation" "FAILED: the implementation's size" 's/0.3 MB of object/0.2 MB of object/'
 
+# The program that tests a machine: a fault in its reference is as one in the library.
+bad_info() {
+    local name=$1 word=$2
+    changed examples/gpuloss_info.c "$3;s,\.\./gpuloss\.h,gpuloss.h," "$out/info.c" &&
+        gcc -O1 -I. -o "$out/info" "$out/info.c" -lm -ldl &&
+        reject "$name" "$word" env LD_LIBRARY_PATH="${BUILD:-build}/interpreter" "$out/info"
+}
+make -s -f tests/interpreter/interpreter.mk BUILD="${BUILD:-build}" interpreter || exit 2
+bad_info "a wrong loss" "FAILED  forward KL bf16: loss " 's/: t \* log(t . q);/: 1.01 * t * log(t \/ q);/'
+bad_info "a wrong gradient" "FAILED  total variation f64: loss " 's/t < q ? 0.5/t < q ? 0.51/'
+bad_info "a wrong loss of shards" "FAILED  cross_entropy_combine f32: loss " 's/{0, 40, CLASSES}/{0, 40, CLASSES - 1}/'
+
 # The installation.
 bad_install() {
     local name=$1 word=$2
