@@ -5,7 +5,7 @@
 #include "vec16.cuh"
 #include "math.cuh"
 
-template <class E> struct Plane {
+template <class E> struct ColumnVector {
     typedef typename E::Number N;
     typedef typename E::Bits Bits;
     enum { W = GPULOSSI_PLANE_BYTES / sizeof(Bits), kSmemSize = 23 * GPULOSSI_BLOCK };
@@ -49,7 +49,7 @@ template <class E> struct Plane {
  * target. */
 template <class E> struct Slopes {
     typedef typename E::Number N;
-    typedef Plane<E> Of;
+    typedef ColumnVector<E> Of;
     enum { W = Of::W };
     N row_max[W], weight[W];
     bool simple; /* No logit or weight is NaN, and every row maximum is in the fast range. */

@@ -43,7 +43,7 @@ class Queue {
             fetched = shared->tiles > shared->teams ? count_up(&scratch->taken, shared->tiles)
                                                     : shared->tiles - shared->teams;
     }
-    __device__ __forceinline__ uint32_t &next() const { return shared->next[turn][threadIdx.x >> team_shift]; }
+    __device__ __forceinline__ uint32_t &next() const { return shared->next[phase][threadIdx.x >> team_shift]; }
     __device__ __forceinline__ void begin(uint32_t tile) {
         uint32_t group_in_team = (threadIdx.x & ((1u << team_shift) - 1)) >> group_shift;
         of_group = (int64_t)(((uint64_t)tile * (uint32_t)shared->run << (team_shift - group_shift)) + group_in_team);
@@ -55,10 +55,10 @@ class Queue {
   public:
     /* A tile has kRun iterations where there are many rows, otherwise 1. */
     enum { kRunShift = 2, kRun = 1 << kRunShift };
-    int turn; /* the parity of the tile: selects its buffer */
+    int phase; /* the parity of the tile: selects its buffer */
 
     __device__ __forceinline__ Queue(gpulossi_scratch *scratch, const Group &group, int64_t rows, int run)
-        : scratch(scratch), group_shift(group.shift), turn(0) {
+        : scratch(scratch), group_shift(group.shift), phase(0) {
         __shared__ Shared of_block;
         team_shift = max(group_shift, (int)kLaneShift);
         shared = &of_block;
@@ -86,7 +86,7 @@ class Queue {
         if (--left > 0)
             return;
         uint32_t tile = next();
-        turn ^= 1;
+        phase ^= 1;
         begin(tile);
     }
 };

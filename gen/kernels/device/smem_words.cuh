@@ -7,7 +7,7 @@
 /* Shared memory by 32-bit address, which a loop need not convert for each access. */
 struct Shared {
     DEVICE uint32_t address(const void *of) { return (uint32_t)__cvta_generic_to_shared(of); }
-    DEVICE int place(uint32_t at) {
+    DEVICE int target(uint32_t at) {
         int16_t x;
         asm volatile("ld.shared.s16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
         return x;

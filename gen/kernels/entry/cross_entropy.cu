@@ -72,9 +72,9 @@ template <class E> struct column_basic : Blocks<E, 4, 3, 1> {
         else
             asm volatile(EITHER_FORMAT(GPULOSSI_FORMAT_REGISTERS, BOUNDS(256, 2), BOUNDS(256, 3)));
         if (has_format(GPULOSSI_FORMAT_REGISTERS))
-            PlaneRegisters<E>::run(p);
+            ColumnsInRegisters<E>::run(p);
         else
-            Planes<E>::run(p);
+            ColumnsInSmem<E>::run(p);
     }
 };
 

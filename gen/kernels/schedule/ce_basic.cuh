@@ -9,7 +9,7 @@
 #include "../device/online_softmax.cuh"
 #include "../loss/targets.cuh"
 
-template <class E> struct Plain {
+template <class E> struct BasicCrossEntropy {
     typedef E Element;
     typedef typename E::Number Number;
     typedef Number N;
@@ -22,11 +22,13 @@ template <class E> struct Plain {
         int64_t row;
         /* The target's vector, and its position in the vector. Without a target, the vector is -1. The position is then
          * -1 if the row is ignored, or -2 if the target is bad. */
-        int vector, place;
+        int vector, position;
         /* gradient = exp(x - row_max) * inverse * scale, and at the target (exp(x - row_max) * inverse - 1) * scale */
         N row_max, inverse, scale;
 
-        __device__ __forceinline__ Target target() const { return place >= 0 ? kClass : place == -1 ? kIgnored : kBad; }
+        __device__ __forceinline__ Target target() const {
+            return position >= 0 ? kClass : position == -1 ? kIgnored : kBad;
+        }
     };
 
     /* The common factors of a row's gradients. */
@@ -37,10 +39,10 @@ template <class E> struct Plain {
 
         __device__ __forceinline__ explicit Slope(const Row &r)
             : below(r.row_max), whole_weight(r.inverse * r.scale), weight(whole_weight * below.factor) {
-            simple = ScaledExp<N>::in_fast_range(r.row_max) && weight == weight && r.place >= 0;
+            simple = ScaledExp<N>::in_fast_range(r.row_max) && weight == weight && r.position >= 0;
         }
         __device__ __forceinline__ N of(N x, const Row &r) const {
-            return r.place >= 0 ? exp_below(x, r.row_max) * whole_weight : N(0);
+            return r.position >= 0 ? exp_below(x, r.row_max) * whole_weight : N(0);
         }
     };
 
@@ -53,7 +55,7 @@ template <class E> struct Plain {
     const Params &p;
 
     /* All threads of the block call. */
-    __device__ __forceinline__ explicit Plain(const Params &p) : p(p) {
+    __device__ __forceinline__ explicit BasicCrossEntropy(const Params &p) : p(p) {
         if (writes()) {
             double part = rows_that_divide(p);
             if (threadIdx.x == 0)
@@ -100,16 +102,16 @@ template <class E> struct Plain {
         Target target = kind_of(p, y);
         r.row = row;
         r.vector = -1;
-        r.place = live && target == kBad ? -2 : -1;
+        r.position = live && target == kBad ? -2 : -1;
         if (live && target == kClass) {
             r.vector = cut.vector_of(y);
-            r.place = cut.position_of(y);
+            r.position = cut.position_of(y);
         }
         return r;
     }
 
     __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *x_y) const {
-        Unfinished u = {r.row, r.row_max, s.sum, r.place >= 0 ? *x_y : N(0), r.target()};
+        Unfinished u = {r.row, r.row_max, s.sum, r.position >= 0 ? *x_y : N(0), r.target()};
         return u;
     }
 
@@ -121,7 +123,7 @@ template <class E> struct Plain {
     /* The part of close() that only gradients need. */
     __device__ __forceinline__ void slope(Row &r, const State &s, bool reduced) const {
         r.inverse = reduced ? reciprocal(s.sum) : N(1);
-        r.scale = r.place >= 0 ? scale_of(r.row) : N(0);
+        r.scale = r.position >= 0 ? scale_of(r.row) : N(0);
     }
     /* The factor of the gradients of a row with a target. It is common_scale() if rows have none of their own. */
     __device__ __forceinline__ N scale_of(int64_t row) const {

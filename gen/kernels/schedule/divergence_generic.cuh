@@ -303,7 +303,7 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
                     pairs.enter(sides.input, p.input_kind, x);
                     pairs.enter(sides.target, p.target_kind, t);
                 }
-                group.reduce(sides, rows.queue.turn);
+                group.reduce(sides, rows.queue.phase);
             }
             Row r = {};
             if (live)
@@ -321,7 +321,7 @@ template <class E> struct Pairs : Masked<typename E::Number, gpulossi_kl_div> {
                         pairs.work(smem, cut, r, v, step, terms, pass == 1 && gradients, sums);
                 if (!terms)
                     continue;
-                group.reduce(sums, rows.queue.turn);
+                group.reduce(sums, rows.queue.phase);
                 if (p.divergence != GPULOSS_FORWARD_KL)
                     r.sum_of_input = (N)sums.of_lq;
                 if (p.divergence != GPULOSS_REVERSE_KL)

@@ -259,7 +259,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
         for (int k = 0; k < K; k++) {
             Vector<E> one[1][2] = {{y[0][0], y[0][1]}};
             use(one, at + k * step);
-            turn(y);
+            rotate(y);
         }
     }
     /* The sum of the products. */

@@ -435,7 +435,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
                 OfRows::template load<K, kRead_again>(distil, cut, arrays, at, group.size, x);
                 distil.enter(r, state, cut, at, group.size, x);
             }
-            group.reduce(state, rows.queue.turn);
+            group.reduce(state, rows.queue.phase);
             distil.close(r, state);
             /* Backwards: the vectors that were read last are still in the cache. */
             if (cut.vectors > group.rank && distil.writes(r))
@@ -445,7 +445,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
                     bool whole = cut.whole(at) && cut.whole(at + (K - 1) * group.size);
                     distil.work(cut, r, at, group.size, x, whole, sum.f);
                 }
-            group.reduce(sum, rows.queue.turn);
+            group.reduce(sum, rows.queue.phase);
             if (live && group.rank == 0)
                 distil.finish(row, (r.known ? 1.0 : sum.f) * distil.factor_of(r), totals[threadIdx.x]);
             rows.queue.advance();

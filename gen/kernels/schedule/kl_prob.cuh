@@ -258,7 +258,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 #pragma unroll 1
             for (int k = 0; k < K; k++) {
                 enter_each<1>(r, s, cut, at + k * step, step, (Vector<E>(&)[1][2])x);
-                turn(x);
+                rotate(x);
             }
         } else {
             enter_each<K>(r, s, cut, at, step, x);

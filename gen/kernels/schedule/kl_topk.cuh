@@ -286,7 +286,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             bool live = rows.live(row);
             Cut<E> cut = rows.cut(sparse, row);
             rows.queue.announce();
-            Softmax<N> softmax = sparse.softmax(group, cut, row, rows.queue.turn);
+            Softmax<N> softmax = sparse.softmax(group, cut, row, rows.queue.phase);
             Row r = {row, !live || sparse.left_out(row)};
             r.zero = r.out;
             r.row_max = softmax.row_max;
@@ -297,10 +297,10 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
             Sums sums = sparse.sums(group, r);
             if (p.residual == GPULOSS_BUCKET)
                 sums.all = sparse.sum_of_all(group, cut, r);
-            group.reduce(sums, rows.queue.turn);
-            double bucket = sparse.complete(group, cut, rows.queue.turn, r, sums);
+            group.reduce(sums, rows.queue.phase);
+            double bucket = sparse.complete(group, cut, rows.queue.phase, r, sums);
             Divergence d = sparse.divergence(group, r);
-            group.reduce(d, rows.queue.turn);
+            group.reduce(d, rows.queue.phase);
             if (p.rows.grad)
                 sparse.gradients(group, cut, r, &smem_gradients[0][threadIdx.x]);
             if (live && group.rank == 0) {

@@ -9,14 +9,14 @@
 #include "../device/column_vec.cuh"
 #include "row_generic.cuh"
 
-template <class E> class PlaneRegisters {
+template <class E> class ColumnsInRegisters {
     typedef typename E::Number N;
     typedef typename E::Bits Bits;
     typedef gpulossi_cross_entropy Params;
-    typedef Plain<E> Loss;
+    typedef BasicCrossEntropy<E> Loss;
     typedef typename Loss::Totals Totals;
     typedef typename Loss::Row Row;
-    typedef Plane<E> Of;
+    typedef ColumnVector<E> Of;
     enum { W = Of::W, kTile = kLanes * W, kMost = GPULOSSI_PLANE_REG_CLASSES, kAtOnce = 4 };
     static_assert(kMost % 2 == 0, "gradients are formed for two classes at a time");
     static_assert(kMost * GPULOSSI_BLOCK <= Of::kSmemSize, "a thread has a slot for each class");
@@ -35,7 +35,7 @@ template <class E> class PlaneRegisters {
     double losses; /* sum over the iterations of a queue tile */
     int counted;   /* columns with a class in it */
 
-    __device__ __forceinline__ PlaneRegisters(const Params &p, const Loss &loss, uint2 *smem)
+    __device__ __forceinline__ ColumnsInRegisters(const Params &p, const Loss &loss, uint2 *smem)
         : p(p), loss(loss), slots(smem + threadIdx.x), classes((int)p.rows.classes), scale(0), losses(0), counted(0) {
         if (Loss::writes()) {
             scale = loss.common_scale();
@@ -134,7 +134,7 @@ template <class E> class PlaneRegisters {
         Row r;
         r.row = at.first + i;
         r.vector = -1;
-        r.place = y[i];
+        r.position = y[i];
         r.row_max = row_max[i];
         return r;
     }
@@ -252,7 +252,7 @@ template <class E> class PlaneRegisters {
         const int64_t tiles = (p.rows.rows + kTile - 1) / kTile;
         const int run = tiles > 8ll * gridDim.x * group.count ? Queue::kRun : 1;
         Queue queue(loss.scratch(), group, tiles, run);
-        PlaneRegisters planes(p, loss, smem);
+        ColumnsInRegisters columns(p, loss, smem);
         Totals total = Totals::zero();
         uint2 x[kMost];
         int64_t targets[W];
@@ -260,24 +260,24 @@ template <class E> class PlaneRegisters {
         bool live = false, last = false;
 #pragma unroll 1
         for (;;) {
-            bool more = queue.more(), next_live = more && planes.find(queue.row(), next);
+            bool more = queue.more(), next_live = more && columns.find(queue.row(), next);
             if (next_live) /* in flight while the tile before is finished */
-                planes.fetch(next, x, targets);
+                columns.fetch(next, x, targets);
             if (live)
-                planes.finish(total);
+                columns.finish(total);
             if (last)
-                planes.settle(total);
+                columns.settle(total);
             if (!more)
                 break;
             live = next_live;
             last = ((int)queue.row() & (run - 1)) == run - 1;
             queue.announce();
             if (live)
-                planes.reduce(next, x, targets);
+                columns.reduce(next, x, targets);
             group.settle();
             queue.advance();
         }
-        planes.settle(total);
+        columns.settle(total);
         __syncthreads();
         Totals *totals = (Totals *)smem;
         totals[threadIdx.x] = total;

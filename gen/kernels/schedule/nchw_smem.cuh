@@ -26,13 +26,13 @@ template <int n> DEVICE void settled() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
-template <class E> struct Planes {
+template <class E> struct ColumnsInSmem {
     typedef typename E::Number N;
     typedef typename E::Bits Bits;
     typedef gpulossi_cross_entropy Params;
-    typedef Plain<E> Loss;
+    typedef BasicCrossEntropy<E> Loss;
     typedef typename Loss::Totals Totals;
-    typedef Plane<E> Of;
+    typedef ColumnVector<E> Of;
     enum {
         /* A thread has W columns. */
         W = Of::W,
@@ -58,8 +58,8 @@ template <class E> struct Planes {
     int thread;     /* in the block */
     int log2_warps; /* of a group */
 
-    __device__ __forceinline__ Planes(const Params &p, const Loss &loss, uint2 *smem, const Group &group,
-                                      const Queue &queue)
+    __device__ __forceinline__ ColumnsInSmem(const Params &p, const Loss &loss, uint2 *smem, const Group &group,
+                                             const Queue &queue)
         : p(p), loss(loss), group(group), smem(smem), queue(queue), thread((int)threadIdx.x),
           log2_warps(group.shift - kLaneShift) {}
 
@@ -224,7 +224,7 @@ template <class E> struct Planes {
         Softmax<N> s = Softmax<N>::empty();
         N x_y = N(0);
         r.row = first() + i;
-        r.place = y;
+        r.position = y;
         if (Loss::reduces())
             s = merged_state(i);
         if (y >= 0 && of_one_page()) {
@@ -304,38 +304,38 @@ template <class E> struct Planes {
         Loss loss(p);
         Group group(p.rows.group);
         Queue queue(loss.scratch(), group, (p.rows.rows + kTile - 1) / kTile, 1);
-        Planes planes(p, loss, smem, group, queue);
+        ColumnsInSmem columns(p, loss, smem, group, queue);
         Totals total = Totals::zero();
-        int n = planes.classes();
+        int n = columns.classes();
 #pragma unroll 1
         while (queue.more()) {
             int y[W] = {};
             double sum = 0;
-            planes.image = (int64_t)((uint64_t)planes.first() / (uint64_t)p.inner);
+            columns.image = (int64_t)((uint64_t)columns.first() / (uint64_t)p.inner);
 #pragma unroll 1
             for (int page = 0; page == 0 || page * kSlots < n; page++) {
                 int of_page = min(n - page * kSlots, (int)kSlots);
-                keep(planes.thread); /* addresses are computed anew: they would take registers from tile to tile */
-                keep(planes.log2_warps);
-                if (planes.live()) {
-                    planes.load(page, of_page);
-                    planes.targets(y);
+                keep(columns.thread); /* addresses are computed anew: they would take registers from tile to tile */
+                keep(columns.log2_warps);
+                if (columns.live()) {
+                    columns.load(page, of_page);
+                    columns.targets(y);
                 }
                 /* Other warps read the inputs of the last tile's gradients until here. */
                 if (Loss::writes() && page == 0)
                     group.settle();
                 settled<0>();
-                if (planes.live() && Loss::reduces())
-                    planes.enter(page, of_page);
+                if (columns.live() && Loss::reduces())
+                    columns.enter(page, of_page);
             }
             queue.announce();
             group.settle();
-            if (planes.live()) {
+            if (columns.live()) {
 #pragma unroll 1
-                for (int i = planes.warp(); i < W; i += planes.warps()) {
-                    sum += (double)planes.finish(i, y[0], total);
+                for (int i = columns.warp(); i < W; i += columns.warps()) {
+                    sum += (double)columns.finish(i, y[0], total);
                     /* Losses from a given lse may cancel, so each is added to the exact sum. */
-                    if (!Loss::reduces() || i + planes.warps() >= W) {
+                    if (!Loss::reduces() || i + columns.warps() >= W) {
                         loss.add(sum, total);
                         sum = 0;
                     }
@@ -345,8 +345,8 @@ template <class E> struct Planes {
                 }
             }
             group.settle();
-            if (Loss::writes() && planes.live())
-                planes.write();
+            if (Loss::writes() && columns.live())
+                columns.write();
             queue.advance();
         }
         __syncthreads();

@@ -10,10 +10,10 @@
 
 /* kThreads: threads of a block. kMinClasses: the least number of classes of a row. */
 template <class E, class Rows, int kThreads, int kMinClasses = 1>
-class PackedRows : protected RowTiles<Plain<E>, kThreads, GPULOSSI_RING_STEPS> {
+class PackedRows : protected RowTiles<BasicCrossEntropy<E>, kThreads, GPULOSSI_RING_STEPS> {
   protected:
-    typedef RowTiles<Plain<E>, kThreads, GPULOSSI_RING_STEPS> Base;
-    typedef Plain<E> Loss;
+    typedef RowTiles<BasicCrossEntropy<E>, kThreads, GPULOSSI_RING_STEPS> Base;
+    typedef BasicCrossEntropy<E> Loss;
     typedef typename Loss::Params Params;
     typedef typename Loss::Totals Totals;
     typedef typename Loss::Number N;
@@ -78,13 +78,13 @@ class PackedRows : protected RowTiles<Plain<E>, kThreads, GPULOSSI_RING_STEPS> {
         Row r;
         r.row = row;
         r.vector = -1;
-        r.place = target;
+        r.position = target;
         return r;
     }
     __device__ __forceinline__ void add(Row &r, const State &state, N x_y, Totals &total) {
-        if (Loss::has_row_outputs() || r.place < -1) {
+        if (Loss::has_row_outputs() || r.position < -1) {
             sum += (double)loss.result(loss.unfinished(r, state, &x_y), total);
-        } else if (r.place >= 0) {
+        } else if (r.position >= 0) {
             N log_sum = Loss::reduces() ? natural_log(state.sum) : N(0);
             sum += (double)Loss::loss_of(log_sum, r.row_max, x_y);
             counted++;

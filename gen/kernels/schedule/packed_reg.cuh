@@ -59,8 +59,8 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
         uint32_t left = 0, this_row = 1, at = begin, at_index = Shared::address(targets() + lane);
 #pragma unroll 1
         for (int row = lane; row < count; row += kLanes, this_row <<= 1, at += kLanes * row_bytes) {
-            Row r = row_of(first + row, Shared::place(at_index));
-            const uint32_t at_target = at + max(r.place, 0) * (int)sizeof(Bits), lone = at + to_lone;
+            Row r = row_of(first + row, Shared::target(at_index));
+            const uint32_t at_target = at + max(r.position, 0) * (int)sizeof(Bits), lone = at + to_lone;
             uint32_t x[most];
             N x_y = E::widen(Shared::bits<Bits>(at_target)), e[n];
             N of_lone = odd ? E::widen(Shared::bits<Bits>(lone)) : loss.absent(0);
@@ -82,7 +82,7 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
             for (int i = 0; i < most; i++)
                 row_maxima[i] = Of::word_max(x[i]);
             r.row_max = Loss::reduces() ? larger(Of::number(LargestWordMax<Of, most>::of(row_maxima)), of_lone) : given;
-            if (!ScaledExp<N>::in_fast_range(r.row_max) || r.place < -1) {
+            if (!ScaledExp<N>::in_fast_range(r.row_max) || r.position < -1) {
                 left |= this_row;
                 continue;
             }
@@ -96,7 +96,7 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
             state.row_max = r.row_max;
             if (Loss::has_row_outputs()) {
                 add(r, state, x_y, total);
-            } else if (r.place >= 0) {
+            } else if (r.position >= 0) {
                 product *= at_least_1(state.sum); /* The sum includes exp(0). */
                 sum += (double)(r.row_max - x_y);
                 counted++;
@@ -108,14 +108,14 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
                     e[i] *= weight;
 #pragma unroll
                 for (int i = 0; i < most; i++)
-                    x[i] = r.place >= 0 ? Of::pack(e + i * kElements) : 0;
+                    x[i] = r.position >= 0 ? Of::pack(e + i * kElements) : 0;
 #pragma unroll
                 for (int i = 0; i < most; i += kWords)
                     if (i < least || i < words_of_row)
                         Shared::store<kWords>(address_of(i), x + i);
                 if (odd)
-                    Shared::store(lone, E::narrow(r.place >= 0 ? of_lone * weight : N(0)));
-                if (r.place >= 0)
+                    Shared::store(lone, E::narrow(r.position >= 0 ? of_lone * weight : N(0)));
+                if (r.position >= 0)
                     Shared::store(at_target, E::narrow(Loss::of_target(below.exp(x_y) * inverse, of_row)));
             }
         }
@@ -142,7 +142,7 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
         Row r = row_of(first + row, targets()[row]);
         Bits *x = (Bits *)(ring_base() + stage_offset(consumer) + row * row_bytes);
         State state = State::empty();
-        N x_y = r.place >= 0 ? E::widen(x[r.place]) : N(0);
+        N x_y = r.position >= 0 ? E::widen(x[r.position]) : N(0);
         if (Loss::reduces()) {
 #pragma unroll 1
             for (int c = 0; c < classes; c++)
@@ -161,9 +161,9 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
         loss.slope(r, state, Loss::reduces());
 #pragma unroll 1
         for (int c = 0; c < classes; c++)
-            x[c] = E::narrow(r.place >= 0 ? exp_below(E::widen(x[c]), r.row_max) * (r.inverse * r.scale) : N(0));
-        if (r.place >= 0)
-            x[r.place] = E::narrow(loss.of_target(r, x_y));
+            x[c] = E::narrow(r.position >= 0 ? exp_below(E::widen(x[c]), r.row_max) * (r.inverse * r.scale) : N(0));
+        if (r.position >= 0)
+            x[r.position] = E::narrow(loss.of_target(r, x_y));
     }
 
     __device__ __forceinline__ void rows_of_stage(int64_t first, int count, Totals &total) {

@@ -86,7 +86,7 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
 
     template <int bytes> __device__ __forceinline__ void write(const Part<bytes> &part, const Row &r) const {
         N weight = r.inverse * r.scale;
-        if (ScaledExp<N>::in_fast_range(r.row_max) && r.place >= 0) {
+        if (ScaledExp<N>::in_fast_range(r.row_max) && r.position >= 0) {
             ScaledExp<N> below(r.row_max);
             weight *= below.factor;
             part.pieces.template each<true>([&](auto &words) {
@@ -109,12 +109,12 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
                     N g[kElements];
 #pragma unroll
                     for (int n = 0; n < kElements; n++)
-                        g[n] = r.place >= 0 ? exp_below(Of::get(words[i], n), r.row_max) * weight : N(0);
+                        g[n] = r.position >= 0 ? exp_below(Of::get(words[i], n), r.row_max) * weight : N(0);
                     words[i] = Of::pack(g);
                 }
             });
             if (part.lone)
-                *part.lone = E::narrow(r.place >= 0 ? exp_below(E::widen(*part.lone), r.row_max) * weight : N(0));
+                *part.lone = E::narrow(r.position >= 0 ? exp_below(E::widen(*part.lone), r.row_max) * weight : N(0));
         }
     }
 
@@ -137,8 +137,8 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         bool even = p.rows.flags & GPULOSSI_EVEN;
         Row r = this->row_of(first + row, live ? Base::targets()[row] : -1);
         State state = State::empty();
-        Bits *at_target = (Bits *)(ring_base() + stage_offset(consumer) + row * row_bytes) + r.place;
-        N x_y = r.place >= 0 ? E::widen(*at_target) : N(0);
+        Bits *at_target = (Bits *)(ring_base() + stage_offset(consumer) + row * row_bytes) + r.position;
+        N x_y = r.position >= 0 ? E::widen(*at_target) : N(0);
         if (Loss::reduces() && even)
             reduce(Part<16>(stage_offset(consumer), row, live, *this), state);
         else if (Loss::reduces())
@@ -154,7 +154,7 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         } else if (loss.has_results()) {
             if (live && rank == deferred_count)
                 deferred.row = r.row, deferred.row_max = r.row_max, deferred.sum = state.sum, deferred.x_y = x_y,
-                deferred.target = r.place;
+                deferred.target = r.position;
             if (++deferred_count == size)
                 finish(total);
         }
@@ -168,7 +168,7 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
             else if (live)
                 write(Part<4>(stage_offset(consumer), row, live, *this), r);
             __syncwarp();
-            if (rank == 0 && r.place >= 0)
+            if (rank == 0 && r.position >= 0)
                 *at_target = E::narrow(loss.of_target(r, x_y));
         }
     }

@@ -19,7 +19,7 @@ DEVICE void prefetch_l2(const void *from, uint32_t bytes) {
 
 /* Every row consists of the same whole vectors. A thread has K of them at most, and fewer if it also writes them. */
 template <class E> class BlockRows {
-    typedef Plain<E> Loss;
+    typedef BasicCrossEntropy<E> Loss;
     typedef typename Loss::Params Params;
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
@@ -37,7 +37,7 @@ template <class E> class BlockRows {
         kComing = 4
     };
 
-    /* The inputs of a row besides its elements. The target's class is negative if there is none, like Row::place.
+    /* The inputs of a row besides its elements. The target's class is negative if there is none, like Row::position.
      * row_max is used if an lse is given. */
     struct RowInput {
         N row_max, scale;
@@ -163,7 +163,7 @@ template <class E> class BlockRows {
                 for (int i = 0; i < W; i++)
                     part[i] = exp_below(x[0][0].get(i), row_max);
                 state.sum += in_halves<Sum>(part);
-                turn(x);
+                rotate(x);
             }
         }
         state.sum = WholeWarp().template over<Sum>(state.sum);
@@ -177,7 +177,7 @@ template <class E> class BlockRows {
         char *vector = (char *)to + threadIdx.x * GPULOSSI_VECTOR_BYTES;
         typename Loss::Slope slope(r);
         uint32_t step = blockDim.x * GPULOSSI_VECTOR_BYTES;
-        if (r.place < 0) {
+        if (r.position < 0) {
 #pragma unroll 1
             for (int v = (int)threadIdx.x; v < vectors; v += (int)blockDim.x)
                 store_vector<E>(to + (int64_t)v * W, filled<E>(N(0)));
@@ -186,7 +186,7 @@ template <class E> class BlockRows {
 #pragma unroll
         for (int k = 0; k < K; k++)
             if ((int)(threadIdx.x + k * blockDim.x) == r.vector) {
-                *x_y = x[k][0].find(r.place);
+                *x_y = x[k][0].find(r.position);
                 of_target = E::narrow(loss.of_target(r, *x_y));
             }
         if (slope.simple) {
@@ -209,7 +209,7 @@ template <class E> class BlockRows {
                 for (int i = 0; i < W; i++)
                     g[i] = slope.of(x[0][0].get(i), r);
                 store(to + (int64_t)v * W, v, r, g, false, of_target);
-                turn(x);
+                rotate(x);
             }
         }
     }
@@ -217,7 +217,7 @@ template <class E> class BlockRows {
         Vector<E> out;
         out.fill(g, finite);
         if (v == r.vector)
-            out.replace(r.place, of_target);
+            out.replace(r.position, of_target);
         store_vector<E>(to, out);
     }
 
@@ -228,7 +228,7 @@ template <class E> class BlockRows {
             Deferred done = smem_deferred((int)threadIdx.x);
             Row r;
             r.row = done.row;
-            r.place = done.target_class;
+            r.position = done.target_class;
             r.row_max = done.row_max;
             State state = {done.row_max, done.sum};
             loss.finish(loss.unfinished(r, state, &done.x_y), total);
@@ -365,7 +365,7 @@ template <class E> class BlockRows {
             Row r;
             r.row = row;
             r.vector = input.target_class < 0 ? -1 : input.target_class / W;
-            r.place = input.target_class < 0 ? input.target_class : input.target_class % W;
+            r.position = input.target_class < 0 ? input.target_class : input.target_class % W;
             r.row_max = state.row_max;
             r.scale = input.scale;
             r.inverse = reciprocal(state.sum);

@@ -31,7 +31,7 @@
 #include "../device/grid.cuh"
 
 /* Rotates the vectors of a row, so that the next one comes first. */
-template <class V, int K, int A> DEVICE void turn(V (&x)[K][A]) {
+template <class V, int K, int A> DEVICE void rotate(V (&x)[K][A]) {
 #pragma unroll
     for (int a = 0; a < A; a++) {
         V first = x[0][a];
@@ -111,7 +111,7 @@ template <class Loss> struct Schedule {
                         x[0][a] = load_elements<E>(cut, (const typename E::Bits *)arrays.vectors[a] + cut.head, at,
                                                    loss.absent(a));
                 at += step;
-                turn(x);
+                rotate(x);
             }
         }
     }
@@ -193,7 +193,7 @@ template <class Loss> struct Schedule {
                 loss.enter(r, state, cut, at, group.size, x);
             }
             if (loss.reduces() && !loss.sums_by_thread())
-                group.reduce(state, rows.queue.turn);
+                group.reduce(state, rows.queue.phase);
             if (live)
                 loss.close(r, state);
             if (live && (loss.sums_by_thread() || leads))

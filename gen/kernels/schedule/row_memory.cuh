@@ -256,7 +256,7 @@ template <class Loss> class RowMemory {
             const AcrossGroups<kThreads> groups = {columns(p), threads};
             state.reduce(groups);
         } else {
-            group.reduce(state, queue.turn);
+            group.reduce(state, queue.phase);
         }
     }
 
