@@ -203,9 +203,9 @@ planted "/* nothing */" && accept "a comment" hostile options && accept "a comme
 altered '/compile for 64 bits/d' && reject "pointers of 32 bits" "FAILED: .*: 32 bits" hostile compilers
 altered '/^GPULOSSI_ASSERT_BYTES(gpulossi_scratch/d' &&
     reject "a struct of another size" "FAILED: .*: packed structs" hostile compilers
-altered '/^#undef held$/d' && reject "a macro that is not set aside" "FAILED: .*: macros of many" hostile macros
+altered '/^#undef packed$/d' && reject "a macro that is not set aside" "FAILED: .*: macros of many" hostile macros
 altered '/^#pragma pop_macro("version")$/d' && reject "a macro that is lost" "version is gone" hostile macros
-altered '/^#undef held$/a #undef classes' &&
+altered '/^#undef packed$/a #undef classes' &&
     reject "the name of a field that is set aside" "FAILED: .*: macros that rename" hostile macros
 altered 's/if (gpulossi_order_of(number) < .*/if (!(*number >= low \&\& *number <= high))/' &&
     reject "comparisons of doubles" "FAILED: gcc -x c -Ofast says" hostile options
