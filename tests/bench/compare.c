@@ -121,6 +121,11 @@ static int measure(int cell, const options *o) {
     return 0;
 }
 
+/* As it is printed, so that the list of slower cells agrees with their lines. */
+static double rounded(double ratio) {
+    return (double)(int64_t)(1000 * ratio + 0.5) / 1000;
+}
+
 static void print_line(int cell, double ratio) {
     printf("%s %9.1f %9.1f %7.3f\n", new.cell_columns(cell), 1000 * old.milliseconds, 1000 * new.milliseconds, ratio);
     fflush(stdout);
@@ -151,7 +156,7 @@ static int compare(const options *o) {
             failures++;
             continue;
         }
-        ratios[cell] = new.milliseconds / old.milliseconds;
+        ratios[cell] = rounded(new.milliseconds / old.milliseconds);
         print_line(cell, ratios[cell]);
         measured++;
     }
