@@ -34,15 +34,16 @@ done < <(grep -oE '\b(gpuloss|GPULOSS)_[A-Za-z0-9_]+' "$readme" | sort -u)
 rows_of() {
     awk -v heading="$1" 'index($0, heading) == 1 { inside = 1; next } !/^\|/ { inside = 0 } inside && !/^\|---/' "$readme"
 }
-# in_report AWK_PROGRAM NAME=VALUE...: a line of the report satisfies it. The first row of a cell counts, the newest.
+# in_report LINE FIGURES NAME=VALUE...: the first line of the report that satisfies LINE, which is of the newest run, has the
+# figures.
 in_report() {
-    local program=$1 assignments=()
-    shift
+    local line=$1 figures=$2 assignments=()
+    shift 2
     for assignment; do
         assignments+=(-v "$assignment")
     done
     awk "${assignments[@]}" "function rounds(x, to) { return sprintf(\"%.0f\", x) == to }
-        $program { found = 1; exit } END { exit !found }" "$readme_report"
+        $line { found = $figures; exit } END { exit !found }" "$readme_report"
 }
 loss_of() {
     case $1 in
@@ -61,9 +62,9 @@ while IFS='|' read -r _ call type shape pass us floor eager compiled _; do
     read -r rows _ classes <<<"$shape"
     read -r pass <<<"$pass"
     cell="$(loss_of "$call") ${type// /} $rows $classes $pass"
-    accept "the figures of $call ($cell)" in_report '
-        $1 " " $4 " " $5 " " $6 " " (/loss \+ gradient/ ? "loss + gradient" : $7) == cell &&
-        rounds($(at = /loss \+ gradient/ ? 10 : 8), us) && rounds($(at + 6), floor) && rounds($(at + 7), eager) &&
+    accept "the figures of $call ($cell)" in_report \
+        '$1 " " $4 " " $5 " " $6 " " (/loss \+ gradient/ ? "loss + gradient" : $7) == cell' \
+        'rounds($(at = /loss \+ gradient/ ? 10 : 8), us) && rounds($(at + 6), floor) && rounds($(at + 7), eager) &&
         rounds($(at + 9), compiled)' cell="$cell" us="${us// /}" floor="${floor// /}" eager="${eager// /}" \
         compiled="${compiled// /}"
     tables=$((tables + 1))
@@ -71,8 +72,9 @@ done < <(rows_of '| call | type |')
 accept "ten rows of speed" [ "$tables" = 10 ]
 tables=0
 while IFS='|' read -r _ divergence ours torch _; do
-    accept "the accuracy of ${divergence// /}" grep -qF \
-        "KL of logits:  ${divergence// /}, relative error of gpuloss ${ours// /}, of PyTorch ${torch// /}" "$readme_report"
+    accept "the accuracy of ${divergence// /}" in_report 'index($0, "KL of logits:  " divergence ",")' \
+        '$0 ~ "gpuloss " ours ", of PyTorch " torch "$"' divergence="${divergence// /}" ours="${ours// /}" \
+        torch="$(sed 's/[ ]//g;s/+/[+]/' <<<"$torch")"
     tables=$((tables + 1))
 done < <(rows_of '| divergence | gpuloss |')
 accept "four rows of accuracy" [ "$tables" = 4 ]
@@ -80,7 +82,7 @@ tables=0
 while IFS='|' read -r _ kernel cold warm _; do
     read -r kernel <<<"$kernel"
     for cache in "cold ${cold// /}" "warm ${warm// /}"; do
-        accept "the first loss of $kernel ($cache)" in_report '$1 " " $2 " " $3 == row && rounds($7, ms)' \
+        accept "the first loss of $kernel ($cache)" in_report '$1 " " $2 " " $3 == row' 'rounds($7, ms)' \
             row="${cache% *} $kernel" ms="${cache#* }"
     done
     tables=$((tables + 1))
