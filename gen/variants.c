@@ -12,7 +12,7 @@ enum {
     SPECIALISED,
     TEMPLATE,
     WAYS,
-    MOST_THOUSANDTHS = 1030 /* of the instructions of its template that a specialised text may take */
+    MOST_THOUSANDTHS = 1100 /* of the instructions of its template that a specialised text may take */
 };
 
 typedef struct built {

@@ -48,6 +48,13 @@ typedef struct variant {
     VARIANT(cross_entropy, row_cluster, any16, "f16_" name, call, 0)                                                   \
     VARIANT(cross_entropy, row_cluster, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
 
+/* Divergences of rows in memory for each type. */
+#define PAIRS(name, call)                                                                                              \
+    VARIANT(kl_div, row_memory, f32, name, call, 0)                                                                    \
+    VARIANT(kl_div, row_memory, f64, name, call, 0)                                                                    \
+    VARIANT(kl_div, row_memory, any16, "f16_" name, call, 0)                                                           \
+    VARIANT(kl_div, row_memory, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+
 /* Of a mean over rows that are not ignored. With many rows and a gradient another kernel counts them before. */
 enum {
     VARIANT_LOSS = GPULOSSI_CE_LOSS | GPULOSSI_CE_COUNTS,
@@ -58,7 +65,9 @@ enum {
     VARIANT_SHORT_ROWS = GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_REGISTERS, /* row_basic */
     VARIANT_STAGED = GPULOSSI_FORMAT_STAGED_TARGETS,
     VARIANT_RAGGED = GPULOSSI_FORMAT_RAGGED,
-    VARIANT_CLUSTER = GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_WIDE
+    VARIANT_CLUSTER = GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_WIDE,
+    VARIANT_LOGITS = GPULOSSI_KL_LOSS | GPULOSSI_KL_INPUT_LOGITS | GPULOSSI_KL_TARGET_LOGITS,
+    VARIANT_TEACHER = GPULOSSI_KL_LOSS | GPULOSSI_KL_INPUT_LOGITS /* of probabilities */
 };
 
 static const variant usual_variants[] = {
@@ -109,8 +118,11 @@ static const variant usual_variants[] = {
     BOTH(kl_div, lp)
     BOTH(kl_div, pl)
     BOTH(kl_div, ll)
-    BOTH(kl_div, logits)
-    BOTH(kl_div, options)
+    PAIRS("logits_loss", VARIANT_LOGITS)
+    PAIRS("logits_gradient", VARIANT_LOGITS | GPULOSSI_KL_GRADIENT)
+    PAIRS("reverse_gradient", VARIANT_LOGITS | GPULOSSI_KL_REVERSE | GPULOSSI_KL_GRADIENT)
+    PAIRS("shannon_gradient", VARIANT_LOGITS | GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_GRADIENT)
+    PAIRS("teacher_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT)
     BOTH(kl_div, sparse)
     BOTH(kl_div, logits_packed)
     BOTH(kl_div, logits_packed_held)
@@ -127,6 +139,7 @@ static const variant usual_variants[] = {
 #undef LONG
 #undef TILES
 #undef MEMORY
+#undef PAIRS
 #undef BASIC
 
 enum { USUAL_VARIANTS = sizeof usual_variants / sizeof usual_variants[0] };

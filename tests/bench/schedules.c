@@ -79,7 +79,8 @@ static void add_packed(void) {
     candidates[count - 1].less = plan.less;
 }
 
-/* The sizes that the GPU takes are known of a kernel that is loaded. */
+/* The sizes that the GPU takes are known of a kernel that is loaded. A block that would have no vector of a row is
+ * hopeless. */
 static int list_clusters(const char *name, const char *wide_name, int module, int streams, int64_t room) {
     gpuloss_context *context = bench_context();
     int wide;
@@ -91,7 +92,8 @@ static int list_clusters(const char *name, const char *wide_name, int module, in
         return 1;
     for (wide = 0; wide <= kernel->wide; wide++)
         for (size = 1; size <= GPULOSSI_CLUSTER; size++)
-            if (kernel->clusters[wide][size] > 0) {
+            if (kernel->clusters[wide][size] > 0 &&
+                (int64_t)(size - 1) * gpulossi_threads_of_blocks(kernel, wide) < plan.vectors) {
                 const gpulossi_clusters some = {size, gpulossi_threads_of_blocks(kernel, wide),
                                                 kernel->clusters[wide][size]};
                 add(wide ? wide_name : name, module, GPULOSSI_BLOCK, plan.rows->rows);

@@ -329,8 +329,9 @@ static long double entry_error(const divergence_bounds *b, const reference_kl_di
     if (of->kind == GPULOSS_LOG_PROBABILITIES)
         error = of->u_error;
     if (of->kind == GPULOSS_LOGITS) {
-        error = of->u_error + of->p_error * fabsl(of->sum) + of->p * of->sum_error;
-        error += b->a.u * (2 * of->p * fabsl(of->sum) + fabsl(of->u)) + 4 * b->a.smallest;
+        error = of->u_error + b->a.u * fabsl(of->u) + 4 * b->a.smallest;
+        if (of->p > 0)
+            error += (of->p_error + 2 * b->a.u * of->p) * fabsl(of->sum) + of->p * of->sum_error;
         error /= temperature_of(r);
     }
     return s * (error + 4 * b->a.smallest) + fabsl(of->value) * 11 * b->a.u + b->a.smallest +

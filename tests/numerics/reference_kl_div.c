@@ -3,8 +3,12 @@
 
 #include "reference.h"
 
-bool reference_left_out(const reference_kl_div *r, int64_t row) {
+static bool is_ignored(const reference_kl_div *r, int64_t row) {
     return r->labels && r->labels[row] == r->ignore_index;
+}
+
+bool reference_left_out(const reference_kl_div *r, int64_t row) {
+    return is_ignored(r, row) || (r->row_weights && r->row_weights[row] == 0);
 }
 
 long double reference_divergence_divisor(gpuloss_reduction reduction, double given, int64_t rows_left,
@@ -111,7 +115,7 @@ static void jensen_shannon(reference_pair *y, long double b) {
 }
 
 static void total_variation(reference_pair *y) {
-    y->f = y->p < 0 || y->q < 0 ? (long double)NAN : fabsl(y->p - y->q) / 2;
+    y->f = fabsl(y->p - y->q) / 2;
     y->of_p = isnan(y->f) ? y->f : y->p > y->q ? 0.5L : y->p < y->q ? -0.5L : 0;
     y->of_q = -y->of_p;
     y->of_log_p = y->p * y->of_p;
@@ -178,12 +182,14 @@ reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row, refere
     return of_row;
 }
 
-/* df/dp of probabilities, u = p df/dp of logarithms, (u - p sum u) / T of logits. */
+/* df/dp of probabilities, u = p df/dp of logarithms, (u - p sum u) / T of logits, where p = 0 also if the sum is infinite. */
 static long double derivative(const reference_kl_div *r, gpuloss_kind kind, long double of_p, long double u,
                               long double p, long double sum) {
     if (kind == GPULOSS_PROBABILITIES)
         return of_p;
-    return kind == GPULOSS_LOG_PROBABILITIES ? u : (u - p * sum) / reference_temperature(r->temperature);
+    if (kind == GPULOSS_LOG_PROBABILITIES)
+        return u;
+    return (p == 0 ? u : u - p * sum) / reference_temperature(r->temperature);
 }
 
 static void run_pair(reference_kl_div *r, const reference_kl_row *of_row, const reference_pair *y, int64_t i,
@@ -233,7 +239,7 @@ void reference_kl_div_run(reference_kl_div *r) {
     long double sum = 0;
     int64_t row, left = 0;
     for (row = 0; row < r->rows; row++)
-        left += !reference_left_out(r, row);
+        left += !is_ignored(r, row);
     r->divisor = reference_divergence_divisor(r->reduction, r->external_divisor, left, r->classes);
     for (row = 0; row < r->rows; row++) {
         long double loss = run_row(r, row, pairs);

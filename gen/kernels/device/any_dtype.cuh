@@ -192,7 +192,9 @@ template <class E> struct Elements {
     }
 };
 
-/* An array of E, or of the type that the format word names by a bit above `shift`. It begins at element `at`. */
+/* An array of E, or of the type that the format word names by a bit above `shift`. It begins at element `at`. With
+ * kOwnType it is of E. */
+enum { kOwnType = -1 };
 template <class E, int shift> struct FormatArray {
     typedef typename E::Number N;
     enum { W = Width<E>::value };
@@ -201,7 +203,7 @@ template <class E, int shift> struct FormatArray {
     __device__ __forceinline__ FormatArray(uint64_t array, int64_t at) : base((char *)array) {
         base += at * element_bytes();
     }
-    DEVICE bool is(uint32_t type) { return has_format(type << shift); }
+    DEVICE bool is(uint32_t type) { return shift != kOwnType && has_format(type << (shift < 0 ? 0 : shift)); }
     DEVICE bool is_other() {
         return is(GPULOSSI_FORMAT_F32 | GPULOSSI_FORMAT_F64 | GPULOSSI_FORMAT_F16 | GPULOSSI_FORMAT_BF16_ARRAY);
     }
@@ -231,6 +233,22 @@ template <class E, int shift> struct FormatArray {
         if (is(GPULOSSI_FORMAT_BF16_ARRAY))
             return (M)bf16::widen(*as<bf16>(c));
         return (M)E::widen(*as<E>(c));
+    }
+    /* The bits of an element, which widen() converts once they are needed. */
+    typedef uint64_t Loaded;
+    __device__ __forceinline__ Loaded load(int64_t c) const {
+        return element_bytes() == 8 ? *as<f64>(c) : element_bytes() == 4 ? *as<f32>(c) : *as<f16>(c);
+    }
+    DEVICE N widen(Loaded bits) {
+        if (is(GPULOSSI_FORMAT_F32))
+            return (N)f32::widen((uint32_t)bits);
+        if (is(GPULOSSI_FORMAT_F64))
+            return (N)f64::widen(bits);
+        if (is(GPULOSSI_FORMAT_F16))
+            return (N)f16::widen((uint16_t)bits);
+        if (is(GPULOSSI_FORMAT_BF16_ARRAY))
+            return (N)bf16::widen((uint16_t)bits);
+        return (N)E::widen((typename E::Bits)bits);
     }
     __device__ __forceinline__ void write(int64_t c, N y) const {
         if (is(GPULOSSI_FORMAT_F32))
@@ -344,6 +362,25 @@ template <class E> struct ResultArray {
 #pragma unroll
         for (int i = 0; i < W; i++)
             y[i] = around[i];
+    }
+};
+
+/* An output of results: float, or double for double inputs. It begins at element `at`. */
+template <class E> struct ResultOutput {
+    typedef typename E::Number N;
+    typedef typename Out<E>::Type S;
+    enum { W = Width<E>::value };
+    N *base;
+
+    __device__ __forceinline__ ResultOutput(uint64_t array, int64_t at) : base((N *)array + at) {}
+    __device__ __forceinline__ bool is_aligned(int64_t c) const {
+        return (uintptr_t)(base + c) % GPULOSSI_VECTOR_BYTES == 0;
+    }
+    __device__ __forceinline__ void write(int64_t c, N y) const { base[c] = y; }
+    __device__ __forceinline__ void write_vector(int64_t c, const N (&y)[W]) const {
+        Few<S, W> few;
+        few.put(y);
+        few.store(base + c);
     }
 };
 

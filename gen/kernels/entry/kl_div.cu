@@ -4,7 +4,8 @@
 #include "../schedule/packed_reg2.cuh"
 #include "../schedule/kl_prob.cuh"
 #include "../schedule/packed_smem2.cuh"
-#include "../schedule/divergence_generic.cuh"
+#include "../loss/divergence.cuh"
+#include "../schedule/row_memory.cuh"
 #include "../schedule/kl_topk.cuh"
 
 /* p stands for probabilities and l for logarithms, the input first. The blocks of a multiprocessor are the most that
@@ -21,8 +22,10 @@ template <class E> struct lp : Rows<E, true, false> {};
 template <class E> struct pl : Rows<E, false, true> {};
 template <class E> struct ll : Rows<E, true, true> {};
 
-template <class E> struct logits : Distil<E, (Width<E>::value < 8) ? GPULOSSI_PAIRS_STREAMED : 1> {
-    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 3 };
+template <class E> struct row_memory {
+    typedef gpulossi_kl_div Params;
+    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
+    DEVICE void run(const Params &p) { RowMemory<Divergence<E>>::run(p); }
 };
 
 template <class E> struct logits_clustered {
@@ -64,10 +67,6 @@ template <class E> struct distances_clustered {
     enum { kTimes = (is_short ? GPULOSSI_DISTANCES_SHORT : GPULOSSI_DISTANCES_VECTORS) / K };
     enum { threads = GPULOSSI_DISTANCES_THREADS, blocks = is_short ? 4 : 3 };
     DEVICE void run(const Params &p) { PairsRing<Distances<E, K>, K, kTimes, threads>::run(p); }
-};
-
-template <class E> struct options : Pairs<E> {
-    enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
 };
 
 template <class E> struct sparse : Sparse<E> {

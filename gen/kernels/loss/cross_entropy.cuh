@@ -25,7 +25,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     typedef gpulossi_cross_entropy Params;
     typedef FormatArray<E, GPULOSSI_FORMAT_GRADIENT_SHIFT> Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* probabilities, and their gradients */
-    enum { W = Width<E>::value };
+    enum { W = Width<E>::value, kHasBasicRows = 1, kHasTarget = 1, kHasValues = 0 };
 
     DEVICE bool has(uint32_t features) { return ::has(features & ~kNever); }
 
@@ -92,9 +92,9 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     }
 
     __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
-    __device__ __forceinline__ const Bits *logits(int64_t row) const {
-        return (const Bits *)p.logits + row * p.logits_stride;
-    }
+    DEVICE const Bits *first_input(const Params &p) { return (const Bits *)p.logits; }
+    DEVICE int64_t stride_of_input(const Params &p) { return p.logits_stride; }
+    __device__ __forceinline__ const Bits *logits(int64_t row) const { return first_input(p) + row * p.logits_stride; }
     /* The target probabilities of a row from class c on. */
     __device__ __forceinline__ const void *second_input(int64_t row, int64_t c) const {
         return Targets(p.probabilities, row * p.probabilities_stride + c).base;
@@ -303,6 +303,11 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         __device__ __forceinline__ int64_t argmax() const { return best == kNone ? 0 : best < 0 ? best + kNan : best; }
     };
 
+    /* A row's state for finish(). */
+    typedef State Outcome;
+    DEVICE const State &outcome(const State &s) { return s; }
+    /* The state of a row before its first sweep. */
+    DEVICE State state_of(const Row &) { return State::empty(); }
     /* Raises the maximum of a state to the maximum of some vectors, which highest_of() gives. */
     __device__ __forceinline__ void raise(State &s, N highest) const {
         if (highest != lowest())

@@ -31,6 +31,15 @@ DEVICE double excess(double x) {
     return 0.5 * x * x * sum;
 }
 
+/* log(1 + w (exp(z) - 1)), for w below 1, and a z that is not large. */
+DEVICE float log_plus(float w, float z) {
+    const float e = power_of_2(z * 1.442695041f);
+    return log_near_1(w * (fabs(z) < 1 ? excess(-z) + z : e - 1));
+}
+DEVICE double log_plus(double w, double z) {
+    return log1p(w * expm1(z));
+}
+
 /* A pair of probabilities, with its term of a divergence and the derivatives of the term. */
 template <class N> struct Pair {
     N p, q, d;
@@ -60,18 +69,17 @@ template <class N> struct Pair {
         of_q = other.of_p, of_p = other.of_q;
         of_lq = other.of_lp, of_lp = other.of_lq;
     }
-    __device__ __forceinline__ void jensen_shannon(N b) {
-        N c = N(1) - b, m = b * p + c * q;
-        N p_to_m = -log_plus_1(c * exponential_minus_1(-d)), q_to_m = -log_plus_1(b * exponential_minus_1(d));
-        if (d < -60) /* exp(-d) may overflow, and the two logarithms differ by d */
-            p_to_m = q_to_m + d;
-        if (d > 60)
-            q_to_m = p_to_m - d;
-        if (p == 0 && q == 0)
-            p_to_m = q_to_m = N(0);
+    /* The logarithm of M over one side is log(1 + w (exp(z) - 1)). Here w is the other side's share, and z is d or -d.
+     * The logarithm of the other side differs by d. For |d| < 1 the side is taken that loses no digits, otherwise the
+     * one that does not overflow. The shares are b of p and c of q. */
+    __device__ __forceinline__ void jensen_shannon(N b, N c) {
+        const bool p_first = fabs(d) < 1 ? b > c : d > 0;
+        const N m = b * p + c * q, direct = d != d ? d : -log_plus(p_first ? c : b, p_first ? -d : d);
+        const N p_to_m = p == 0 ? N(0) : p_first ? direct : direct + d;
+        const N q_to_m = q == 0 ? N(0) : p_first ? direct - d : direct;
         term = f = b * surplus(p, m, p_to_m) + c * surplus(q, m, q_to_m);
-        of_p = p == 0 ? N(0) : b * p_to_m;
-        of_q = q == 0 ? N(0) : c * q_to_m;
+        of_p = b * p_to_m;
+        of_q = c * q_to_m;
         of_lp = p * of_p;
         of_lq = q * of_q;
     }

@@ -100,12 +100,6 @@ template <class E, int K> struct Distances : Distil<E, K> {
         N of_small_x = p * excess(x), of_large_x = fma(p, x - N(1), m);
         return fabs(x) < 1 && p != 0 ? of_small_x : of_large_x;
     }
-    /* log(1 + w (exp(z) - 1)), for w below 1, and a z that is not large. */
-    DEVICE float log_plus(float w, float z) {
-        float e = power_of_2(z * 1.442695041f);
-        return log_near_1(w * (fabs(z) < 1 ? excess(-z) + z : e - 1));
-    }
-
     /* q, f and u of one vector of each side. */
     __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[1][2], N (&q)[W], N (&f)[W],
                                           N (&u)[W]) const {

@@ -282,7 +282,7 @@ template <class E> class BlockRows {
                         x_y = E::widen(loss.array(0, row)[target_class]);
                     if (!Loss::reduces())
                         state.row_max = ((const N *)p.lse_in)[row];
-                    y = read_target(p, min(queue.tile[2], queue.tiles - 1));
+                    y = read_target(p, queue.tile[2] < queue.tiles ? queue.tile[2] : row);
                 }
                 if (Loss::reduces() && smem_coming(deferred_rows).reads)
                     state = reduce(x);

@@ -38,11 +38,12 @@ template <class Loss> class RowMemory {
         Cut<E> cut;
         const Bits *logits;
     };
+    struct Values : State {}; /* has buffers of its own where it is reduced */
     /* A row that is reduced and not yet finished. */
     struct Deferred {
         int64_t row;
         Row of_row;
-        State state;
+        typename Loss::Outcome outcome;
         N target_logit;
     };
 
@@ -54,7 +55,7 @@ template <class Loss> class RowMemory {
     Queue queue;
 
     DEVICE bool is_ragged() { return has_format(GPULOSSI_FORMAT_RAGGED); }
-    DEVICE bool in_registers() { return has_format(GPULOSSI_FORMAT_REGISTERS); }
+    DEVICE bool in_registers() { return Loss::kHasBasicRows && has_format(GPULOSSI_FORMAT_REGISTERS); }
     /* Whether the next vectors of a thread are in flight while it works on some. Loads of other arrays would wait for
      * them. */
     DEVICE bool loads_ahead() { return sizeof(Bits) == 8 && Loss::is_basic(); }
@@ -85,7 +86,7 @@ template <class Loss> class RowMemory {
             span.image = (int64_t)((uint64_t)row / (uint64_t)p.inner);
             span.within = row - span.image * p.inner;
         }
-        span.logits = (const Bits *)p.logits + start(span, p.logits_stride);
+        span.logits = Loss::first_input(p) + start(span, Loss::stride_of_input(p));
         if (is_ragged() && !has_columns())
             span.cut = Cut<E>(span.logits, p.rows.classes);
         return span;
@@ -213,7 +214,8 @@ template <class Loss> class RowMemory {
     template <int K>
     __device__ __forceinline__ void accumulate_sums(const Span &span, int v, Vector<E> (&x)[K], State &state) const {
         const Side side = {*this, span, v, 0, min((span.cut.vectors - v + threads - 1) >> shift, (int)K)};
-        loss.accumulate_sums(state, x, side);
+        if constexpr (Loss::kHasBasicRows)
+            loss.accumulate_sums(state, x, side);
     }
     /* Adds a row in two halves, which takes fewer registers. */
     __device__ __forceinline__ void accumulate_registers(const Span &span, Vector<E> (&reg_row)[kRegVectors],
@@ -247,12 +249,37 @@ template <class Loss> class RowMemory {
                 accumulate_all(span, v, x, state);
         }
     }
+    /* Adds up a row whose softmax is reduced, from the row's end on, which is still in the cache. */
+    __device__ __forceinline__ void add_values(const Span &span, const State &state, State &values) const {
+        const typename Loss::Sides sides = loss.sides_of(state);
+        const int step = kLoads * threads, last = rank + ((span.cut.vectors - 1 - rank) & -step);
+#pragma unroll 1
+        for (int v = last; v >= 0 && span.cut.vectors > rank; v -= step) {
+            Vector<E> x[kLoads];
+            load<kLoads, kRead_again>(span, v, x);
+#pragma unroll 1
+            for (int at = v; at < v + step && at < span.cut.vectors; at += threads) {
+                const Side side = {*this, span, at, 0, 1};
+                loss.add_values(values, sides, x[0], side, 0);
+                rotate(x);
+            }
+        }
+    }
+    /* The sums of the rows of the group that have values. Threads that share a barrier agree on whether they reduce. */
+    __device__ __forceinline__ void reduce_values(const Span &span, bool reads, State &state) const {
+        const bool has_values = reads && loss.has_values(state);
+        if (!(has_columns() ? __syncthreads_or(has_values) : __any_sync(0xffffffffu, has_values)))
+            return;
+        Values values = {State::empty()};
+        if (has_values)
+            add_values(span, state, values);
+        reduce(values);
+        state.take_values(values);
+    }
     /* A barrier for the threads of a row, or for the block. Memory that one of them has read before may be overwritten by
      * another after it. */
-    __device__ __forceinline__ void reduce(State &state) const {
-        if (!Loss::reduces()) {
-            group.settle();
-        } else if (has_columns()) {
+    template <class Reduced> __device__ __forceinline__ void reduce(Reduced &state) const {
+        if (has_columns()) {
             const AcrossGroups<kThreads> groups = {columns(p), threads};
             state.reduce(groups);
         } else {
@@ -268,8 +295,10 @@ template <class Loss> class RowMemory {
         for (int k = 0; k < K; k++)
             if (span.cut.whole(v + k * threads)) {
                 N y[W];
-                loss.fast_gradients(g, x[k], y);
-                loss.gradients_of(span.row).write_vector(span.cut.first(v + k * threads), y);
+                if constexpr (Loss::kHasBasicRows) {
+                    loss.fast_gradients(g, x[k], y);
+                    loss.gradients_of(span.row).write_vector(span.cut.first(v + k * threads), y);
+                }
             }
     }
     /* Writes the gradients of vectors with every option, but skips whole ones if those are written. */
@@ -286,6 +315,10 @@ template <class Loss> class RowMemory {
     }
     /* The target's gradient replaces the one that its vector has got as any class. */
     __device__ __forceinline__ void write_target(const Gradient &g, const Row &r, const Span &span, N logit) const {
+        if constexpr (Loss::kHasTarget)
+            write_target_class(g, r, span, logit);
+    }
+    __device__ __forceinline__ void write_target_class(const Gradient &g, const Row &r, const Span &span, N logit) const {
         const int64_t c = has_columns() ? r.target_class * p.inner : r.target_class;
         if (!has(GPULOSSI_CE_GRADIENT) || r.target_class < 0 ||
             (span.cut.vector_of(r.target_class) & (threads - 1)) != rank)
@@ -298,7 +331,9 @@ template <class Loss> class RowMemory {
         const bool has_gradient = reads & !g.is_zero;
         const int step = kLoads * threads;
         const bool is_aligned = !is_ragged() | loss.gradients_of(span.row).is_aligned(span.cut.first(0));
-        const bool is_fast = Loss::is_basic() & !has_columns() & has_gradient & g.is_fast & is_aligned;
+        bool is_fast = false;
+        if constexpr (Loss::kHasBasicRows)
+            is_fast = Loss::is_basic() & !has_columns() & has_gradient & g.is_fast & is_aligned;
         if (in_registers()) {
             if (is_fast) {
                 write_fast(g, span, rank, reg_row);
@@ -349,7 +384,7 @@ template <class Loss> class RowMemory {
             const Span span = span_of(min(row(), p.rows.rows - 1));
             const Row r = loss.row_of(input);
             const bool reads = is_there & loss.is_read(r);
-            State state = State::empty();
+            State state = loss.state_of(r);
             N logit = N(0);
             Vector<E> reg_row[kRegVectors];
             queue.announce();
@@ -362,18 +397,24 @@ template <class Loss> class RowMemory {
                 else if (Loss::reduces())
                     accumulate_row(span, state);
             }
-            reduce(state);
+            if (Loss::reduces())
+                reduce(state);
+            else
+                group.settle();
+            if constexpr (Loss::kHasValues)
+                if (Loss::may_have_values())
+                    reduce_values(span, reads, state);
             queue.advance();
             input = fetch();
             if (is_there && rank == deferred_rows)
-                smem_deferred() = {span.row, r, state, logit};
+                smem_deferred() = {span.row, r, loss.outcome(state), logit};
             deferred_rows += is_there;
             if (Loss::writes() && is_there)
                 write_row(span, r, state, logit, reads, reg_row);
             if (deferred_rows == min(threads, (int)kLanes) || !queue.more()) {
                 if (rank < deferred_rows) {
                     const Deferred &of = smem_deferred();
-                    loss.add(loss.finish(of.row, of.of_row, of.state, of.target_logit), total);
+                    loss.add(loss.finish(of.row, of.of_row, of.outcome, of.target_logit), total);
                 }
                 deferred_rows = 0;
             }

@@ -1,0 +1,597 @@
+/* Divergences of a target from an input, of which each is probabilities, their logarithms or logits. The target may have
+ * another type. With u = q df/dq of divergence_terms.cuh, and T the temperature, the gradients are:
+ *
+ *   input of probabilities: df/dq      of logarithms: u      of logits z: (u - q sum_c u) / T
+ *
+ * A row takes up to three sweeps: the softmax of logits, the sums over the row, and what is written. Without logits the
+ * sums need no softmax. The KL of two arrays of logits is summed along with the softmax. With a the side that weighs, b the
+ * other one, and v = (a - b) / T less a number that is the same for the row, p the softmax of a, and E its mean:
+ *
+ *   KL = E[v + expm1(-v)] + log1p(m) - m      m = E[expm1(-v)]
+ *
+ * No term of the first sum is negative, so that a KL close to 0 keeps its digits. A KL that is not close to 0 is E[v] plus
+ * the difference of the two lse. A row for which neither is exact enough has its sums taken in a sweep of their own.
+ *
+ * The loss works on vectors of a row in registers. It uses no thread index but in its constructor. */
+#ifndef GPULOSSI_DIVERGENCE_CUH
+#define GPULOSSI_DIVERGENCE_CUH
+
+#include "../device/any_dtype.cuh"
+#include "divergence_terms.cuh"
+#include "targets.cuh"
+
+template <class E> struct Divergence {
+    typedef E Element;
+    typedef typename E::Number N;
+    typedef typename E::Bits Bits;
+    typedef gpulossi_kl_div Params;
+    typedef FormatArray<E, kOwnType> Gradients;
+    typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
+    enum { W = Width<E>::value, kHasBasicRows = 0, kHasTarget = 0, kHasValues = 1 };
+    enum { kInput, kTarget };
+
+    struct Wanted {
+        DEVICE bool sum(int) { return has(GPULOSSI_KL_LOSS); }
+        DEVICE bool count(int) { return has(GPULOSSI_KL_COUNTS); }
+        DEVICE bool first_only() { return true; }
+    };
+    typedef Total<1, 1, Wanted, uint32_t> Totals;
+
+    DEVICE bool is_logits(int side) {
+        return has(side == kInput ? GPULOSSI_KL_INPUT_LOGITS : GPULOSSI_KL_TARGET_LOGITS);
+    }
+    DEVICE bool is_logarithm(int side) {
+        return has(side == kInput ? GPULOSSI_KL_INPUT_LOGARITHMS : GPULOSSI_KL_TARGET_LOGARITHMS);
+    }
+    DEVICE bool is_probability(int side) { return !is_logits(side) && !is_logarithm(side); }
+    DEVICE bool has_logits() { return is_logits(kInput) || is_logits(kTarget); }
+    DEVICE bool has_two_logits() { return is_logits(kInput) && is_logits(kTarget); }
+    DEVICE bool is_kl() { return !has(GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_TOTAL_VARIATION); }
+    /* The side that weighs the terms of a KL. */
+    DEVICE int weighing() { return has(GPULOSSI_KL_REVERSE) ? kInput : kTarget; }
+    /* The number of the side that weighs, and of the other one. An array that is indexed by a feature would be in local
+     * memory. */
+    DEVICE N own(const N (&x)[2]) { return weighing() == kInput ? x[kInput] : x[kTarget]; }
+    DEVICE N other(const N (&x)[2]) { return weighing() == kInput ? x[kTarget] : x[kInput]; }
+    /* Whether the divergence is summed along with the softmax. */
+    DEVICE bool in_one_sweep() { return has_two_logits() && is_kl() && !has(GPULOSSI_KL_PYTORCH_ZEROS); }
+    DEVICE bool has_loss() { return has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS); }
+    /* Whether the gradient of a side needs a sum over the row. */
+    DEVICE bool has_sum(int side) {
+        return is_logits(side) && has(side == kInput ? GPULOSSI_KL_GRADIENT : GPULOSSI_KL_TARGET_GRADIENT) &&
+               (!in_one_sweep() || side == weighing());
+    }
+    DEVICE bool has_sums() { return has_sum(kInput) || has_sum(kTarget); }
+    DEVICE bool sums_only() { return false; }
+    DEVICE bool is_basic() { return false; }
+    DEVICE bool writes() { return has(GPULOSSI_KL_GRADIENT | GPULOSSI_KL_TARGET_GRADIENT | GPULOSSI_KL_ELEMENTS); }
+    DEVICE bool reduces() { return has_logits(); }
+    /* Whether rows may take a sweep for the sums, after that for the softmax. */
+    DEVICE bool may_have_values() { return has_loss() || has_sums(); }
+
+    const Params &p;
+    N inverse_temperature, exponent; /* exp(x / T) is 2^(exponent x) */
+
+    /* All threads of the block call. */
+    __device__ __forceinline__ explicit Divergence(const Params &p) : p(p) {
+        inverse_temperature = (N)p.inverse_temperature;
+        exponent = inverse_temperature * N(1.4426950408889634);
+        if (threadIdx.x == 0) {
+            const double counted =
+                p.rows.flags & GPULOSSI_PREPARED ? (double)scratch()->counts[GPULOSSI_COUNT_ROWS] : 1.0;
+            grad_scale() = gradient_scale<N>(p.rows, counted);
+            smem_inverse_temperature() = inverse_temperature;
+        }
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
+    DEVICE const Bits *first_input(const Params &p) { return (const Bits *)p.input; }
+    DEVICE int64_t stride_of_input(const Params &p) { return p.input_stride; }
+    __device__ __forceinline__ const Bits *logits(int64_t row) const { return first_input(p) + row * p.input_stride; }
+    __device__ __forceinline__ const void *second_input(int64_t row, int64_t c) const {
+        return Targets(p.target, row * p.target_stride + c).base;
+    }
+    __device__ __forceinline__ Gradients gradients_of(int64_t row) const {
+        return Gradients(p.rows.grad, row * p.rows.grad_stride);
+    }
+    /* An element of probability 0. */
+    DEVICE N padding(int side) { return is_probability(side) ? N(0) : -Limits<N>::infinity(); }
+    DEVICE N padding() { return padding(kInput); }
+
+    /* ---- the inputs of a row ---- */
+
+    /* A class in the middle of the row says how far the two sides are apart. Nobody waits for it before row_of(). */
+    struct RowInput {
+        int64_t label;
+        N weight;
+        Bits input;
+        typename Targets::Loaded target;
+    };
+    __device__ __forceinline__ RowInput fetch(int64_t row) const {
+        RowInput in = {0, N(1), Bits(0), 0};
+        const int64_t middle = p.rows.classes / 2;
+        if (has(GPULOSSI_KL_LABELS))
+            in.label = read_index(p.labels, p.label_type, row);
+        if (has(GPULOSSI_KL_ROW_WEIGHTS))
+            in.weight = ((const N *)p.row_weights)[row];
+        if (in_one_sweep()) {
+            in.input = logits(row)[middle];
+            in.target = Targets(p.target, row * p.target_stride).load(middle);
+        }
+        return in;
+    }
+    /* The sides of a row are subtracted after `shift` is subtracted from each, and then `rest`. A large distance is
+     * subtracted first, which keeps digits; a small one last. */
+    struct Row {
+        static const int target_class = -1;
+        N weight; /* A weight of 0 means no divergence and gradients of 0, whatever the elements are. */
+        bool is_counted;
+        N shift[2], rest;
+    };
+    __device__ __forceinline__ Row row_of(const RowInput &in) const {
+        enum { kFar = 8 };
+        Row r = {in.weight, true, {N(0), N(0)}, N(0)};
+        if (has(GPULOSSI_KL_LABELS) && in.label == p.ignore_index) {
+            r.weight = N(0);
+            r.is_counted = false;
+        }
+        if (in_one_sweep()) {
+            const N x = E::widen(in.input), t = Targets::widen(in.target), distance = t - x;
+            const bool is_far = fabs(distance) > N(kFar), is_finite = fabs(distance) < Limits<N>::infinity();
+            if (is_finite) {
+                r.shift[kInput] = is_far ? x : N(0);
+                r.shift[kTarget] = is_far ? t : N(0);
+                r.rest = is_far ? N(0) : distance;
+            }
+        }
+        return r;
+    }
+    __device__ __forceinline__ bool is_read(const Row &r) const {
+        return r.weight != 0;
+    }
+    DEVICE Bits target_logit(int64_t, const Row &) {
+        return 0;
+    }
+
+    /* ---- the sums of a row ---- */
+
+    struct State {
+        N max[2], sum[2];    /* of the softmax of each side of logits */
+        N weighted, excess;  /* sums of exp(a) v and exp(a) (v + expm1(-v)) */
+        double f, of_log[2]; /* sums of f, and of u of each side */
+        N shift[2], rest;    /* of the row */
+
+        DEVICE State empty() {
+            const N lowest = -Limits<N>::infinity();
+            State s = {{lowest, lowest}, {N(0), N(0)}, N(0), N(0), 0.0, {0.0, 0.0}, {N(0), N(0)}, N(0)};
+            return s;
+        }
+        /* Raises the maximum of a side. */
+        __device__ __forceinline__ void raise(int side, N higher) {
+            if (higher == max[side])
+                return;
+            const N down = exp_of_difference(smem_inverse_temperature() * difference(max[side], higher));
+            max[side] = higher;
+            sum[side] *= down;
+            if (in_one_sweep() && side == weighing()) {
+                weighted *= down;
+                excess *= down;
+            }
+        }
+        template <class Lanes> __device__ __forceinline__ void reduce(const Lanes &lanes) {
+#pragma unroll
+            for (int side = kInput; side <= kTarget; side++)
+                if (is_logits(side)) {
+                    raise(side, largest_over(lanes, max[side]));
+                    sum[side] = lanes.template over<Sum>(sum[side]);
+                }
+            if (in_one_sweep()) {
+                weighted = lanes.template over<Sum>(weighted);
+                excess = lanes.template over<Sum>(excess);
+            }
+            f = lanes.template over<Sum>(f);
+#pragma unroll
+            for (int side = kInput; side <= kTarget; side++)
+                if (has_sum(side) && !in_one_sweep())
+                    of_log[side] = lanes.template over<Sum>(of_log[side]);
+        }
+        /* Takes the sums of another sweep. */
+        __device__ __forceinline__ void take_values(const State &values) {
+            f = values.f;
+            of_log[kInput] = values.of_log[kInput];
+            of_log[kTarget] = values.of_log[kTarget];
+        }
+    };
+    __device__ __forceinline__ State state_of(const Row &r) const {
+        State s = State::empty();
+        s.shift[kInput] = r.shift[kInput];
+        s.shift[kTarget] = r.shift[kTarget];
+        s.rest = r.rest;
+        return s;
+    }
+
+    /* A sweep raises the maxima itself, as there are two. */
+    template <int K> DEVICE N highest_of(const Vector<E> (&)[K]) { return N(0); }
+    DEVICE void raise(State &, N) {}
+
+    /* The elements of a vector of each side. Elements outside the row have a probability of 0. */
+    template <class Side>
+    __device__ __forceinline__ void load(const Vector<E> &x, const Side &side, int k, N (&z)[2][W]) const {
+        x.unpack(z[kInput]);
+        side.read_staged(Targets(p.target, side.start(p.target_stride)), k, z[kTarget]);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (!side.is_inside(k, i)) {
+                z[kInput][i] = padding(kInput);
+                z[kTarget][i] = padding(kTarget);
+            }
+    }
+    /* Adds a vector in the first sweep. */
+    template <class Side>
+    __device__ __forceinline__ void accumulate(State &s, const Vector<E> &x, const Side &side, int k) const {
+        N z[2][W], e[2][W];
+        load(x, side, k, z);
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            if (is_logits(a)) {
+                s.raise(a, larger(s.max[a], in_halves<Maximum>(z[a])));
+                const N from = finite(s.max[a]);
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    e[a][i] = exp_from(z[a][i], from);
+                s.sum[a] += in_halves<Sum>(e[a]);
+            }
+        if (in_one_sweep() && may_have_values())
+            accumulate_kl(s, z, e);
+    }
+    DEVICE N finite(N max) { return max == -Limits<N>::infinity() ? N(0) : max; }
+    /* exp((z - from) / T), for z <= from. */
+    __device__ __forceinline__ N exp_from(N z, N from) const {
+        if constexpr (sizeof(N) == 4)
+            return power_of_2(difference(z, from) * exponent);
+        else
+            return exp(difference(z, from) * inverse_temperature);
+    }
+    /* The difference of the two sides over T, without the number that is the same for the row. */
+    __device__ __forceinline__ N distance_of(const State &s, N x, N t) const {
+        const N d = difference(difference(t, s.shift[kTarget]), difference(x, s.shift[kInput]));
+        const N v = difference(d, s.rest) * inverse_temperature;
+        return weighing() == kTarget ? v : -v;
+    }
+    __device__ __forceinline__ void accumulate_kl(State &s, const N (&z)[2][W], const N (&e)[2][W]) const {
+        N e_a[W], e_b[W], v[W], weighted[W], excess[W], size[W], factor = N(0); /* e_b factor is e_a exp(-v) */
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const N of_element[2] = {e[kInput][i], e[kTarget][i]};
+            e_a[i] = own(of_element);
+            e_b[i] = other(of_element);
+            v[i] = distance_of(s, z[kInput][i], z[kTarget][i]);
+            size[i] = fabs(v[i]);
+            weighted[i] = e_a[i] * v[i];
+            excess[i] = e_a[i] * ::excess(v[i]);
+        }
+        if (!(in_halves<Maximum>(size) < N(1))) {
+            factor = exponential((difference(finite(other(s.max)), other(s.shift)) -
+                                  difference(finite(own(s.max)), own(s.shift)) + signed_rest(s)) *
+                                 inverse_temperature);
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                const N of_large = fma(e_b[i], factor, e_a[i] * (v[i] - N(1)));
+                excess[i] = size[i] < 1 ? excess[i] : of_large;
+            }
+        }
+        /* A class of probability 0 adds nothing of its own, whatever its distance is. */
+        if (!(fabs(in_halves<Sum>(weighted)) < Limits<N>::infinity()))
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                weighted[i] = e_a[i] == 0 ? N(0) : weighted[i];
+                excess[i] = e_a[i] == 0 ? e_b[i] * factor : excess[i];
+            }
+        s.weighted += in_halves<Sum>(weighted);
+        s.excess += in_halves<Sum>(excess);
+    }
+    /* The rest of a distance from the side that weighs. */
+    DEVICE N signed_rest(const State &s) { return weighing() == kTarget ? s.rest : -s.rest; }
+
+    /* ---- a row whose softmax is reduced ---- */
+
+    /* The constants of a row. `lse_difference` is log p - log q where both logits are at their maxima. */
+    struct Sides {
+        N max[2], inverse[2], log_sum[2], lse_difference;
+    };
+    __device__ __forceinline__ Sides sides_of(const State &s) const {
+        Sides of = {};
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            if (is_logits(a)) {
+                of.max[a] = s.max[a];
+                of.inverse[a] = reciprocal(s.sum[a]);
+                of.log_sum[a] = natural_log(s.sum[a]);
+            }
+        if (has_two_logits())
+            of.lse_difference = s.sum[kInput] > 0 && s.sum[kTarget] > 0
+                                    ? log_any_ratio(s.sum[kInput], s.sum[kTarget])
+                                    : Limits<N>::nan();
+        return of;
+    }
+    /* log1p(m) - m. */
+    DEVICE N log_excess(N m) {
+        if (fabs(m) < N(0.125)) {
+            N sum = N(0);
+#pragma unroll
+            for (int k = sizeof(N) == 4 ? 9 : 19; k >= 2; k--)
+                sum = fma(sum, -m, N(1.0) / N(k));
+            return -m * m * sum;
+        }
+        return log_plus_1(m) - m;
+    }
+    /* The KL that the first sweep has summed. Returns false if it has too few digits. A direct sum has enough of them if it is
+     * 1/16 of its terms and more. The other sum has an error of a few u of E[v + expm1(-v)], and of m times that of m. */
+    __device__ __forceinline__ bool has_kl(const State &s, N &kl) const {
+        const N sum = own(s.sum), mean = s.weighted / sum;
+        const N from_a = difference(own(s.max), own(s.shift)) * inverse_temperature,
+                from_b = difference(other(s.max), other(s.shift)) * inverse_temperature,
+                rest = signed_rest(s) * inverse_temperature, logs = log_any_ratio(other(s.sum), sum);
+        kl = mean + ((from_b - from_a) + rest + logs);
+        if (kl * N(16) > N(2) + fabs(from_a) + fabs(from_b) + fabs(rest) && kl < Limits<N>::infinity())
+            return true;
+        const N excess = s.excess / sum, m = excess - mean, less = log_excess(m);
+        kl = excess + less;
+        return m > N(-0.5) && excess <= N(4) * kl && fabs(m) * (excess + fabs(mean)) <= N(4) * kl &&
+               kl < Limits<N>::infinity();
+    }
+    /* Whether a row takes the second sweep. */
+    __device__ __forceinline__ bool has_values(const State &s) const {
+        N kl;
+        return may_have_values() && (!in_one_sweep() || !has_kl(s, kl));
+    }
+    /* The sum of f over a row. */
+    __device__ __forceinline__ double divergence_of(const State &s) const {
+        N kl;
+        return in_one_sweep() && has_kl(s, kl) ? (double)kl : s.f;
+    }
+
+    __device__ __forceinline__ N probability(int side, const Sides &of, N z) const {
+        return is_logits(side)      ? exp_from(z, of.max[side]) * of.inverse[side]
+               : is_logarithm(side) ? exponential(z)
+                                    : z;
+    }
+    __device__ __forceinline__ N logarithm(int side, const Sides &of, N z) const {
+        return is_logits(side)      ? difference(z, of.max[side]) * inverse_temperature - of.log_sum[side]
+               : is_logarithm(side) ? z
+                                    : natural_log(z + eps());
+    }
+    __device__ __forceinline__ N eps() const {
+        return has(GPULOSSI_KL_EPS) ? (N)p.eps : N(0);
+    }
+    /* log p - log q of the elements of a vector of each side. */
+    __device__ __forceinline__ void log_ratios(const Sides &of, const N (&z)[2][W], N (&d)[W]) const {
+        if (has_two_logits()) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                d[i] = difference(difference(z[kTarget][i], of.max[kTarget]),
+                                  difference(z[kInput][i], of.max[kInput])) *
+                           inverse_temperature +
+                       of.lse_difference;
+        } else if (is_probability(kInput) && is_probability(kTarget)) {
+            log_ratios_of_probabilities(z, d);
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                d[i] = logarithm(kTarget, of, z[kTarget][i]) - logarithm(kInput, of, z[kInput][i]);
+        }
+    }
+    /* Probabilities outside the range of log_ratio(), as 0 is, take a loop that is not unrolled. */
+    __device__ __forceinline__ void log_ratios_of_probabilities(const N (&z)[2][W], N (&d)[W]) const {
+        N a[W], b[W];
+        bool in_range = true;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            a[i] = z[kTarget][i] + eps();
+            b[i] = z[kInput][i] + eps();
+            in_range = in_range && distance(a[i]) < Format<N>::range() && distance(b[i]) < Format<N>::range();
+        }
+        if (in_range) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                d[i] = log_ratio(a[i], b[i]);
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < W; i++) {
+                shift_in(d, log_any_ratio(a[0], b[0]));
+                shift_in(a, N(0));
+                shift_in(b, N(0));
+            }
+        }
+    }
+    /* The pair of an element of each side, with its term and derivatives. */
+    __device__ __forceinline__ Pair<N> pair(const Sides &of, N x, N t, N d) const {
+        Pair<N> y;
+        const N eps_q = is_probability(kInput) ? eps() : N(0), eps_p = is_probability(kTarget) ? eps() : N(0);
+        y.q = probability(kInput, of, x);
+        y.p = probability(kTarget, of, t);
+        y.d = d;
+        /* A negative probability makes NaN. A side that is not the weight needs only its logarithm, which eps may make
+         * finite. */
+        if (!has(GPULOSSI_KL_TOTAL_VARIATION) &&
+            ((is_probability(kInput) && x < 0 && (has(GPULOSSI_KL_REVERSE) || !is_kl())) ||
+             (is_probability(kTarget) && t < 0 && !has(GPULOSSI_KL_REVERSE))))
+            y.d = y.p = y.q = Limits<N>::nan();
+        if (has(GPULOSSI_KL_TOTAL_VARIATION)) {
+            y.total_variation();
+        } else if (has(GPULOSSI_KL_JENSEN_SHANNON)) {
+            y.jensen_shannon((N)p.beta, (N)(1.0 - p.beta));
+        } else if (has(GPULOSSI_KL_REVERSE)) {
+            y.reverse(has_two_logits(), eps_p, eps_q);
+        } else {
+            y.forward(has_two_logits(), eps_p, eps_q);
+            if (has(GPULOSSI_KL_PYTORCH_ZEROS) && y.p == 0)
+                keep_nan(of, x, t, eps_q, y);
+        }
+        return y;
+    }
+    /* PyTorch's products of 0. */
+    __device__ __forceinline__ void keep_nan(const Sides &of, N x, N t, N eps_q, Pair<N> &y) const {
+        N zero = logarithm(kInput, of, x) * N(0);
+        if (is_logarithm(kTarget))
+            zero += t * N(0);
+        y.term = zero;
+        y.f += zero;
+        y.of_q = -Format<N>::divide(y.p, y.q + eps_q);
+    }
+    /* Adds a vector to the sums of the row. */
+    template <class Side>
+    __device__ __forceinline__ void add_values(State &s, const Sides &of, const Vector<E> &x, const Side &side,
+                                               int k) const {
+        N z[2][W], d[W], f[W], of_log[2][W];
+        load(x, side, k, z);
+        log_ratios(of, z, d);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const Pair<N> y = pair(of, z[kInput][i], z[kTarget][i], d[i]);
+            const bool is_inside = side.is_inside(k, i);
+            f[i] = is_inside ? y.f : N(0);
+            of_log[kInput][i] = is_inside ? y.of_lq : N(0);
+            of_log[kTarget][i] = is_inside ? y.of_lp : N(0);
+        }
+        s.f += (double)in_halves<Sum>(f);
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            if (has_sum(a) && !in_one_sweep())
+                s.of_log[a] += (double)in_halves<Sum>(of_log[a]);
+    }
+
+    /* ---- what is written ---- */
+
+    struct Gradient {
+        Sides sides;
+        N scale[2], sum[2]; /* of the gradients of each side, and the sum of u */
+        N of_terms;         /* factor of the terms */
+        bool is_zero;
+    };
+    __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
+        Gradient g = {sides_of(s), {N(0), N(0)}, {N(0), N(0)}, N(0), r.weight == 0};
+        double scale = grad_scale() * p.factor;
+        if (has(GPULOSSI_KL_ROW_WEIGHTS))
+            scale *= (double)r.weight;
+        if (has(GPULOSSI_KL_ROW_GRADIENTS))
+            scale *= (double)((const N *)p.rows.grad_loss_rows)[row];
+        g.of_terms = (N)(p.factor * (double)r.weight);
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++) {
+            g.scale[a] = (N)(is_logits(a) ? scale * p.inverse_temperature : scale);
+            g.sum[a] = (N)s.of_log[a];
+        }
+        /* u is -p of the weighing side for the other one, and p (d + 1) of its own. */
+        if (in_one_sweep() && has_sums())
+            g.sum[kInput] = g.sum[kTarget] = (N)divergence_of(s);
+        return g;
+    }
+    /* The gradient of an element, without its factor. A logit of probability 0 has no part of the sum, also if that is
+     * infinite. */
+    DEVICE N of_element(int side, const Gradient &g, const Pair<N> &y) {
+        const N p = side == kInput ? y.q : y.p;
+        if (in_one_sweep()) {
+            const N d = side == kInput ? -y.d : y.d;
+            return side != weighing() ? p - (side == kInput ? y.p : y.q) : p == 0 ? N(0) : p * (d - g.sum[side]);
+        }
+        const N of_log = side == kInput ? y.of_lq : y.of_lp;
+        return is_probability(side) ? (side == kInput ? y.of_q : y.of_p)
+               : is_logarithm(side) ? of_log
+               : p == 0             ? of_log
+                                    : of_log - p * g.sum[side];
+    }
+    /* Writes the gradients of a vector, and its terms. They are 0 if the row has none. */
+    template <class Side>
+    __device__ __forceinline__ void write(const Gradient &g, const Row &, const Vector<E> &x, const Side &side, int k, int,
+                                          bool has_gradient = true) const {
+        N z[2][W] = {}, d[W], term[W] = {};
+        if (has_gradient) {
+            load(x, side, k, z);
+            log_ratios(g.sides, z, d);
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                const Pair<N> y = pair(g.sides, z[kInput][i], z[kTarget][i], d[i]);
+                term[i] = y.term * g.of_terms;
+#pragma unroll
+                for (int a = kInput; a <= kTarget; a++) /* adding 0 turns -0 into 0 */
+                    z[a][i] = fma(of_element(a, g, y), g.scale[a], N(0));
+            }
+        }
+        store(side, k, z[kInput], z[kTarget], term);
+    }
+    template <class Side>
+    __device__ __forceinline__ void store(const Side &side, int k, N (&of_x)[W], N (&of_t)[W], N (&term)[W]) const {
+        if (has(GPULOSSI_KL_GRADIENT))
+            side.write(Gradients(p.rows.grad, side.start_of_gradient(p.rows.grad_stride)), k, of_x);
+        if (has(GPULOSSI_KL_TARGET_GRADIENT))
+            side.write(Targets(p.grad_target, side.start(p.grad_target_stride)), k, of_t);
+        if (has(GPULOSSI_KL_ELEMENTS))
+            side.write(ResultOutput<E>(p.elements, side.start(p.elements_stride)), k, term);
+    }
+    template <class Side> __device__ __forceinline__ void write_zeros(const Side &side, int k) const {
+        N zeros[3][W] = {};
+        store(side, k, zeros[0], zeros[1], zeros[2]);
+    }
+
+    /* ---- the results of a row, by one thread ---- */
+
+    struct Outcome {
+        double f;
+    };
+    __device__ __forceinline__ Outcome outcome(const State &s) const {
+        const Outcome of = {divergence_of(s)};
+        return of;
+    }
+    struct Result {
+        double loss;
+        int counted;
+    };
+    __device__ __forceinline__ Result finish(int64_t row, const Row &r, const Outcome &s, N) const {
+        Result of = {0.0, r.is_counted};
+        if (r.weight != 0 && has_loss())
+            of.loss = s.f * (p.factor * (double)r.weight);
+        if (has(GPULOSSI_KL_ROW_OUTPUTS))
+            ((N *)p.rows.loss_rows)[row] = (N)of.loss;
+        return of;
+    }
+    __device__ __forceinline__ void add(const Result &of, Totals &total) const {
+        if (has(GPULOSSI_KL_COUNTS))
+            total.counts[GPULOSSI_COUNT_ROWS] += of.counted;
+        if (has(GPULOSSI_KL_LOSS))
+            total.add(GPULOSSI_SUM_LOSS, of.loss, scratch());
+    }
+
+    /* ---- the results of a launch ---- */
+
+    __device__ __forceinline__ bool wants(int i) const {
+        return Wanted::sum(i);
+    }
+    __device__ __forceinline__ bool prepared() const {
+        return p.rows.flags & GPULOSSI_PREPARED;
+    }
+    __device__ __forceinline__ bool concludes() const {
+        return has(GPULOSSI_KL_LOSS) || prepared();
+    }
+    __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
+        double divisor = divisor_of<N>(p.rows);
+        if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
+            divisor = (double)counts[GPULOSSI_COUNT_ROWS] * p.rows.divisor;
+        if (p.rows.loss)
+            *(N *)p.rows.loss = (N)(sums[GPULOSSI_SUM_LOSS] / divisor);
+    }
+
+  private:
+    /* They are rarely read, so they are in shared memory. */
+    DEVICE double &grad_scale() {
+        __shared__ double of_block;
+        return of_block;
+    }
+    DEVICE N &smem_inverse_temperature() {
+        __shared__ N of_block;
+        return of_block;
+    }
+};
+
+#endif
