@@ -55,6 +55,12 @@ typedef struct variant {
     VARIANT(kl_div, row_memory, any16, "f16_" name, call, 0)                                                           \
     VARIANT(kl_div, row_memory, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
 
+/* Divergences of rows in the pipeline for each type. */
+#define PAIR_PIPELINE(name, call, format)                                                                              \
+    VARIANT(kl_div, row_pipeline, f32, name, call, format)                                                             \
+    VARIANT(kl_div, row_pipeline, any16, "f16_" name, call, format)                                                    \
+    VARIANT(kl_div, row_pipeline, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
+
 /* Of a mean over rows that are not ignored. With many rows and a gradient another kernel counts them before. */
 enum {
     VARIANT_LOSS = GPULOSSI_CE_LOSS | GPULOSSI_CE_COUNTS,
@@ -124,6 +130,12 @@ static const variant usual_variants[] = {
     PAIRS("shannon_gradient", VARIANT_LOGITS | GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_GRADIENT)
     PAIRS("teacher_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT)
     BOTH(kl_div, sparse)
+    PAIR_PIPELINE("logits_loss", VARIANT_LOGITS, VARIANT_STAGED)
+    PAIR_PIPELINE("logits_gradient", VARIANT_LOGITS | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
+    PAIR_PIPELINE("logits_cluster_gradient", VARIANT_LOGITS | GPULOSSI_KL_GRADIENT, VARIANT_STAGED | GPULOSSI_FORMAT_CLUSTER)
+    PAIR_PIPELINE("reverse_gradient", VARIANT_LOGITS | GPULOSSI_KL_REVERSE | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
+    PAIR_PIPELINE("shannon_gradient", VARIANT_LOGITS | GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
+    PAIR_PIPELINE("teacher_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
     BOTH(kl_div, logits_packed)
     BOTH(kl_div, logits_packed_held)
     BOTH(kl_div, logits_block_rows)
@@ -140,6 +152,7 @@ static const variant usual_variants[] = {
 #undef TILES
 #undef MEMORY
 #undef PAIRS
+#undef PAIR_PIPELINE
 #undef BASIC
 
 enum { USUAL_VARIANTS = sizeof usual_variants / sizeof usual_variants[0] };

@@ -6,6 +6,7 @@
 #include "../schedule/packed_smem2.cuh"
 #include "../loss/divergence.cuh"
 #include "../schedule/row_memory.cuh"
+#include "../schedule/row_pipeline.cuh"
 #include "../schedule/kl_topk.cuh"
 
 /* p stands for probabilities and l for logarithms, the input first. The blocks of a multiprocessor are the most that
@@ -26,6 +27,12 @@ template <class E> struct row_memory {
     typedef gpulossi_kl_div Params;
     enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
     DEVICE void run(const Params &p) { RowMemory<Divergence<E>>::run(p); }
+};
+
+template <class E> struct row_pipeline {
+    typedef gpulossi_kl_div Params;
+    enum { threads = GPULOSSI_BLOCK, blocks = 2 };
+    DEVICE void run(const Params &p) { RowPipeline<Divergence<E>>::run(p); }
 };
 
 template <class E> struct logits_clustered {

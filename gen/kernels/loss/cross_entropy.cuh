@@ -25,7 +25,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     typedef gpulossi_cross_entropy Params;
     typedef FormatArray<E, GPULOSSI_FORMAT_GRADIENT_SHIFT> Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* probabilities, and their gradients */
-    enum { W = Width<E>::value, kHasBasicRows = 1, kHasTarget = 1, kHasValues = 0 };
+    enum { W = Width<E>::value, kHasBasicRows = 1, kHasClasses = 1, kHasValues = 0 };
 
     DEVICE bool has(uint32_t features) { return ::has(features & ~kNever); }
 
@@ -305,7 +305,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 
     /* A row's state for finish(). */
     typedef State Outcome;
-    DEVICE const State &outcome(const State &s) { return s; }
+    DEVICE const State &outcome(const Row &, const State &s) { return s; }
     /* The state of a row before its first sweep. */
     DEVICE State state_of(const Row &) { return State::empty(); }
     /* Raises the maximum of a state to the maximum of some vectors, which highest_of() gives. */

@@ -27,7 +27,7 @@ template <class E> struct Divergence {
     typedef gpulossi_kl_div Params;
     typedef FormatArray<E, kOwnType> Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
-    enum { W = Width<E>::value, kHasBasicRows = 0, kHasTarget = 0, kHasValues = 1 };
+    enum { W = Width<E>::value, kHasBasicRows = 0, kHasClasses = 0, kHasValues = 1 };
     enum { kInput, kTarget };
 
     struct Wanted {
@@ -66,8 +66,9 @@ template <class E> struct Divergence {
     DEVICE bool is_basic() { return false; }
     DEVICE bool writes() { return has(GPULOSSI_KL_GRADIENT | GPULOSSI_KL_TARGET_GRADIENT | GPULOSSI_KL_ELEMENTS); }
     DEVICE bool reduces() { return has_logits(); }
-    /* Whether rows may take a sweep for the sums, after that for the softmax. */
+    /* Whether rows may take a sweep for the sums, after that for the softmax, and whether all do. */
     DEVICE bool may_have_values() { return has_loss() || has_sums(); }
+    DEVICE bool has_values_of_all() { return may_have_values() && !in_one_sweep(); }
 
     const Params &p;
     N inverse_temperature, exponent; /* exp(x / T) is 2^(exponent x) */
@@ -160,7 +161,7 @@ template <class E> struct Divergence {
         N max[2], sum[2];    /* of the softmax of each side of logits */
         N weighted, excess;  /* sums of exp(a) v and exp(a) (v + expm1(-v)) */
         double f, of_log[2]; /* sums of f, and of u of each side */
-        N shift[2], rest;    /* of the row */
+        N shift[2], rest;    /* of the row, until the state is reduced */
 
         DEVICE State empty() {
             const N lowest = -Limits<N>::infinity();
@@ -273,7 +274,7 @@ template <class E> struct Divergence {
         }
         if (!(in_halves<Maximum>(size) < N(1))) {
             factor = exponential((difference(finite(other(s.max)), other(s.shift)) -
-                                  difference(finite(own(s.max)), own(s.shift)) + signed_rest(s)) *
+                                  difference(finite(own(s.max)), own(s.shift)) + signed_rest(s.rest)) *
                                  inverse_temperature);
 #pragma unroll
             for (int i = 0; i < W; i++) {
@@ -292,7 +293,7 @@ template <class E> struct Divergence {
         s.excess += in_halves<Sum>(excess);
     }
     /* The rest of a distance from the side that weighs. */
-    DEVICE N signed_rest(const State &s) { return weighing() == kTarget ? s.rest : -s.rest; }
+    DEVICE N signed_rest(N rest) { return weighing() == kTarget ? rest : -rest; }
 
     /* ---- a row whose softmax is reduced ---- */
 
@@ -328,28 +329,28 @@ template <class E> struct Divergence {
     }
     /* The KL that the first sweep has summed. Returns false if it has too few digits. A direct sum has enough of them if it is
      * 1/16 of its terms and more. The other sum has an error of a few u of E[v + expm1(-v)], and of m times that of m. */
-    __device__ __forceinline__ bool has_kl(const State &s, N &kl) const {
+    __device__ __forceinline__ bool has_kl(const Row &r, const State &s, N &kl) const {
         const N sum = own(s.sum), mean = s.weighted / sum;
-        const N from_a = difference(own(s.max), own(s.shift)) * inverse_temperature,
-                from_b = difference(other(s.max), other(s.shift)) * inverse_temperature,
-                rest = signed_rest(s) * inverse_temperature, logs = log_any_ratio(other(s.sum), sum);
+        const N from_a = difference(own(s.max), own(r.shift)) * inverse_temperature,
+                from_b = difference(other(s.max), other(r.shift)) * inverse_temperature,
+                rest = signed_rest(r.rest) * inverse_temperature, logs = log_any_ratio(other(s.sum), sum);
         kl = mean + ((from_b - from_a) + rest + logs);
         if (kl * N(16) > N(2) + fabs(from_a) + fabs(from_b) + fabs(rest) && kl < Limits<N>::infinity())
             return true;
         const N excess = s.excess / sum, m = excess - mean, less = log_excess(m);
         kl = excess + less;
-        return m > N(-0.5) && excess <= N(4) * kl && fabs(m) * (excess + fabs(mean)) <= N(4) * kl &&
+        return m > N(-0.5) && excess <= N(16) * kl && fabs(m) * (excess + fabs(mean)) <= N(16) * kl &&
                kl < Limits<N>::infinity();
     }
     /* Whether a row takes the second sweep. */
-    __device__ __forceinline__ bool has_values(const State &s) const {
+    __device__ __forceinline__ bool has_values(const Row &r, const State &s) const {
         N kl;
-        return may_have_values() && (!in_one_sweep() || !has_kl(s, kl));
+        return may_have_values() && (!in_one_sweep() || !has_kl(r, s, kl));
     }
     /* The sum of f over a row. */
-    __device__ __forceinline__ double divergence_of(const State &s) const {
+    __device__ __forceinline__ double divergence_of(const Row &r, const State &s) const {
         N kl;
-        return in_one_sweep() && has_kl(s, kl) ? (double)kl : s.f;
+        return in_one_sweep() && has_kl(r, s, kl) ? (double)kl : s.f;
     }
 
     __device__ __forceinline__ N probability(int side, const Sides &of, N z) const {
@@ -485,7 +486,7 @@ template <class E> struct Divergence {
         }
         /* u is -p of the weighing side for the other one, and p (d + 1) of its own. */
         if (in_one_sweep() && has_sums())
-            g.sum[kInput] = g.sum[kTarget] = (N)divergence_of(s);
+            g.sum[kInput] = g.sum[kTarget] = (N)divergence_of(r, s);
         return g;
     }
     /* The gradient of an element, without its factor. A logit of probability 0 has no part of the sum, also if that is
@@ -540,8 +541,8 @@ template <class E> struct Divergence {
     struct Outcome {
         double f;
     };
-    __device__ __forceinline__ Outcome outcome(const State &s) const {
-        const Outcome of = {divergence_of(s)};
+    __device__ __forceinline__ Outcome outcome(const Row &r, const State &s) const {
+        const Outcome of = {divergence_of(r, s)};
         return of;
     }
     struct Result {

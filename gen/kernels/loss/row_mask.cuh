@@ -19,9 +19,13 @@ template <class N, class Params> struct Masked {
     __device__ __forceinline__ explicit Masked(const Params &p) : p(p) {}
 
     __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
-    __device__ __forceinline__ bool left_out(int64_t row) const {
+    __device__ __forceinline__ bool is_ignored(int64_t row) const {
         return p.labels && (p.rows.flags & GPULOSSI_IGNORES) &&
                read_index(p.labels, p.label_type, row) == p.ignore_index;
+    }
+    /* Whether a row has no loss and gradients of 0, whatever its elements are. */
+    __device__ __forceinline__ bool left_out(int64_t row) const {
+        return is_ignored(row) || (p.row_weights && ((const N *)p.row_weights)[row] == 0);
     }
     __device__ __forceinline__ double weight(int64_t row) const {
         return p.factor * (p.row_weights ? (double)((const N *)p.row_weights)[row] : 1.0);
@@ -43,14 +47,14 @@ template <class N, class Params> struct Masked {
         if (p.rows.loss)
             total.add(GPULOSSI_SUM_LOSS, losses, scratch());
     }
-    __device__ __forceinline__ void count(bool out, Totals &total) const {
+    __device__ __forceinline__ void count(int64_t row, Totals &total) const {
         if (counts())
-            total.counts[GPULOSSI_COUNT_ROWS] += !out;
+            total.counts[GPULOSSI_COUNT_ROWS] += !is_ignored(row);
     }
-    __device__ __forceinline__ void finish(int64_t row, bool out, double loss, Totals &total) const {
+    __device__ __forceinline__ void finish(int64_t row, double loss, Totals &total) const {
         put(row, loss);
         add(loss, total);
-        count(out, total);
+        count(row, total);
     }
     __device__ __forceinline__ bool wants(int) const { return p.rows.loss != 0; }
     __device__ __forceinline__ bool prepared() const { return p.rows.flags & GPULOSSI_PREPARED; }

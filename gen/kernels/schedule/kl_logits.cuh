@@ -409,7 +409,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
     }
     __device__ __forceinline__ void finish(int64_t row, double f, Totals &total) const {
         bool is_out = out(row);
-        Base::finish(row, is_out, is_out ? 0.0 : f * this->weight(row), total);
+        Base::finish(row, is_out ? 0.0 : f * this->weight(row), total);
     }
 
     DEVICE void run(const Params &p) {

@@ -307,7 +307,7 @@ template <class E> struct Sparse : Masked<typename E::Number, gpulossi_kl_div_sp
                 double loss = r.out ? 0.0 : sums.bad ? CUDART_NAN : (d.f + bucket) * sparse.weight(row);
                 if (sums.bad && p.bad_indices)
                     totals[threadIdx.x].count_bad(sparse.scratch(), sums.bad);
-                sparse.finish(row, r.out, loss, totals[threadIdx.x]);
+                sparse.finish(row, loss, totals[threadIdx.x]);
             }
             rows.queue.advance();
         }

@@ -213,7 +213,7 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
         bool out = loss.out(row);
         double of_row = out ? 0.0 : f * loss.weight(row);
         if (further)
-            loss.put(row, of_row), loss.count(out, total);
+            loss.put(row, of_row), loss.count(row, total);
         sum += of_row;
     }
     /* Each lane finishes its deferred row. Tiles are scheduled dynamically, so a lane's rows vary between runs. Each

@@ -266,8 +266,8 @@ template <class Loss> class RowMemory {
         }
     }
     /* The sums of the rows of the group that have values. Threads that share a barrier agree on whether they reduce. */
-    __device__ __forceinline__ void reduce_values(const Span &span, bool reads, State &state) const {
-        const bool has_values = reads && loss.has_values(state);
+    __device__ __forceinline__ void reduce_values(const Span &span, const Row &r, bool reads, State &state) const {
+        const bool has_values = reads && loss.has_values(r, state);
         if (!(has_columns() ? __syncthreads_or(has_values) : __any_sync(0xffffffffu, has_values)))
             return;
         Values values = {State::empty()};
@@ -315,7 +315,7 @@ template <class Loss> class RowMemory {
     }
     /* The target's gradient replaces the one that its vector has got as any class. */
     __device__ __forceinline__ void write_target(const Gradient &g, const Row &r, const Span &span, N logit) const {
-        if constexpr (Loss::kHasTarget)
+        if constexpr (Loss::kHasClasses)
             write_target_class(g, r, span, logit);
     }
     __device__ __forceinline__ void write_target_class(const Gradient &g, const Row &r, const Span &span, N logit) const {
@@ -403,11 +403,11 @@ template <class Loss> class RowMemory {
                 group.settle();
             if constexpr (Loss::kHasValues)
                 if (Loss::may_have_values())
-                    reduce_values(span, reads, state);
+                    reduce_values(span, r, reads, state);
             queue.advance();
             input = fetch();
             if (is_there && rank == deferred_rows)
-                smem_deferred() = {span.row, r, loss.outcome(state), logit};
+                smem_deferred() = {span.row, r, loss.outcome(r, state), logit};
             deferred_rows += is_there;
             if (Loss::writes() && is_there)
                 write_row(span, r, state, logit, reads, reg_row);

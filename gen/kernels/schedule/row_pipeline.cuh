@@ -49,7 +49,14 @@ template <class Loss> class RowPipeline {
     struct Deferred {
         uint32_t row;
         Row of_row;
-        State state;
+        typename Loss::Outcome outcome;
+    };
+    /* The sums of a sweep after that for the softmax. */
+    struct Values : State {
+        DEVICE Values empty() {
+            Values values = {State::empty()};
+            return values;
+        }
     };
 
     const Params &p;
@@ -65,6 +72,7 @@ template <class Loss> class RowPipeline {
     int next, visit;          /* next copy: index among the known rows, and step of that row */
     Row of_row[kMaxRows - 1]; /* known rows but the last */
     RowInput last_input;      /* loads in flight of the last known row */
+    uint32_t values_number;   /* earlier reductions of values */
 
     /* A stage with target probabilities has a half of the vectors, or a quarter if the probabilities are twice as large
      * as the logits. */
@@ -162,6 +170,12 @@ template <class Loss> class RowPipeline {
             }
         }
     };
+    /* A vector that no stage has. */
+    struct InMemory : Side {
+        template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
+            this->read(array, k, y);
+        }
+    };
     /* A class of a row outside its whole vectors, as the first element of a vector. */
     struct Edge {
         int64_t row, c;
@@ -195,14 +209,38 @@ template <class Loss> class RowPipeline {
                !has_format(GPULOSSI_FORMAT_CLUSTER) && steps < stages() ? 4 : 3),
           copied{0, 0}, released{0, 0}, in_ring(0),
           smem_ring(Shared::address(stash_of_block()) + warp_in_block() * (uint32_t)(stages() * stage_bytes())),
-          next(0), visit(0) {
-        retained = Loss::reduces() && Loss::writes() ? min(steps, stages()) : 0;
-        visits = retained > 0 ? 2 * steps - retained : steps;
+          next(0), visit(0), values_number(0) {
+        retained = sweeps() > 1 ? min(steps, stages()) : 0;
+        visits = steps + (sweeps() - 1) * (retained > 0 ? steps - retained : 0);
         if (threadIdx.x % kLanes == 0)
 #pragma unroll 1
             for (int i = 0; i < stages(); i++)
                 arrival(i).begin();
         __syncwarp();
+    }
+    /* The sweeps over the stages of a row. */
+    DEVICE int sweeps() { return Loss::reduces() + values_of_all() + Loss::writes(); }
+    /* Whether every row has a sweep for values. A row that is an exception reads them from memory. */
+    DEVICE bool values_of_all() { return Loss::kHasValues && Loss::has_values_of_all(); }
+    /* The step at position i of a sweep, where the one before had that step at position i. A sweep begins with the steps
+     * that are retained, and then goes back. */
+    __device__ __forceinline__ int turned(int i) const {
+        return i < retained ? steps - retained + i : steps - 1 - i;
+    }
+    /* The step at position i of a sweep. */
+    __device__ __forceinline__ int step_at(int sweep, int i) const {
+        if (retained == 0 || sweep == 0)
+            return i;
+        return sweep == 1 ? turned(i) : turned(turned(i));
+    }
+    /* The step of a visit. */
+    __device__ __forceinline__ int step_of_visit() const {
+        if (visit < steps)
+            return visit;
+        if (!values_of_all())
+            return visits - 1 - visit;
+        const int again = steps - retained, over = visit - steps;
+        return over < again ? step_at(1, retained + over) : step_at(2, retained + over - again);
     }
     /* Vectors of a step, of all warps. */
     DEVICE int step_of(const Team &team) {
@@ -210,7 +248,7 @@ template <class Loss> class RowPipeline {
     }
     DEVICE int steps_of(const Params &p, const Team &team) {
         const int step = step_of(team);
-        return Loss::reduces() || Loss::writes() ? ((int)((uint32_t)p.rows.classes / W) + step - 1) / step : 0;
+        return sweeps() > 0 ? ((int)((uint32_t)p.rows.classes / W) + step - 1) / step : 0;
     }
     /* Whether vectors are counted from the start of a line, so that the source and the destination of a copy begin on
      * lines. Vectors of short rows are not, nor where a row would have a step more. Class weights in shared memory are
@@ -218,7 +256,7 @@ template <class Loss> class RowPipeline {
     DEVICE bool counts_lines(const Params &p, int most_vectors) {
         const uint32_t of_line = kLine / (uint32_t)sizeof(Bits), classes = (uint32_t)p.rows.classes;
         return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) && classes >= kLongRowBytes / (uint32_t)sizeof(Bits) &&
-               (p.logits | (uint64_t)p.logits_stride * sizeof(Bits)) % kLine != 0 &&
+               ((uint64_t)Loss::first_input(p) | (uint64_t)Loss::stride_of_input(p) * sizeof(Bits)) % kLine != 0 &&
                (classes + of_line - 1) / W <= (uint32_t)most_vectors;
     }
 
@@ -296,7 +334,7 @@ template <class Loss> class RowPipeline {
     }
     __device__ __forceinline__ void copy(int64_t row, bool reads) const {
         const Cut<E> cut = cut_of(row);
-        const int v = vector(visit < steps ? visit : visits - 1 - visit);
+        const int v = vector(step_of_visit());
         const int first = max(v, cut.lead), end = min(v + vectors() * kLanes, cut.lead + (int)cut.whole_vectors);
         const uint32_t count = reads && end > first ? (uint32_t)(end - first) : 0;
         const uint32_t at = arrival(copied.stage).address();
@@ -366,7 +404,8 @@ template <class Loss> class RowPipeline {
     template <int n> __device__ __forceinline__ void accumulate_sums(const Side &side, State &state) const {
         Vector<E> x[n];
         load_stage(side, 0, x);
-        loss.accumulate_sums(state, x, side);
+        if constexpr (Loss::kHasBasicRows)
+            loss.accumulate_sums(state, x, side);
     }
     __device__ __forceinline__ N highest_of_half(const Side &side, int first) const {
         Vector<E> x[kBlockVectors / 2];
@@ -413,6 +452,52 @@ template <class Loss> class RowPipeline {
                 release();
         }
     }
+    /* Adds up the values of a row by stages. */
+    __device__ __forceinline__ void add_stages(const Cut<E> &cut, int64_t row, bool reads,
+                                               const typename Loss::Sides &sides, Values &values) {
+        const int kept = Loss::writes() ? retained : 0;
+        Cursor at = released;
+#pragma unroll 1
+        for (int i = 0; i < steps; i++, at.advance()) {
+            const Side side = side_of(cut, row, step_at(Loss::reduces() ? 1 : 0, i), at);
+            acquire(at);
+            if (reads)
+#pragma unroll 1
+                for (int k = side.begin; k < side.end; k++)
+                    loss.add_values(values, sides, side.load(k), side, k);
+            if (i < steps - kept)
+                release();
+        }
+    }
+    /* A row of which no stage is left. */
+    __device__ __forceinline__ void add_memory(const Cut<E> &cut, int64_t row, const typename Loss::Sides &sides,
+                                               Values &values) const {
+        const int end = cut.lead + (int)cut.whole_vectors;
+#pragma unroll 1
+        for (int v = cut.lead + team.rank; v < end; v += kLanes * team.warps) {
+            const InMemory side = {{cut, row, 0, 0, v, 0, 1, 1}};
+            loss.add_values(values, sides, load_vector<E, kRead_once>(loss.logits(row) + cut.first(v)), side, 0);
+        }
+    }
+    __device__ __forceinline__ void reduce_values(const Cut<E> &cut, int64_t row, const Row &r, bool reads, Bits at_edge,
+                                                  State &state) {
+        if (!values_of_all() && !(reads && loss.has_values(r, state)))
+            return;
+        const typename Loss::Sides sides = loss.sides_of(state);
+        const int64_t edge = edge_of(cut);
+        Values values = Values::empty();
+        uint32_t no_tile = 0;
+        if (values_of_all())
+            add_stages(cut, row, reads, sides, values);
+        else
+            add_memory(cut, row, sides, values);
+        if (edge >= 0 && reads) {
+            const Edge side = {row, edge};
+            loss.add_values(values, sides, edge_vector(at_edge), side, 0);
+        }
+        team.template reduce<Cluster::kSums>(values, false, no_tile, 0, values_number++);
+        state.take_values(values);
+    }
     __device__ __forceinline__ void write(const Cut<E> &cut, int64_t row, bool reads, const Row &r, const State &state,
                                           Bits at_edge) {
         const typename Loss::Gradient g = loss.gradient(row, r, state);
@@ -420,7 +505,10 @@ template <class Loss> class RowPipeline {
                   target_position = cut.position_of(r.target_class);
         const int64_t edge = edge_of(cut);
         const bool writes_zeros = !reads || g.is_zero;
-        const bool fits = !has_format(GPULOSSI_FORMAT_RAGGED) || loss.gradients_of(row).is_aligned(cut.first(0));
+        bool is_fast = false;
+        if constexpr (Loss::kHasBasicRows)
+            is_fast = Loss::is_basic() && g.is_fast &&
+                      (!has_format(GPULOSSI_FORMAT_RAGGED) || loss.gradients_of(row).is_aligned(cut.first(0)));
         if (edge >= 0) {
             const Edge side = {row, edge};
             if (writes_zeros)
@@ -430,19 +518,20 @@ template <class Loss> class RowPipeline {
         }
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
-            const int step = i < retained ? steps - retained + i : retained > 0 ? steps - 1 - i : i;
-            const Side side = side_of(cut, row, step, released);
+            const Side side = side_of(cut, row, step_at(sweeps() - 1, i), released);
             acquire(released);
             if (writes_zeros) {
 #pragma unroll 1
                 for (int k = side.begin; k < side.end; k++)
                     loss.write_zeros(side, k);
-            } else if (Loss::is_basic() && g.is_fast && fits) {
-                const typename Loss::Gradients gradients = loss.gradients_of(row);
+            } else if (is_fast) {
+                if constexpr (Loss::kHasBasicRows) {
+                    const typename Loss::Gradients gradients = loss.gradients_of(row);
 #pragma unroll 4
-                for (int k = 0; k < side.of_warp; k++)
-                    loss.write_fast(g, r, side.load_or_zero(k), gradients, side.first(k),
-                                    side.vector(k) == target ? target_position : -1, side.count(k) > 0);
+                    for (int k = 0; k < side.of_warp; k++)
+                        loss.write_fast(g, r, side.load_or_zero(k), gradients, side.first(k),
+                                        side.vector(k) == target ? target_position : -1, side.count(k) > 0);
+                }
             } else {
 #pragma unroll 1
                 for (int k = side.begin; k < side.end; k++)
@@ -468,8 +557,9 @@ template <class Loss> class RowPipeline {
         for (int i = 0; i < kMaxRows; i++)
             if (i < kMaxRows - 1)
                 of_row[i] = loss.row_of(fetch(rows.row[i]));
-        if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
-            store_weights();
+        if constexpr (Loss::kHasClasses)
+            if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
+                store_weights();
 #pragma unroll 1
         for (; rows.more(); number++) {
             const uint32_t row = rows.row[0];
@@ -477,7 +567,7 @@ template <class Loss> class RowPipeline {
             const bool reads = loss.is_read(r);
             const Cut<E> cut = cut_of(row);
             const Bits at_edge = edge_after;
-            State state = State::empty();
+            State state = loss.state_of(r);
             copy_ahead();
             /* These loads are early, so that nobody waits for them, but not before the barrier of copy_ahead(), which waits
              * for loads. They come before the reduction, after which the gradient may overwrite the logits. */
@@ -498,8 +588,10 @@ template <class Loss> class RowPipeline {
             const bool ends_tile = rows.ends_tile();
             team.reduce(state, ends_tile, rows.fetched, (uint32_t)target_logit,
                         has_format(GPULOSSI_FORMAT_CLUSTER) ? number : (uint32_t)deferred_rows);
+            if constexpr (Loss::kHasValues)
+                reduce_values(cut, row, r, reads, at_edge, state);
             if (team.rank == deferred_rows) {
-                const Deferred of_this = {row, r, state};
+                const Deferred of_this = {row, r, loss.outcome(r, state)};
                 if (has_format(GPULOSSI_FORMAT_CLUSTER))
                     smem_deferred() = of_this;
                 else
@@ -520,7 +612,7 @@ template <class Loss> class RowPipeline {
             if (deferred_rows == kLanes || !rows.more()) {
                 if (team.rank < deferred_rows) {
                     const Deferred of = has_format(GPULOSSI_FORMAT_CLUSTER) ? smem_deferred() : reg_deferred;
-                    add(loss.finish(of.row, of.of_row, of.state, E::widen(target_logit)));
+                    add(loss.finish(of.row, of.of_row, of.outcome, E::widen(target_logit)));
                 }
                 deferred_rows = 0;
             }

@@ -44,13 +44,14 @@ class Team {
     }
 
     /* Reduces a state over the team, and broadcasts the leader's next tile. A team of one warp does so only if it needs
-     * the tile, because that waits for it. `number` counts the earlier reductions. A block needs only its parity. Memory
-     * that the leader's warp has loaded into `seen` may be overwritten afterwards. */
-    template <class State>
+     * the tile, because that waits for it. `number` counts the earlier reductions of the kind. A block needs only its
+     * parity. Memory that the leader's warp has loaded into `seen` may be overwritten afterwards. Each kind has a State of
+     * its own. */
+    template <Cluster::Kind kind = Cluster::kStates, class State>
     __device__ __forceinline__ void reduce(State &state, bool needs_tile, uint32_t &next_tile, uint32_t seen,
                                            uint32_t number) const {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
-            cluster.reduce<kRoundWarps, true>(state, State::empty(), next_tile, seen, Cluster::kStates, number);
+            cluster.reduce<kRoundWarps, true>(state, State::empty(), next_tile, seen, kind, number);
         else
             reduce_block(state, needs_tile, next_tile, number % 2);
     }
