@@ -65,7 +65,7 @@ REPORT ?= tests/gpu-report.txt
 gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BENCH_PROGRAMS)
 	@BUILD=$(BUILD) bash tests/gpu.sh $(REPORT)
 
-BENCH := $(patsubst %,tests/bench/%.c,bench calls ceilings cells csv data driver floors library options requests \
+BENCH := $(patsubst %,tests/bench/%.c,bench calls ceilings cells csv data driver floors library options pairs requests \
 	selection table)
 BENCH_NEEDS := $(wildcard tests/bench/*.h) gpuloss.h
 BENCH_OBJECTS := $(BENCH:tests/bench/%.c=$(BUILD)/bench_objects/%.o)

@@ -17,12 +17,14 @@ enum { /* buffers of a cell */
        BENCH_RESULTS = 6, /* one number each */
        BENCH_ARGMAX = 7,
        BENCH_LOSS_ROWS = 8,
-       BENCH_BUFFERS = 9
+       BENCH_GRAD_TARGET = 9,
+       BENCH_LABELS = 10, /* of the rows of a divergence */
+       BENCH_BUFFERS = 11
 };
 
 typedef struct bench_cell {
-    /* cross_entropy, cross_entropy_options (smoothing, weights, z-loss and argmax on), columns (classes not innermost);
-     * kl_div_pp (both probabilities), kl_div_ll (both logarithms), kl_div_logits, jsd_logits (Jensen-Shannon, beta 1/2) */
+    /* cross_entropy, cross_entropy_options (smoothing, weights, z-loss and argmax on), columns (classes not innermost), or a
+     * divergence of pairs.c, such as kl_div_logits */
     const char *loss;
     const char *dtype;
     int64_t rows, classes;
@@ -30,13 +32,14 @@ typedef struct bench_cell {
     int pass;
     int headline; /* among the few that every run measures */
     int tiny;     /* among those whose call is measured from the host */
-    int option;   /* what a call of cross-entropy asks for besides, and ... */
-    int layout;   /* ... how its arrays lie: rows of the tables in requests.c */
-    int normal;   /* its logits are normal with deviation 2; else uniform in (-8, 8) */
+    int option;   /* what its call asks for besides, or how close the logits of a divergence are, and ... */
+    int layout;   /* ... how the arrays lie: rows of the tables in requests.c */
+    int normal;   /* its logits are normal with deviation 2; else uniform, those of cross-entropy in (-8, 8) */
+    const struct bench_pair *pair; /* its row of the table in pairs.c; NULL: it is of cross-entropy */
 } bench_cell;
 
 /* The cells: those that are published first; then the grid of plain calls, of which each moves about `bytes`, few long
- * rows and tiny calls; then the grid of options and layouts. Valid after bench_open. */
+ * rows and tiny calls; then the grid of options and layouts, and that of divergences. Valid after bench_open. */
 extern const bench_cell *bench_cells;
 int bench_cell_count(void);
 const char *bench_option_name(int cell);

@@ -113,6 +113,35 @@ extern "C" __global__ void fill_normal(void *out, int64_t n, int bytes, int bflo
         store(out, i, deviation * normal((uint64_t)i, seed), bytes, bfloat);
 }
 
+/* Reads what store has written. */
+static __device__ float load(const void *in, int64_t i, int bytes, int bfloat) {
+    if (bytes == 8)
+        return (float)((const double *)in)[i];
+    if (bytes == 4)
+        return ((const float *)in)[i];
+    uint16_t half = ((const uint16_t *)in)[i];
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+    return bfloat ? __uint_as_float((uint32_t)half << 16) : x;
+}
+
+/* The nearest bf16 of a finite number, of two the even one. */
+static __device__ float nearest_bfloat(float x) {
+    uint32_t bits = __float_as_uint(x);
+    return __uint_as_float((bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u);
+}
+
+/* n numbers that are off those of `centre`, of the same type, by normal numbers of the given standard deviation. */
+extern "C" __global__ void fill_near(void *out, const void *centre, int64_t n, int bytes, int bfloat, float deviation,
+                                     uint64_t seed) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+#pragma unroll 1
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        float x = fmaf(deviation, normal((uint64_t)i, seed), load(centre, i, bytes, bfloat));
+        store(out, i, bytes == 2 && bfloat ? nearest_bfloat(x) : x, bytes, bfloat);
+    }
+}
+
 /* Rows of probabilities, the softmax of normal numbers, a warp each. Row r is column r % inner of image r / inner. */
 extern "C" __global__ void fill_probabilities(void *out, int64_t rows, int64_t classes, int64_t inner, int64_t stride,
                                               int bytes, int bfloat, float deviation, uint64_t seed) {

@@ -2,6 +2,7 @@
 #include "cells.h"
 
 #include "floors.h"
+#include "pairs.h"
 #include "requests.h"
 
 #include <string.h>
@@ -75,6 +76,7 @@ static bench_cell *add(const char *loss, const char *dtype, int64_t rows, int64_
     c->classes = classes;
     c->inner = 1;
     c->pass = pass;
+    c->pair = bench_pair_of(loss);
     return c;
 }
 
@@ -126,6 +128,7 @@ enum { LOSS = 1 << BENCH_LOSS, BOTH = 1 << BENCH_BOTH, BACKWARD = 1 << BENCH_BAC
 #define OPTION(name) (1u << BENCH_##name)
 #define SHORT_ROWS 10, 21, 64, 100, 150
 #define LONG_ROWS 1000, 4096, 32000, 50257, 128256
+#define PAIR_ROWS 1000, 4096, 32000, 128256
 
 /* Every option with every type, number of classes and pass; lists end with 0. */
 static const struct group {
@@ -196,11 +199,28 @@ static const struct masked {
     int64_t rows, classes;
 } masked[] = {{"bf16", 8192, 128256}, {"f32", 32768, 4096}, {"bf16", 8192, 32000}};
 
+/* Divergences: those that the plain grid lacks, and those of logits that are close. */
+static const struct pair_group {
+    const char *losses[12];
+    struct group cells;
+} pair_groups[] = {
+    {{"reverse_logits", "tv_logits", "logits_p", "logits_l", "logits_both", "reverse_ll", "jsd_pp", "tv_pp",
+      "ll_weights", "ll_labels", "ll_rows"},
+     {OPTION(PLAIN), {"f32", "bf16"}, {PAIR_ROWS}, LOSS | BOTH, BENCH_PACKED}},
+    {{"logits_f32", "pp_f32"}, {OPTION(PLAIN), {"bf16"}, {PAIR_ROWS}, LOSS | BOTH, BENCH_PACKED}},
+    {{"kl_div_logits", "reverse_logits", "jsd_logits", "tv_logits"},
+     {OPTION(SIGMA_1_100) | OPTION(SIGMA_3_10) | OPTION(SIGMA_1),
+      {"f32", "bf16"},
+      {PAIR_ROWS},
+      LOSS | BOTH,
+      BENCH_PACKED}},
+};
+
 static bench_cell *add_option(const char *loss, const char *dtype, int64_t classes, int pass, int option, int layout) {
     bench_cell *c = add(loss, dtype, 1, classes, pass);
     c->option = option;
     c->layout = layout;
-    c->normal = 1;
+    c->normal = c->pair == NULL || bench_request_of(c)->closeness > 0;
     return c;
 }
 
@@ -244,6 +264,14 @@ static void add_masked(int64_t bytes) {
         }
 }
 
+static void add_pairs(int64_t bytes) {
+    unsigned i;
+    int loss;
+    for (i = 0; i < sizeof pair_groups / sizeof pair_groups[0]; i++)
+        for (loss = 0; pair_groups[i].losses[loss] != NULL; loss++)
+            add_group(pair_groups[i].losses[loss], &pair_groups[i].cells, bytes, set_rows);
+}
+
 void bench_list(int64_t bytes) {
     unsigned i;
     count = 0;
@@ -254,6 +282,7 @@ void bench_list(int64_t bytes) {
     add_masked(bytes);
     for (i = 0; i < sizeof column_groups / sizeof column_groups[0]; i++)
         add_group("columns", &column_groups[i], bytes, set_images);
+    add_pairs(bytes);
 }
 
 /* ---- what the schedules are chosen by ---- */

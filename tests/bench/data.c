@@ -2,6 +2,7 @@
 #include "data.h"
 
 #include "driver.h"
+#include "pairs.h"
 #include "requests.h"
 
 #include <stdio.h>
@@ -103,10 +104,18 @@ static int fill_probabilities(const bench_cell *c) {
     return fill("fill_probabilities", WARP * rows, arguments);
 }
 
-static int fill_targets(const bench_cell *c) {
+static int fill_near(int which, int centre, int64_t n, const char *dtype, double sigma) {
+    int bytes = bench_dtype_bytes(dtype), bfloat = strcmp(dtype, "bf16") == 0;
+    float deviation = (float)sigma;
+    uint64_t seed = seed_of(which);
+    void *arguments[] = {&buffers[which], &buffers[centre], &n, &bytes, &bfloat, &deviation, &seed};
+    return fill("fill_near", n, arguments);
+}
+
+static int fill_classes(int which, const bench_cell *c) {
     int64_t rows = c->rows, classes = c->classes;
     uint64_t seed = 77;
-    void *arguments[] = {&buffers[BENCH_TARGET], &rows, &classes, &seed};
+    void *arguments[] = {&buffers[which], &rows, &classes, &seed};
     return fill("fill_targets", rows, arguments);
 }
 
@@ -124,7 +133,7 @@ static int fill_masked_targets(const bench_cell *c) {
         return bench_fail("out of memory for %lld targets", (long long)c->rows);
     for (i = 0; i < c->rows; i++) {
         const int ignored = (int64_t)(next_random(&state) % (uint64_t)(c->rows - i)) < left;
-        targets[i] = ignored ? -100 : (int64_t)(next_random(&state) % (uint64_t)c->classes);
+        targets[i] = ignored ? BENCH_IGNORE_INDEX : (int64_t)(next_random(&state) % (uint64_t)c->classes);
         left -= ignored;
     }
     code = bench_cuda.upload(buffers[BENCH_TARGET], targets, (size_t)c->rows * sizeof *targets, NULL);
@@ -133,25 +142,46 @@ static int fill_masked_targets(const bench_cell *c) {
     return bench_check("cuMemcpyHtoDAsync", code);
 }
 
-static int fill_pair(const bench_cell *c) {
-    const int logits = !bench_is(c, "kl_div_pp");
-    int64_t n = bench_elements(c);
+static const char *results_dtype(const bench_cell *c) {
+    return strcmp(c->dtype, "f64") == 0 ? "f64" : "f32";
+}
+
+static int fill_row_weights(const bench_cell *c) {
+    return fill_random(BENCH_ROW_WEIGHTS, c->rows, results_dtype(c), 0, 1.0f, 0.5f);
+}
+
+/* An array of a divergence, independent of the other one. */
+static int fill_side(const bench_cell *c, int which, const char *dtype, bench_kind kind) {
+    const int probabilities = kind == BENCH_OF_PROBABILITIES;
     /* No probability is 0, in f16 neither: that would be an infinite loss. */
-    float scale = logits ? 8.0f : -1.0f / (float)c->classes, shift = logits ? -14.0f : 0x1p-24f;
-    return fill_random(BENCH_INPUT, n, c->dtype, !logits, scale, shift) ||
-           fill_random(BENCH_TARGET, n, c->dtype, !logits, scale, shift);
+    float scale = probabilities ? -1.0f / (float)c->classes : 8.0f, shift = probabilities ? 0x1p-24f : -14.0f;
+    return fill_random(which, bench_elements(c), dtype, probabilities, scale, shift);
+}
+
+static int fill_pair(const bench_cell *c) {
+    const bench_pair *p = c->pair;
+    const double closeness = bench_request_of(c)->closeness;
+    const int64_t n = bench_elements(c);
+    if (closeness > 0
+            ? fill_normal(BENCH_TARGET, n, c->dtype) || fill_near(BENCH_INPUT, BENCH_TARGET, n, c->dtype, closeness)
+            : fill_side(c, BENCH_INPUT, c->dtype, p->input) ||
+                  fill_side(c, BENCH_TARGET, bench_target_dtype(c), p->target))
+        return 1;
+    return (p->row_weights && fill_row_weights(c)) || (p->labels && fill_classes(BENCH_LABELS, c));
 }
 
 static int fill_cross_entropy(const bench_cell *c) {
     const bench_request *r = bench_request_of(c);
-    const char *results = strcmp(c->dtype, "f64") == 0 ? "f64" : "f32";
+    const char *results = results_dtype(c);
     if (c->normal ? fill_normal(BENCH_INPUT, bench_elements(c), c->dtype)
                   : fill_random(BENCH_INPUT, bench_elements(c), c->dtype, 0, 16.0f, -8.0f))
         return 1;
-    if (r->probabilities != NULL ? fill_probabilities(c) : r->ignored > 0 ? fill_masked_targets(c) : fill_targets(c))
+    if (r->probabilities != NULL ? fill_probabilities(c)
+        : r->ignored > 0         ? fill_masked_targets(c)
+                                 : fill_classes(BENCH_TARGET, c))
         return 1;
     return (r->class_weights && fill_random(BENCH_WEIGHTS, c->classes, results, 0, 1.0f, 0.5f)) ||
-           (r->row_weights && fill_random(BENCH_ROW_WEIGHTS, c->rows, results, 0, 1.0f, 0.5f));
+           (r->row_weights && fill_row_weights(c));
 }
 
 /* ---- those of a cell ---- */
@@ -162,12 +192,13 @@ static size_t array_bytes(const bench_cell *c, const char *dtype) {
 
 static size_t bytes_of(const bench_cell *c, int which) {
     const bench_request *r = bench_request_of(c);
+    const bench_pair *p = c->pair;
     const size_t rows = (size_t)c->rows, results = strcmp(c->dtype, "f64") == 0 ? 8 : 4;
     switch (which) {
     case BENCH_INPUT:
         return array_bytes(c, c->dtype);
     case BENCH_TARGET:
-        return bench_is_pair(c)   ? array_bytes(c, c->dtype)
+        return bench_is_pair(c)   ? array_bytes(c, bench_target_dtype(c))
                : r->probabilities ? array_bytes(c, bench_probabilities_dtype(c))
                                   : rows * 8;
     case BENCH_GRADIENT:
@@ -175,13 +206,17 @@ static size_t bytes_of(const bench_cell *c, int which) {
     case BENCH_WEIGHTS:
         return r->class_weights ? (size_t)c->classes * results : 0;
     case BENCH_ROW_WEIGHTS:
-        return r->row_weights ? rows * results : 0;
+        return r->row_weights || (p != NULL && p->row_weights) ? rows * results : 0;
     case BENCH_LSE:
         return c->pass == BENCH_BACKWARD ? rows * results : 0;
     case BENCH_ARGMAX:
         return r->argmax ? rows * 8 : 0;
     case BENCH_LOSS_ROWS:
-        return r->loss_rows ? rows * results : 0;
+        return r->loss_rows || (p != NULL && p->loss_rows) ? rows * results : 0;
+    case BENCH_GRAD_TARGET:
+        return bench_wants_grad_target(c) ? array_bytes(c, bench_target_dtype(c)) : 0;
+    case BENCH_LABELS:
+        return p != NULL && p->labels ? rows * 8 : 0;
     default:
         return 256; /* the loss and the count of correct rows */
     }

@@ -4,6 +4,7 @@
 #include "ceilings.h"
 #include "driver.h"
 #include "floors.h"
+#include "pairs.h"
 #include "requests.h"
 
 #include <string.h>
@@ -16,9 +17,16 @@ typedef struct bytes {
     double written; /* of the arrays that are written */
 } bytes;
 
-static bytes pair_bytes(const bench_cell *c, double logits) {
-    const double array = logits * bench_dtype_bytes(c->dtype), written = c->pass == BENCH_LOSS ? 0 : array;
-    return (bytes){2 * array + written, 0, written};
+static bytes pair_bytes(const bench_cell *c, double elements) {
+    const bench_pair *p = c->pair;
+    const double rows = (double)c->rows, results = strcmp(c->dtype, "f64") == 0 ? 8 : 4;
+    const double input = elements * bench_dtype_bytes(c->dtype);
+    const double target = elements * bench_dtype_bytes(bench_target_dtype(c));
+    bytes b = {input + target, 0, c->pass == BENCH_LOSS ? 0 : input};
+    b.written += bench_wants_grad_target(c) ? target : 0;
+    b.arrays += b.written;
+    b.others = (p->row_weights ? results * rows : 0) + (p->labels ? 8 * rows : 0) + (p->loss_rows ? results * rows : 0);
+    return b;
 }
 
 /* An ignored row's logits need not be read when nothing of it is wanted; its gradient must still be written. */
@@ -62,47 +70,18 @@ double bench_ceiling_of(int cell) {
 
 /* ---- special functions and instructions ---- */
 
-/* Of a logit, or of a pair of elements. */
-typedef struct work {
-    const char *loss;
-    bench_cost sum;      /* without a gradient */
-    bench_cost gradient; /* of the gradient besides */
-    int swept;           /* how often the gradient reads the arrays again */
-    int logarithms;      /* of a row's sums of exponentials */
-} work;
-
-static const work works[] = {
-    /* A maximum, a fused multiplication to the exponential's argument, the exponential, and an addition to the sum. The
-     * gradient sweeps the row again, because the lse must be known. It takes the same exponential with the lse in its
-     * argument, and a multiplication. */
-    {"cross_entropy", {1, 4}, {1, 3}, 1, 1},
-    /* The same mathematics, in another order in memory. */
-    {"columns", {1, 4}, {1, 3}, 1, 1},
-    /* A reciprocal, a multiplication to the quotient, its logarithm, and a fused multiplication to the sum. The gradient is
-     * the quotient times a factor. */
-    {"kl_div_pp", {2, 4}, {0, 1}, 0, 0},
-    /* A multiplication and an exponential of the target, a difference, and a fused multiplication to the sum. The gradient is
-     * the exponential times a factor. */
-    {"kl_div_ll", {1, 4}, {0, 1}, 0, 0},
-    /* Both sums of exponentials, four instructions each; a difference, and a fused multiplication that sums its products.
-     * The gradient takes both exponentials anew, a difference and a multiplication. */
-    {"kl_div_logits", {2, 10}, {2, 6}, 1, 2},
-    /* Both sums of exponentials. A second sweep takes both exponentials anew, the logarithm of their mean, and the terms.
-     * The gradient has the sum of the second sweep in it, and so needs a third. */
-    {"jsd_logits", {5, 20}, {3, 11}, 1, 2},
-};
-enum { JSD_SUM_SWEEPS = 2 };
+/* A maximum, a fused multiplication to the exponential's argument, the exponential, and an addition to the sum. The gradient
+ * sweeps the row again, because the lse must be known. It takes the same exponential with the lse in its argument, and a
+ * multiplication. Of columns it is the same mathematics, in another order in memory. */
+static const bench_work cross_entropy_work = {{1, 4}, {1, 3}, 1, 1, 1};
 
 enum {
     SPECIAL_F64 = 20, /* fused multiplications of an exponential, a logarithm or a quotient of doubles, more or less */
     SLOTS_F64 = 2     /* of an instruction: at most half of the lanes do doubles */
 };
 
-static const work *work_of(const bench_cell *c) {
-    unsigned i = 0;
-    while (i < sizeof works / sizeof works[0] - 1 && !bench_is(c, works[i].loss))
-        i++;
-    return bench_is(c, "cross_entropy_options") ? &works[0] : &works[i];
+static const bench_work *work_of(const bench_cell *c) {
+    return bench_is_pair(c) ? &c->pair->work : &cross_entropy_work;
 }
 
 /* Instructions of an element. A vector of 16 bytes takes a load or a store, and an addition to its address. */
@@ -119,24 +98,28 @@ static double store(const char *dtype) {
 }
 
 static double loads_of(const bench_cell *c) {
-    const char *second = bench_is_pair(c) ? c->dtype : bench_probabilities_dtype(c);
+    const char *second = bench_is_pair(c) ? bench_target_dtype(c) : bench_probabilities_dtype(c);
     return load(c->dtype) + (second != NULL ? load(second) : 0);
+}
+
+static double stores_of(const bench_cell *c) {
+    return (c->pass == BENCH_LOSS ? 0 : store(bench_gradient_dtype(c))) +
+           (bench_wants_grad_target(c) ? store(bench_target_dtype(c)) : 0);
 }
 
 /* In a row that is not ignored. */
 static bench_cost cost_of_logit(const bench_cell *c) {
-    const work *w = work_of(c);
+    const bench_work *w = work_of(c);
     const bench_request *r = bench_request_of(c);
     const double sweep = loads_of(c);
     bench_cost cost = {0, 0};
     if (c->pass != BENCH_BACKWARD) {
         cost.special = w->sum.special + r->sum.special;
-        cost.instructions =
-            w->sum.instructions + r->sum.instructions + sweep * (bench_is(c, "jsd_logits") ? JSD_SUM_SWEEPS : 1);
+        cost.instructions = w->sum.instructions + r->sum.instructions + sweep * w->sum_sweeps;
     }
     if (c->pass != BENCH_LOSS) {
         cost.special += w->gradient.special + r->gradient_sweep.special;
-        cost.instructions += w->gradient.instructions + r->gradient_sweep.instructions + sweep * w->swept;
+        cost.instructions += w->gradient.instructions + r->gradient_sweep.instructions + sweep * w->gradient_sweeps;
     }
     if (strcmp(c->dtype, "f64") == 0) {
         cost.instructions = SLOTS_F64 * (cost.instructions + (SPECIAL_F64 - 1) * cost.special);
@@ -172,7 +155,7 @@ int bench_floors_of(int cell, bench_floors *f) {
     const bench_cost cost = cost_of_logit(c);
     const double rows = (double)c->rows, logits = rows * (double)c->classes;
     const double read = 1 - (double)bench_ignored_rows(c) / rows;
-    const double stores = c->pass == BENCH_LOSS ? 0 : store(bench_gradient_dtype(c));
+    const double stores = stores_of(c);
     double special, issue;
     if (rates(&special, &issue))
         return 1;

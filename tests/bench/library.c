@@ -7,6 +7,7 @@
 #include "data.h"
 #include "device.h"
 #include "library.h"
+#include "pairs.h"
 #include "requests.h"
 
 static gpuloss_context *context;
@@ -98,23 +99,39 @@ gpuloss_cross_entropy_desc bench_cross_entropy_desc(int cell) {
     return d;
 }
 
+static void set_row_options(gpuloss_kl_div_desc *d, const bench_pair *p) {
+    d->row_weights = p->row_weights ? bench_array(BENCH_ROW_WEIGHTS) : NULL;
+    d->loss_rows = p->loss_rows ? bench_array(BENCH_LOSS_ROWS) : NULL;
+    if (p->labels) {
+        d->labels = bench_array(BENCH_LABELS);
+        d->label_type = GPULOSS_I64;
+        d->flags |= GPULOSS_USE_IGNORE_INDEX;
+        d->ignore_index = BENCH_IGNORE_INDEX;
+    }
+}
+
 gpuloss_kl_div_desc bench_kl_div_desc(int cell) {
+    static const gpuloss_kind kinds[] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES, GPULOSS_LOGITS};
+    static const gpuloss_divergence divergences[] = {GPULOSS_FORWARD_KL, GPULOSS_REVERSE_KL, GPULOSS_JENSEN_SHANNON,
+                                                     GPULOSS_TOTAL_VARIATION};
     const bench_cell *c = &bench_cells[cell];
+    const bench_pair *p = c->pair;
     gpuloss_kl_div_desc d = GPULOSS_KL_DIV_DEFAULTS;
     d.input = bench_array(BENCH_INPUT);
     d.target = bench_array(BENCH_TARGET);
     d.rows = c->rows;
     d.classes = c->classes;
     d.dtype = dtype_of(c->dtype);
-    d.input_kind = d.target_kind = bench_is(c, "kl_div_pp")   ? GPULOSS_PROBABILITIES
-                                   : bench_is(c, "kl_div_ll") ? GPULOSS_LOG_PROBABILITIES
-                                                              : GPULOSS_LOGITS;
-    if (bench_is(c, "jsd_logits")) {
-        d.divergence = GPULOSS_JENSEN_SHANNON;
-        d.beta = 0.5;
-    }
+    if (*p->target_dtype != 0)
+        d.target_dtype = dtype_of(p->target_dtype);
+    d.input_kind = kinds[p->input];
+    d.target_kind = kinds[p->target];
+    d.divergence = divergences[p->divergence];
+    d.beta = p->beta;
+    set_row_options(&d, p);
     d.loss = bench_array(BENCH_RESULTS);
     d.grad_input = c->pass == BENCH_LOSS ? NULL : bench_array(BENCH_GRADIENT);
+    d.grad_target = bench_wants_grad_target(c) ? bench_array(BENCH_GRAD_TARGET) : NULL;
     return d;
 }
 

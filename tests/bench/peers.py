@@ -25,7 +25,8 @@ import torch._functorch.config
 import torch.nn.functional as F
 
 CEILINGS = 5
-INPUT, TARGET, WEIGHTS = 0, 1, 3
+INPUT, TARGET, WEIGHTS, ROW_WEIGHTS, LABELS = 0, 1, 3, 4, 10
+IGNORE_INDEX = -100
 LOSS, BOTH, BACKWARD = 1, 2, 3
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 STORED_AS = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "<i2"}
@@ -52,6 +53,7 @@ class Cell(ctypes.Structure):
         ("option", ctypes.c_int),
         ("layout", ctypes.c_int),
         ("normal", ctypes.c_int),
+        ("pair", ctypes.c_void_p),
     ]
 
 
@@ -99,7 +101,7 @@ def tensors(bench, i, cell):
     x = view(bench, INPUT, shape, DTYPES[dtype], STORED_AS[dtype])
     if name in ("cross_entropy", "cross_entropy_options", "columns") and not option.startswith("probabilities"):
         return x, view(bench, TARGET, rows, torch.int64, "<i8")
-    other = "f32" if option == "probabilities_f32" else dtype
+    other = "f32" if option == "probabilities_f32" or name in ("logits_f32", "pp_f32") else dtype
     return x, view(bench, TARGET, shape, DTYPES[other], STORED_AS[other])
 
 
@@ -135,10 +137,39 @@ def with_options(weight):
     return loss
 
 
+def forward_of_logits(x, t):
+    return F.kl_div(F.log_softmax(x, dim=1), F.softmax(t, dim=1), reduction="batchmean")
+
+
 def jensen_shannon(x, t):
     p, q = F.log_softmax(t, dim=1), F.log_softmax(x, dim=1)
     m = torch.logaddexp(p, q) - LOG_2
     return 0.5 * sum(F.kl_div(m, side, reduction="batchmean", log_target=True) for side in (p, q))
+
+
+def jensen_shannon_of_probabilities(q, t):
+    m = torch.log(0.5 * (q + t))
+    return 0.5 * sum(F.kl_div(m, side, reduction="batchmean") for side in (t, q))
+
+
+def total_variation(q, t):
+    return 0.5 * (q - t).abs().sum() / len(q)
+
+
+def of_rows(x, t):
+    return F.kl_div(x, t, reduction="none", log_target=True).sum(dim=1)
+
+
+def with_row_weights(weights):
+    return lambda x, t: (weights * of_rows(x, t)).mean()
+
+
+def with_labels(labels):
+    def loss(x, t):
+        counts = labels != IGNORE_INDEX
+        return torch.where(counts, of_rows(x, t), 0).sum() / counts.sum()
+
+    return loss
 
 
 def is_of_options(cell):
@@ -162,6 +193,10 @@ def torch_function(bench, i, cell):
     name, dtype = cell.loss.decode(), DTYPES[cell.dtype.decode()]
     if name == "cross_entropy_options":
         return with_options(view(bench, WEIGHTS, (cell.classes,), torch.float32, "<f4").to(dtype))
+    if name == "ll_weights":
+        return with_row_weights(view(bench, ROW_WEIGHTS, (cell.rows,), torch.float32, "<f4"))
+    if name == "ll_labels":
+        return with_labels(view(bench, LABELS, (cell.rows,), torch.int64, "<i8"))
     if is_of_options(cell):
         found = {key: value.to(dtype) if key == "weight" else value for key, value in keywords(bench, i, cell).items()}
         return lambda x, t: F.cross_entropy(x, t, **found)
@@ -170,8 +205,19 @@ def torch_function(bench, i, cell):
         "columns": F.cross_entropy,
         "kl_div_pp": lambda q, t: F.kl_div(torch.log(q), t, reduction="batchmean"),
         "kl_div_ll": lambda x, t: F.kl_div(x, t, reduction="batchmean", log_target=True),
-        "kl_div_logits": lambda x, t: F.kl_div(F.log_softmax(x, dim=1), F.softmax(t, dim=1), reduction="batchmean"),
+        "kl_div_logits": forward_of_logits,
         "jsd_logits": jensen_shannon,
+        "reverse_logits": lambda x, t: forward_of_logits(t, x),
+        "tv_logits": lambda x, t: total_variation(F.softmax(x, dim=1), F.softmax(t, dim=1)),
+        "logits_p": lambda x, t: F.kl_div(F.log_softmax(x, dim=1), t, reduction="batchmean"),
+        "logits_l": lambda x, t: F.kl_div(F.log_softmax(x, dim=1), t, reduction="batchmean", log_target=True),
+        "logits_f32": lambda x, t: forward_of_logits(x.float(), t),
+        "logits_both": forward_of_logits,
+        "reverse_ll": lambda x, t: F.kl_div(t, x, reduction="batchmean", log_target=True),
+        "jsd_pp": jensen_shannon_of_probabilities,
+        "tv_pp": total_variation,
+        "pp_f32": lambda q, t: F.kl_div(torch.log(q.float()), t, reduction="batchmean"),
+        "ll_rows": lambda x, t: of_rows(x, t).mean(),
     }[name]
 
 
@@ -212,9 +258,11 @@ def peer_time(cell, function, x, t, arguments):
         with torch.no_grad():
             return measure(lambda: function(x, t), arguments)
     x = x.detach().requires_grad_(True)
+    if cell.loss == b"logits_both":
+        t = t.detach().requires_grad_(True)
 
     def both():
-        x.grad = None
+        x.grad = t.grad = None
         function(x, t).backward()
 
     if cell.passes == BOTH:

@@ -1,10 +1,12 @@
-/* The options and layouts that cells of cross-entropy have, by name, and the work that an option adds to a logit. */
+/* The options and layouts that cells have, by name, and the work that an option adds to a logit. */
 #ifndef GPULOSSI_BENCH_REQUESTS_H
 #define GPULOSSI_BENCH_REQUESTS_H
 
 #include "bench.h"
 
 #include <stddef.h>
+
+enum { BENCH_IGNORE_INDEX = -100 };
 
 /* Of a logit, in one sweep over its row. Special functions are exponentials, logarithms and reciprocals. */
 typedef struct bench_cost {
@@ -19,6 +21,7 @@ typedef struct bench_request {
     int ignored;               /* % of the targets that are ignore_index */
     const char *probabilities; /* type of the target probabilities, "" for that of the logits; NULL: class indices */
     const char *gradient;      /* type of the gradient; NULL: that of the logits */
+    double closeness;          /* of a divergence of logits: the deviation of input - target; 0: they are independent */
     /* Beside a plain call: of the sweep that sums a row, and of the one that writes its gradient. */
     bench_cost sum, gradient_sweep;
 } bench_request;
@@ -43,6 +46,9 @@ enum {
     BENCH_MASKED_0,
     BENCH_MASKED_50,
     BENCH_MASKED_85,
+    BENCH_SIGMA_1_100,
+    BENCH_SIGMA_3_10,
+    BENCH_SIGMA_1,
     BENCH_REQUESTS
 };
 extern const bench_request bench_requests[BENCH_REQUESTS];

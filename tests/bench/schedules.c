@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-enum { MOST_CANDIDATES = 64, SLOWER = 3, NARROWEST = 32, USUAL_RUNS = 10 };
+enum { MOST_CANDIDATES = 128, SLOWER = 3, NARROWEST = 32, USUAL_RUNS = 10 };
 #define MARGIN 1.03
 #define TOLERANCE 1e-5
 
@@ -210,19 +210,52 @@ static int list_cross_entropy(int cell) {
 }
 
 /* Groups below a warp only next to the one that is chosen: of long rows they are hopeless. */
+static void list_pairs_in_memory(const gpuloss_kl_div_desc *d) {
+    const gpulossi_plan as_planned = plan;
+    const gpulossi_rows rows = *plan.rows;
+    unsigned group, ours;
+    gpulossi_schedule_pairs_in_memory(&plan, d, &kl_div);
+    gpulossi_set_dtype(&plan, dtype);
+    ours = plan.rows->group;
+    for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
+        if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours)) {
+            add("memory", plan.module, group, d->rows);
+            set_words(&candidates[count - 1]);
+        }
+    *plan.rows = rows;
+    plan = as_planned;
+}
+
+static int list_pair_pipeline(const gpuloss_kl_div_desc *d) {
+    const gpulossi_plan as_planned = plan;
+    const gpulossi_rows rows = *plan.rows;
+    const int first = count;
+    int i, status = 0;
+    if (gpulossi_schedule_pair_pipeline(bench_context(), &plan, d, &kl_div)) {
+        gpulossi_set_dtype(&plan, dtype);
+        if (plan.clustered)
+            status = list_clusters("pipeline", NULL, plan.module, 0, plan.room);
+        else
+            add("pipeline", plan.module, plan.rows->group, d->rows);
+        for (i = first; i < count; i++)
+            set_words(&candidates[i]);
+    }
+    *plan.rows = rows;
+    plan = as_planned;
+    return status;
+}
+
 static int list_kl_div(int cell) {
     gpuloss_kl_div_desc d = bench_kl_div_desc(cell);
-    unsigned group, ours;
     dtype = d.dtype;
     if (check(gpulossi_plan_kl_div(bench_context(), "schedules", &d, &kl_div, &counting, &plan)))
         return 1;
     if (plan.module == of_dtype(GPULOSSI_MODULE_kl_div_logits_packed_f32) ||
         plan.module == of_dtype(GPULOSSI_MODULE_kl_div_logits_packed_held_f32))
         add_packed();
-    ours = plan.rows->group;
-    for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
-        if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours))
-            add("streamed", of_dtype(GPULOSSI_MODULE_kl_div_logits_f32), group, d.rows);
+    list_pairs_in_memory(&d);
+    if (list_pair_pipeline(&d))
+        return 1;
     if (plan.clustered && list_clusters("block_rows", NULL, of_dtype(GPULOSSI_MODULE_kl_div_logits_block_rows_f32), 0,
                                         GPULOSSI_SLOTS / 2))
         return 1;

@@ -34,11 +34,20 @@ check_csv() {
             sum["cross_entropy"] = sum["cross_entropy_options"] = sum["columns"] = sum["kl_div_ll"] = 1
             sum["kl_div_pp"] = sum["kl_div_logits"] = 2
             sum["jsd_logits"] = 5
+            sum["logits_p"] = sum["logits_l"] = sum["logits_f32"] = sum["logits_both"] = sum["reverse_logits"] = 2
+            sum["reverse_ll"] = sum["ll_weights"] = sum["ll_labels"] = sum["ll_rows"] = 1
+            sum["pp_f32"] = 2
+            sum["jsd_pp"] = 3
+            sum["tv_logits"] = 4
             gradient["cross_entropy"] = gradient["cross_entropy_options"] = gradient["columns"] = 1
             gradient["kl_div_logits"] = 2
             gradient["jsd_logits"] = 3
+            gradient["logits_p"] = gradient["reverse_logits"] = 1
+            gradient["logits_l"] = gradient["logits_f32"] = gradient["logits_both"] = gradient["tv_logits"] = 2
             logarithms["cross_entropy"] = logarithms["cross_entropy_options"] = logarithms["columns"] = 1
-            logarithms["kl_div_logits"] = logarithms["jsd_logits"] = 2
+            logarithms["logits_p"] = logarithms["logits_l"] = 1
+            logarithms["kl_div_logits"] = logarithms["jsd_logits"] = logarithms["reverse_logits"] = 2
+            logarithms["tv_logits"] = logarithms["logits_f32"] = logarithms["logits_both"] = 2
             more["softcap"] = more["all"] = 2
             ignored["masked_50"] = 0.5
             ignored["masked_85"] = 0.85
@@ -47,6 +56,9 @@ check_csv() {
             instructions["cross_entropy,f32,loss + gradient,masked_0"] = 4 + 0.5 + 3 + 0.5 + 0.5
             instructions["cross_entropy,bf16,loss + gradient,plain"] = 4 + 1.25 + 3 + 1.25 + 0.75
             instructions["cross_entropy,bf16,loss,probabilities_f32"] = 6 + 1.25 + 0.5
+            instructions["logits_f32,bf16,loss + gradient,plain"] = 10 + 1.25 + 0.5 + 6 + 1.25 + 0.5 + 0.75
+            instructions["logits_both,bf16,loss + gradient,plain"] = 10 + 2.5 + 9 + 2.5 + 2 * 0.75
+            instructions["tv_logits,bf16,loss,sigma_0.3"] = 14 + 2 * 2.5
         }
         NR == 1 { if ($0 != heading) fail("the heading is not " heading); next }
         NF != 15 { fail("not 15 fields") }
@@ -68,7 +80,8 @@ check_csv() {
     checked "$1" -v heading="$heading" -v wanted="$2"
 }
 run_bench() { "$BUILD/bench" $ceilings --bytes 4096 --most 5000 --rest 0 --runs 3 --all --csv "$1" >"$out/table"; }
-count_cells() { grep -cE '^(cross|kl|jsd|columns)' "$1"; }
+losses='^(cross|kl|jsd|columns|reverse|tv|logits|pp|ll)'
+count_cells() { grep -cE "$losses" "$1"; }
 accept 'the table' run_bench "$out/bench.csv"
 cells=$(count_cells "$out/table")
 accept 'the raw results' check_csv "$out/bench.csv" "$cells"
@@ -87,7 +100,7 @@ changed "$out/bench.csv" '/f32.*,loss,.*plain/s/,[^,]*$/,1/' &&
 # The table has the longest floor beside the time.
 check_table() {
     local program='
-        !/^(cross|kl|jsd|columns)/ { next }
+        $0 !~ losses { next }
         {
             floor = $(NF - 3) > $(NF - 2) ? $(NF - 3) : $(NF - 2)
             floor = floor > $(NF - 1) ? floor : $(NF - 1)
@@ -96,7 +109,7 @@ check_table() {
             cells++
         }
         END { if (!bad && cells == 0) fail("no cell") }'
-    checked "$1"
+    checked "$1" -v losses="$losses"
 }
 accept 'the floors of the table' check_table "$out/table"
 changed "$out/table" '$s/[0-9.]*$/99.9/' && reject 'another floor' 'not the floor' check_table "$out/bad"
@@ -111,8 +124,8 @@ check_names() {
     local column name bad=0
     for column in 11:BENCH_REQUESTS 12:BENCH_LAYOUTS; do
         while read -r name; do
-            cut -d, -f"${column%%:*}" "$@" | grep -qx "$name" || { echo "no cell: $name" && bad=1; }
-        done < <(sed -n "/\[${column#*:}\] = {/,/^};/s/.*\.name = \"\([a-z0-9_]*\)\".*/\1/p" tests/bench/requests.c | grep -v published)
+            cut -d, -f"${column%%:*}" "$@" | grep -qxF "$name" || { echo "no cell: $name" && bad=1; }
+        done < <(sed -n "/\[${column#*:}\] = {/,/^};/s/.*\.name = \"\([a-z0-9_.]*\)\".*/\1/p" tests/bench/requests.c | grep -v published)
     done
     return $bad
 }
@@ -124,6 +137,41 @@ changed "$out/only.csv" 's/masked_50/masked_85/' &&
 accept 'every option and layout' check_names "$out/bench.csv" "$out/only.csv"
 changed "$out/bench.csv" '/,row_weights,/d' && reject 'an option without cells' 'row_weights' check_names "$out/bad" "$out/only.csv"
 reject 'a layout without cells' 'padded' check_names "$out/bench.csv"
+
+# Every divergence, with the bytes that it moves: of both arrays and their gradients, and of the numbers of a row.
+run_pairs() {
+    "$BUILD/bench" $ceilings --bytes 8000 --most 8100 --rest 0 --runs 1 --csv "$out/pairs.csv" \
+        --only kl_div,jsd,reverse,tv,logits_,pp_,ll_ >"$out/pairs"
+}
+check_pairs() {
+    local program='
+        BEGIN {
+            FS = ","
+            size["f32"] = 4
+            size["bf16"] = size["f16"] = 2
+            a_row["ll_weights"] = a_row["ll_rows"] = 4
+            a_row["ll_labels"] = 8
+        }
+        NR == 1 { next }
+        {
+            target = $1 ~ /_f32$/ ? 4 : size[$2]
+            gradients = $6 != "loss" ? size[$2] + ($1 == "logits_both") * target : 0
+            if ($9 != $3 * ($4 * (size[$2] + target + gradients) + a_row[$1])) fail("not its bytes: " $1 ", " $9)
+            cells[$1 "," $6]++
+        }
+        END {
+            if (bad) exit 1
+            count = split(wanted, losses, " ")
+            for (i = 1; i <= count; i++)
+                if (!cells[losses[i] ",loss"] || !cells[losses[i] ",loss + gradient"]) fail("no cell: " losses[i])
+        }'
+    checked "$1" -v wanted="$(sed -n 's/^    {"\([a-z0-9_]*\)",.*/\1/p' tests/bench/pairs.c | tr '\n' ' ')"
+}
+accept 'divergences' run_pairs
+accept 'their raw results' check_csv "$out/pairs.csv" "$(count_cells "$out/pairs")"
+accept 'every divergence' check_pairs "$out/pairs.csv"
+changed "$out/pairs.csv" '/^tv_pp,.*,loss,/d' && reject 'a divergence without cells' 'no cell: tv_pp' check_pairs "$out/bad"
+changed "$out/pairs.csv" 's/^logits_both/kl_div_logits/' && reject 'bytes of one gradient' 'not its bytes' check_pairs "$out/bad"
 
 # --only: a cell for each name, and no other.
 check_only() {
@@ -176,7 +224,7 @@ reject 'a file that is not named' '--csv: nothing follows it' "$BUILD/bench" $ce
 
 # with_fault FILE PROGRAM: $out/planted/PROGRAM (bench, schedules or libbench.so), with $out/bad compiled in FILE's place.
 with_fault() {
-    local part objects=() flags=-fPIC parts='bench calls ceilings cells csv data driver floors library options requests selection table'
+    local part objects=() flags=-fPIC parts='bench calls ceilings cells csv data driver floors library options pairs requests selection table'
     mkdir -p "$out/planted/tests/bench" && ln -sf "$PWD/gpuloss.h" "$out/planted/" &&
         cp "$out/bad" "$out/planted/tests/bench/$1" || return 1
     case $2 in

@@ -92,6 +92,13 @@ template <> struct ScaledExp<double> {
     __device__ __forceinline__ double exp(double x) const { return exp_below(scale * x, scale * row_max); }
 };
 
+/* log2(x), approximately. */
+DEVICE float log2_of(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 DEVICE float natural_log(float x) {
     return logf(x);
 }

@@ -94,6 +94,24 @@ template <int K> struct LargestOf<any16, K, true> {
     }
 };
 
+/* The larger elements of two vectors, ignoring NaN. */
+template <class E> DEVICE Vector<E> larger_of(const Vector<E> &a, const Vector<E> &b) {
+    enum { W = Width<E>::value };
+    Vector<E> y;
+    if constexpr (MODULE_TARGET >= 80 && sizeof(typename E::Bits) == 2) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            y.word[i] = E::larger_of_pairs(a.word[i], b.word[i]);
+    } else {
+        typename E::Number x[W];
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            x[i] = larger(a.get(i), b.get(i));
+        y.fill(x);
+    }
+    return y;
+}
+
 /* Reductions over all lanes of a warp, and over `width` neighbouring ones, a power of two. Every lane gets the result
  * of its lanes. All lanes of the warp call. */
 struct WholeWarp {

@@ -25,7 +25,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     typedef gpulossi_cross_entropy Params;
     typedef FormatArray<E, GPULOSSI_FORMAT_GRADIENT_SHIFT> Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* probabilities, and their gradients */
-    enum { W = Width<E>::value, kHasBasicRows = 1, kHasClasses = 1, kHasValues = 0 };
+    enum { W = Width<E>::value, kHasBasicRows = 1, kHasClasses = 1, kHasValues = 0, kClusterSlots = GPULOSSI_SLOTS };
 
     DEVICE bool has(uint32_t features) { return ::has(features & ~kNever); }
 

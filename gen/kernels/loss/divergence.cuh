@@ -27,7 +27,7 @@ template <class E> struct Divergence {
     typedef gpulossi_kl_div Params;
     typedef FormatArray<E, kOwnType> Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
-    enum { W = Width<E>::value, kHasBasicRows = 0, kHasClasses = 0, kHasValues = 1 };
+    enum { W = Width<E>::value, kHasBasicRows = 0, kHasClasses = 0, kHasValues = 1, kClusterSlots = GPULOSSI_PAIR_SLOTS };
     enum { kInput, kTarget };
 
     struct Wanted {
@@ -212,39 +212,53 @@ template <class E> struct Divergence {
         return s;
     }
 
-    /* A sweep raises the maxima itself, as there are two. */
-    template <int K> DEVICE N highest_of(const Vector<E> (&)[K]) { return N(0); }
-    DEVICE void raise(State &, N) {}
+    /* The largest elements of both sides, by their position in some vectors, before a sweep adds the vectors. A target of
+     * another type has one number. */
+    struct Highest {
+        Vector<E> of_input, of_target;
+        N of_other;
+    };
+    DEVICE Highest lowest() {
+        const N none = -Limits<N>::infinity();
+        const Highest highest = {filled<E>(none), filled<E>(none), none};
+        return highest;
+    }
+    template <class Side>
+    __device__ __forceinline__ void note_highest(Highest &highest, const Vector<E> &x, const Side &side, int k) const {
+        if (is_logits(kInput))
+            highest.of_input = larger_of(highest.of_input, x);
+        if (!is_logits(kTarget))
+            return;
+        if (side.has_vectors_of_target()) {
+            highest.of_target = larger_of(highest.of_target, side.load_target(k));
+        } else {
+            N t[W];
+            load_target(side, k, t);
+            highest.of_other = larger(highest.of_other, in_halves<Maximum>(t));
+        }
+    }
+    __device__ __forceinline__ void raise(State &s, const Highest &highest) const {
+        if (is_logits(kInput))
+            s.raise(kInput, larger(s.max[kInput], LargestOf<E, 1>::of({highest.of_input}, false)));
+        if (is_logits(kTarget))
+            s.raise(kTarget, larger(larger(s.max[kTarget], highest.of_other),
+                                    LargestOf<E, 1>::of({highest.of_target}, false)));
+    }
 
     /* The elements of a vector of each side. Elements outside the row have a probability of 0. */
     template <class Side>
     __device__ __forceinline__ void load(const Vector<E> &x, const Side &side, int k, N (&z)[2][W]) const {
         x.unpack(z[kInput]);
-        side.read_staged(Targets(p.target, side.start(p.target_stride)), k, z[kTarget]);
+        load_target(side, k, z[kTarget]);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            if (!side.is_inside(k, i)) {
-                z[kInput][i] = padding(kInput);
-                z[kTarget][i] = padding(kTarget);
-            }
+            z[kInput][i] = side.is_inside(k, i) ? z[kInput][i] : padding(kInput);
     }
-    /* Adds a vector in the first sweep. */
-    template <class Side>
-    __device__ __forceinline__ void accumulate(State &s, const Vector<E> &x, const Side &side, int k) const {
-        N z[2][W], e[2][W];
-        load(x, side, k, z);
+    template <class Side> __device__ __forceinline__ void load_target(const Side &side, int k, N (&t)[W]) const {
+        side.read_staged(Targets(p.target, side.start(p.target_stride)), k, t);
 #pragma unroll
-        for (int a = kInput; a <= kTarget; a++)
-            if (is_logits(a)) {
-                s.raise(a, larger(s.max[a], in_halves<Maximum>(z[a])));
-                const N from = finite(s.max[a]);
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    e[a][i] = exp_from(z[a][i], from);
-                s.sum[a] += in_halves<Sum>(e[a]);
-            }
-        if (in_one_sweep() && may_have_values())
-            accumulate_kl(s, z, e);
+        for (int i = 0; i < W; i++)
+            t[i] = side.is_inside(k, i) ? t[i] : padding(kTarget);
     }
     DEVICE N finite(N max) { return max == -Limits<N>::infinity() ? N(0) : max; }
     /* exp((z - from) / T), for z <= from. */
@@ -254,43 +268,118 @@ template <class E> struct Divergence {
         else
             return exp(difference(z, from) * inverse_temperature);
     }
+    /* Whether exponentials of a side may be taken by a ScaledExp. */
+    __device__ __forceinline__ bool in_fast_range(int side, N max) const {
+        return !is_logits(side) || ScaledExp<N>::in_fast_range(finite(max) * inverse_temperature);
+    }
+    /* The constants of some vectors in the first sweep, of which no logit is above the maximum of its side. */
+    struct Batch {
+        ScaledExp<N> exp[2];
+        N rest, to_a; /* e_b to_a is e_a exp(-v) */
+        bool is_fast;
+    };
+    __device__ __forceinline__ Batch batch_of(const State &s) const {
+        Batch of = {{ScaledExp<N>(finite(s.max[kInput]), inverse_temperature),
+                     ScaledExp<N>(finite(s.max[kTarget]), inverse_temperature)},
+                    s.rest * inverse_temperature,
+                    N(0),
+                    s.shift[kInput] == 0 && s.shift[kTarget] == 0 && in_fast_range(kInput, s.max[kInput]) &&
+                        in_fast_range(kTarget, s.max[kTarget])};
+        if (in_one_sweep() && may_have_values()) {
+            of.to_a = exponential((difference(finite(other(s.max)), other(s.shift)) -
+                                   difference(finite(own(s.max)), own(s.shift)) + signed_rest(s.rest)) *
+                                  inverse_temperature);
+            if (of.is_fast) {
+                const N factor[2] = {of.exp[kInput].factor, of.exp[kTarget].factor};
+                of.to_a *= other(factor) * (N(2) - own(factor));
+            }
+        }
+        return of;
+    }
+    /* Adds a vector in the first sweep. */
+    template <class Side>
+    __device__ __forceinline__ void accumulate(State &s, const Batch &batch, const Vector<E> &x, const Side &side,
+                                               int k) const {
+        N z[2][W], e[2][W], v[W] = {};
+        load(x, side, k, z);
+        if (batch.is_fast) {
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+#pragma unroll
+                for (int a = kInput; a <= kTarget; a++)
+                    e[a][i] = batch.exp[a].exp(z[a][i]);
+                if (in_one_sweep())
+                    v[i] = fma(difference(z[kTarget][i], z[kInput][i]), inverse_temperature, -batch.rest);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+#pragma unroll
+                for (int a = kInput; a <= kTarget; a++)
+                    e[a][i] = exp_from(z[a][i], finite(s.max[a]));
+                if (in_one_sweep())
+                    v[i] = distance_of(s, z[kInput][i], z[kTarget][i]);
+            }
+        }
+        N sum[2], factor[2];
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            if (is_logits(a)) {
+                factor[a] = batch.is_fast ? batch.exp[a].factor : N(1);
+                sum[a] = in_halves<Sum>(e[a]);
+                s.sum[a] = fma(sum[a], factor[a], s.sum[a]);
+            }
+        if (in_one_sweep() && may_have_values()) {
+            if (weighing() == kTarget)
+                accumulate_kl(s, batch.to_a, v, e[kTarget], e[kInput], sum[kTarget], factor[kTarget]);
+            else
+                accumulate_kl(s, batch.to_a, v, e[kInput], e[kTarget], sum[kInput], factor[kInput]);
+        }
+    }
     /* The difference of the two sides over T, without the number that is the same for the row. */
     __device__ __forceinline__ N distance_of(const State &s, N x, N t) const {
         const N d = difference(difference(t, s.shift[kTarget]), difference(x, s.shift[kInput]));
-        const N v = difference(d, s.rest) * inverse_temperature;
-        return weighing() == kTarget ? v : -v;
+        return difference(d, s.rest) * inverse_temperature;
     }
-    __device__ __forceinline__ void accumulate_kl(State &s, const N (&z)[2][W], const N (&e)[2][W]) const {
-        N e_a[W], e_b[W], v[W], weighted[W], excess[W], size[W], factor = N(0); /* e_b factor is e_a exp(-v) */
+    /* Adds a vector of distances. Where |v| is not small, e_b to_a - e_a + e_a v has the digits of v + expm1(-v). For a
+     * small v it is off by a few u of e_a, which is little next to 1/16 of all e_a. */
+    __device__ __forceinline__ void accumulate_kl(State &s, N to_a, const N (&distance)[W], const N (&e_a)[W],
+                                                  const N (&e_b)[W], N sum_a, N factor) const {
+        N v[W], weighted[W], excess[W], size[W];
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            const N of_element[2] = {e[kInput][i], e[kTarget][i]};
-            e_a[i] = own(of_element);
-            e_b[i] = other(of_element);
-            v[i] = distance_of(s, z[kInput][i], z[kTarget][i]);
+            v[i] = weighing() == kTarget ? distance[i] : -distance[i];
             size[i] = fabs(v[i]);
             weighted[i] = e_a[i] * v[i];
-            excess[i] = e_a[i] * ::excess(v[i]);
         }
-        if (!(in_halves<Maximum>(size) < N(1))) {
-            factor = exponential((difference(finite(other(s.max)), other(s.shift)) -
-                                  difference(finite(own(s.max)), own(s.shift)) + signed_rest(s.rest)) *
-                                 inverse_temperature);
-#pragma unroll
-            for (int i = 0; i < W; i++) {
-                const N of_large = fma(e_b[i], factor, e_a[i] * (v[i] - N(1)));
-                excess[i] = size[i] < 1 ? excess[i] : of_large;
-            }
-        }
+        N all = in_halves<Sum>(weighted);
         /* A class of probability 0 adds nothing of its own, whatever its distance is. */
-        if (!(fabs(in_halves<Sum>(weighted)) < Limits<N>::infinity()))
+        if (!(fabs(all) < Limits<N>::infinity())) {
 #pragma unroll
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < W; i++)
                 weighted[i] = e_a[i] == 0 ? N(0) : weighted[i];
-                excess[i] = e_a[i] == 0 ? e_b[i] * factor : excess[i];
+            all = in_halves<Sum>(weighted);
+        }
+        N more;
+        if (in_halves<Maximum>(size) < N(1)) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                excess[i] = weighted[i] * v[i] * excess_over_square(v[i]);
+            more = in_halves<Sum>(excess);
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                excess[i] = fma(e_b[i], to_a, difference(weighted[i], e_a[i]));
+            more = in_halves<Sum>(excess);
+            if (!(more > sum_a * N(0.0625))) {
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    excess[i] = size[i] < 1 ? weighted[i] * v[i] * excess_over_square(v[i]) : excess[i];
+                more = in_halves<Sum>(excess);
             }
-        s.weighted += in_halves<Sum>(weighted);
-        s.excess += in_halves<Sum>(excess);
+        }
+        s.weighted = fma(all, factor, s.weighted);
+        s.excess = fma(more, factor, s.excess);
     }
     /* The rest of a distance from the side that weighs. */
     DEVICE N signed_rest(N rest) { return weighing() == kTarget ? rest : -rest; }
@@ -327,30 +416,38 @@ template <class E> struct Divergence {
         }
         return log_plus_1(m) - m;
     }
-    /* The KL that the first sweep has summed. Returns false if it has too few digits. A direct sum has enough of them if it is
-     * 1/16 of its terms and more. The other sum has an error of a few u of E[v + expm1(-v)], and of m times that of m. */
-    __device__ __forceinline__ bool has_kl(const Row &r, const State &s, N &kl) const {
-        const N sum = own(s.sum), mean = s.weighted / sum;
+    /* The sums of a row's KL from the first sweep, and whether it is direct, from the other sum, or in need of a sweep of its
+     * own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is 1/16 of
+     * its terms and more. The other sum has an error of a few u of E[v + expm1(-v)], and of m times that of m. */
+    enum Way { kDirect, kExcess, kValues };
+    struct Kl {
+        N sum, other, weighted, excess, distance; /* `distance` is that of the maxima, without their row's number */
+        int way;
+    };
+    __device__ __forceinline__ Kl kl_of(const Row &r, const State &s) const {
+        enum { kDigits = 16 };
         const N from_a = difference(own(s.max), own(r.shift)) * inverse_temperature,
                 from_b = difference(other(s.max), other(r.shift)) * inverse_temperature,
-                rest = signed_rest(r.rest) * inverse_temperature, logs = log_any_ratio(other(s.sum), sum);
-        kl = mean + ((from_b - from_a) + rest + logs);
-        if (kl * N(16) > N(2) + fabs(from_a) + fabs(from_b) + fabs(rest) && kl < Limits<N>::infinity())
-            return true;
-        const N excess = s.excess / sum, m = excess - mean, less = log_excess(m);
-        kl = excess + less;
-        return m > N(-0.5) && excess <= N(16) * kl && fabs(m) * (excess + fabs(mean)) <= N(16) * kl &&
-               kl < Limits<N>::infinity();
+                rest = signed_rest(r.rest) * inverse_temperature;
+        Kl kl = {own(s.sum), other(s.sum), s.weighted, s.excess, (from_b - from_a) + rest, kValues};
+        const float inverse = quick_reciprocal((float)kl.sum), mean = (float)kl.weighted * inverse,
+                    excess = (float)kl.excess * inverse, m = excess - mean, at_least = excess - m * m;
+        const float direct = mean + (float)kl.distance + 0.693147181f * log2_of((float)kl.other * inverse);
+        if (direct * kDigits > 2 + fabs((float)from_a) + fabs((float)from_b) + fabs((float)rest) &&
+            direct < Limits<float>::infinity())
+            kl.way = kDirect;
+        else if (m > -0.5f && excess < kDigits * at_least && fabs(m) * (excess + fabs(mean)) < kDigits * at_least)
+            kl.way = kExcess;
+        return kl;
+    }
+    DEVICE N kl_of_sums(const Kl &kl) {
+        const N mean = kl.weighted / kl.sum, excess = kl.excess / kl.sum;
+        return kl.way == kDirect ? mean + (kl.distance + log_any_ratio(kl.other, kl.sum))
+                                 : excess + log_excess(excess - mean);
     }
     /* Whether a row takes the second sweep. */
     __device__ __forceinline__ bool has_values(const Row &r, const State &s) const {
-        N kl;
-        return may_have_values() && (!in_one_sweep() || !has_kl(r, s, kl));
-    }
-    /* The sum of f over a row. */
-    __device__ __forceinline__ double divergence_of(const Row &r, const State &s) const {
-        N kl;
-        return in_one_sweep() && has_kl(r, s, kl) ? (double)kl : s.f;
+        return may_have_values() && (!in_one_sweep() || kl_of(r, s).way == kValues);
     }
 
     __device__ __forceinline__ N probability(int side, const Sides &of, N z) const {
@@ -469,10 +566,13 @@ template <class E> struct Divergence {
         Sides sides;
         N scale[2], sum[2]; /* of the gradients of each side, and the sum of u */
         N of_terms;         /* factor of the terms */
-        bool is_zero;
+        bool is_zero, is_fast;
+        ScaledExp<N> exp[2]; /* if it is fast */
+        N of_exp[2];         /* q and p are these times the exponentials */
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
-        Gradient g = {sides_of(s), {N(0), N(0)}, {N(0), N(0)}, N(0), r.weight == 0};
+        const ScaledExp<N> none(N(0));
+        Gradient g = {sides_of(s), {N(0), N(0)}, {N(0), N(0)}, N(0), r.weight == 0, false, {none, none}, {N(0), N(0)}};
         double scale = grad_scale() * p.factor;
         if (has(GPULOSSI_KL_ROW_WEIGHTS))
             scale *= (double)r.weight;
@@ -486,7 +586,15 @@ template <class E> struct Divergence {
         }
         /* u is -p of the weighing side for the other one, and p (d + 1) of its own. */
         if (in_one_sweep() && has_sums())
-            g.sum[kInput] = g.sum[kTarget] = (N)divergence_of(r, s);
+            g.sum[kInput] = g.sum[kTarget] = (N)outcome(r, s).sum();
+        if (in_one_sweep() && !has(GPULOSSI_KL_ELEMENTS)) {
+            g.is_fast = in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget]);
+#pragma unroll
+            for (int a = kInput; a <= kTarget; a++) {
+                g.exp[a] = ScaledExp<N>(finite(s.max[a]), inverse_temperature);
+                g.of_exp[a] = g.sides.inverse[a] * g.exp[a].factor;
+            }
+        }
         return g;
     }
     /* The gradient of an element, without its factor. A logit of probability 0 has no part of the sum, also if that is
@@ -503,13 +611,34 @@ template <class E> struct Divergence {
                : p == 0             ? of_log
                                     : of_log - p * g.sum[side];
     }
+    /* The gradients of the KL of two logits. */
+    __device__ __forceinline__ void fast_gradients(const Gradient &g, N (&z)[2][W]) const {
+        const N of_q = g.of_exp[kInput], of_p = g.of_exp[kTarget];
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const N q = g.exp[kInput].exp(z[kInput][i]) * of_q, p = g.exp[kTarget].exp(z[kTarget][i]) * of_p;
+            const N less = difference(q, p); /* and -less of the other side */
+            N d = N(0);
+            if (has_sums())
+                d = difference(difference(z[kTarget][i], g.sides.max[kTarget]),
+                               difference(z[kInput][i], g.sides.max[kInput])) *
+                        inverse_temperature +
+                    g.sides.lse_difference;
+            const N of_q_side = q == 0 ? N(0) : q * (-d - g.sum[kInput]), of_p_side = p == 0 ? N(0) : p * (d - g.sum[kTarget]);
+            z[kInput][i] = fma(weighing() == kInput ? of_q_side : less, g.scale[kInput], N(0));
+            z[kTarget][i] = fma(weighing() == kTarget ? of_p_side : -less, g.scale[kTarget], N(0));
+        }
+    }
     /* Writes the gradients of a vector, and its terms. They are 0 if the row has none. */
     template <class Side>
     __device__ __forceinline__ void write(const Gradient &g, const Row &, const Vector<E> &x, const Side &side, int k, int,
                                           bool has_gradient = true) const {
         N z[2][W] = {}, d[W], term[W] = {};
-        if (has_gradient) {
+        if (has_gradient)
             load(x, side, k, z);
+        if (has_gradient && g.is_fast) {
+            fast_gradients(g, z);
+        } else if (has_gradient) {
             log_ratios(g.sides, z, d);
 #pragma unroll
             for (int i = 0; i < W; i++) {
@@ -540,19 +669,25 @@ template <class E> struct Divergence {
 
     struct Outcome {
         double f;
+        Kl kl;
+        __device__ __forceinline__ double sum() const {
+            return in_one_sweep() && kl.way != kValues ? (double)kl_of_sums(kl) : f;
+        }
     };
     __device__ __forceinline__ Outcome outcome(const Row &r, const State &s) const {
-        const Outcome of = {divergence_of(r, s)};
+        Outcome of = {s.f, {}};
+        if (in_one_sweep())
+            of.kl = kl_of(r, s);
         return of;
     }
     struct Result {
         double loss;
         int counted;
     };
-    __device__ __forceinline__ Result finish(int64_t row, const Row &r, const Outcome &s, N) const {
+    __device__ __forceinline__ Result finish(int64_t row, const Row &r, const Outcome &outcome, N) const {
         Result of = {0.0, r.is_counted};
         if (r.weight != 0 && has_loss())
-            of.loss = s.f * (p.factor * (double)r.weight);
+            of.loss = outcome.sum() * (p.factor * (double)r.weight);
         if (has(GPULOSSI_KL_ROW_OUTPUTS))
             ((N *)p.rows.loss_rows)[row] = (N)of.loss;
         return of;

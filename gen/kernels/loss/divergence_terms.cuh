@@ -14,21 +14,24 @@
 /* x - 1 + exp(-x) for |x| < 1. It is at least 0, and a small result keeps its digits. For float it is x^2 times the
  * minimax polynomial, whose error stays below 2^-26 of the result. For double it is
  * x^2/2 (1 - x/3 (1 - x/4 (1 - ... x/18))). */
-DEVICE float excess(float x) {
+DEVICE float excess_over_square(float x) {
     float p = fmaf(x, -2.7722835511667654e-06f, 2.535482963139657e-05f);
     p = fmaf(p, x, -1.984402333619073e-04f);
     p = fmaf(p, x, 1.388545148074627e-03f);
     p = fmaf(p, x, -8.33331048488617e-03f);
     p = fmaf(p, x, 4.166673496365547e-02f);
     p = fmaf(p, x, -1.666666716337204e-01f);
-    return x * x * fmaf(p, x, 0.5f);
+    return fmaf(p, x, 0.5f);
 }
-DEVICE double excess(double x) {
+DEVICE double excess_over_square(double x) {
     double sum = 1;
 #pragma unroll
     for (int k = 18; k >= 3; k--)
         sum = fma(sum, -x * (1.0 / k), 1.0);
-    return 0.5 * x * x * sum;
+    return 0.5 * sum;
+}
+template <class N> DEVICE N excess(N x) {
+    return x * x * excess_over_square(x);
 }
 
 /* log(1 + w (exp(z) - 1)), for w below 1, and a z that is not large. */

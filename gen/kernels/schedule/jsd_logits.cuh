@@ -378,11 +378,6 @@ template <class E, int K> struct Distances : Distil<E, K> {
             u[i] = q[i] == 0 ? N(0)
                              : fma(x[i / W][0].get(i % W) - x[i / W][1].get(i % W), this->inverse_temperature, offset);
     }
-    DEVICE float log2_of(float x) {
-        float y;
-        asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-        return y;
-    }
 };
 
 #endif

@@ -190,6 +190,8 @@ template <class Loss> class RowMemory {
         __device__ __forceinline__ bool is_inside(int k, int i) const { return classes(k).is_inside(i); }
         enum { kHasPartialVectors = 1 }; /* if rows are ragged, and in columns */
         DEVICE bool is_staged() { return false; }
+        DEVICE bool has_vectors_of_target() { return false; }
+        DEVICE Vector<E> load_target(int) { return {}; }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return of.start(span, stride); }
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return start(stride); }
         __device__ __forceinline__ Vector<E> load(int k) const {
@@ -224,14 +226,26 @@ template <class Loss> class RowMemory {
         accumulate_sums(span, rank, (Half &)reg_row[0], state);
         accumulate_sums(span, rank + kRegVectors / 2 * threads, (Half &)reg_row[kRegVectors / 2], state);
     }
+    /* Raises the maxima of a loss with two arrays. */
+    __device__ __forceinline__ void raise(State &state, const Vector<E> &x, const Side &side) const {
+        auto highest = loss.lowest();
+        loss.note_highest(highest, x, side, 0);
+        loss.raise(state, highest);
+    }
     /* Adds vectors with every option, once the maximum of all is known. */
     template <int K>
     __device__ __forceinline__ void accumulate_all(const Span &span, int v, Vector<E> (&x)[K], State &state) const {
-        loss.raise(state, loss.highest_of(x));
+        if constexpr (Loss::kHasBasicRows)
+            loss.raise(state, loss.highest_of(x));
 #pragma unroll 1
         for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
             const Side side = {*this, span, at, 0, 1};
-            loss.accumulate(state, x[0], side, 0);
+            if constexpr (Loss::kHasBasicRows) {
+                loss.accumulate(state, x[0], side, 0);
+            } else {
+                raise(state, x[0], side);
+                loss.accumulate(state, loss.batch_of(state), x[0], side, 0);
+            }
             rotate(x);
         }
     }

@@ -89,7 +89,7 @@ template <class Loss> class RowPipeline {
     }
     DEVICE int stages() {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
-            return GPULOSSI_SLOTS / kClusterVectors;
+            return Loss::kClusterSlots / kClusterVectors;
         const int all = has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) ? 2 : (int)GPULOSSI_RING_STEPS;
         return has_format(GPULOSSI_FORMAT_SHORT_STAGES) && !has_format(GPULOSSI_FORMAT_THREE_BLOCKS) ? 2 * all : all;
     }
@@ -137,14 +137,24 @@ template <class Loss> class RowPipeline {
             for (int i = 0; i < W; i++)
                 shift_in(y, array.template read<N>(c + i));
         }
+        /* Whether load_target() has the vector of a staged target, which is of the type of the first array. */
+        DEVICE bool has_vectors_of_target() { return second_bytes() == GPULOSSI_VECTOR_BYTES; }
+        __device__ __forceinline__ uint32_t target_at(int k) const {
+            const uint32_t lane = threadIdx.x % kLanes;
+            const uint32_t second =
+                stage - lane * GPULOSSI_VECTOR_BYTES + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES);
+            return second + ((uint32_t)(k * kLanes) + lane) * (uint32_t)second_bytes();
+        }
+        __device__ __forceinline__ Vector<E> load_target(int k) const {
+            Vector<E> t;
+            Shared::load<4>(target_at(k), t.word);
+            return t;
+        }
         /* read() of an array that may be in the stage. */
         template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
             if (!has_format(GPULOSSI_FORMAT_STAGED_TARGETS))
                 return read(array, k, y);
-            const uint32_t lane = threadIdx.x % kLanes;
-            const uint32_t second =
-                stage - lane * GPULOSSI_VECTOR_BYTES + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES);
-            Array::read_shared(second + ((uint32_t)(k * kLanes) + lane) * (uint32_t)second_bytes(), y);
+            Array::read_shared(target_at(k), y);
         }
         /* read() of an array of the classes. */
         template <class Array>
@@ -182,6 +192,8 @@ template <class Loss> class RowPipeline {
         __device__ __forceinline__ int64_t first(int) const { return c; }
         __device__ __forceinline__ bool is_inside(int, int i) const { return i == 0; }
         DEVICE bool is_staged() { return false; }
+        DEVICE bool has_vectors_of_target() { return false; }
+        DEVICE Vector<E> load_target(int) { return {}; }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return row * stride; }
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return row * stride; }
         template <class Array> __device__ __forceinline__ void read(const Array &array, int, N (&y)[W]) const {
@@ -412,15 +424,38 @@ template <class Loss> class RowPipeline {
         load_stage(side, first, x);
         return loss.highest_of(x);
     }
+    __device__ __forceinline__ void accumulate_edge(State &state, const Vector<E> &at_edge, const Edge &side) const {
+        if constexpr (Loss::kHasBasicRows) {
+            loss.raise(state, loss.highest_of({at_edge}));
+            loss.accumulate(state, at_edge, side, 0);
+        } else {
+            auto highest = loss.lowest();
+            loss.note_highest(highest, at_edge, side, 0);
+            loss.raise(state, highest);
+            loss.accumulate(state, loss.batch_of(state), at_edge, side, 0);
+        }
+    }
     /* Adds a stage with every option, vector by vector, once the maximum of all is known. */
     __device__ __forceinline__ void accumulate(const Side &side, State &state) const {
-        N highest = highest_of_half(side, 0);
-        if (vectors() > kBlockVectors / 2)
-            highest = larger(highest, highest_of_half(side, kBlockVectors / 2));
-        loss.raise(state, highest);
+        if constexpr (Loss::kHasBasicRows) {
+            N highest = highest_of_half(side, 0);
+            if (vectors() > kBlockVectors / 2)
+                highest = larger(highest, highest_of_half(side, kBlockVectors / 2));
+            loss.raise(state, highest);
 #pragma unroll 1
-        for (int k = side.begin; k < side.end; k++)
-            loss.accumulate(state, side.load(k), side, k);
+            for (int k = side.begin; k < side.end; k++)
+                loss.accumulate(state, side.load(k), side, k);
+        } else {
+            auto highest = loss.lowest();
+#pragma unroll 2
+            for (int k = side.begin; k < side.end; k++)
+                loss.note_highest(highest, side.load(k), side, k);
+            loss.raise(state, highest);
+            const auto batch = loss.batch_of(state);
+#pragma unroll 1
+            for (int k = side.begin; k < side.end; k++)
+                loss.accumulate(state, batch, side.load(k), side, k);
+        }
     }
     __device__ __forceinline__ Side side_of(const Cut<E> &cut, int64_t row, int step, const Cursor &at) const {
         const int v = vector(step) + lane(), left = cut.lead + (int)cut.whole_vectors - v;
@@ -581,8 +616,7 @@ template <class Loss> class RowPipeline {
                 reduce(cut, row, reads, state);
                 if (edge_of(cut) >= 0 && reads) {
                     const Edge side = {row, edge_of(cut)};
-                    loss.raise(state, loss.highest_of({edge_vector(at_edge)}));
-                    loss.accumulate(state, edge_vector(at_edge), side, 0);
+                    accumulate_edge(state, edge_vector(at_edge), side);
                 }
             }
             const bool ends_tile = rows.ends_tile();
