@@ -636,7 +636,7 @@ template <class E> struct Divergence {
         N z[2][W] = {}, d[W], term[W] = {};
         if (has_gradient)
             load(x, side, k, z);
-        if (has_gradient && g.is_fast) {
+        if (has_gradient && in_one_sweep() && g.is_fast) {
             fast_gradients(g, z);
         } else if (has_gradient) {
             log_ratios(g.sides, z, d);

@@ -222,37 +222,39 @@ template <class Loss> class RowPipeline {
           copied{0, 0}, released{0, 0}, in_ring(0),
           smem_ring(Shared::address(stash_of_block()) + warp_in_block() * (uint32_t)(stages() * stage_bytes())),
           next(0), visit(0), values_number(0) {
-        retained = sweeps() > 1 ? min(steps, stages()) : 0;
-        visits = steps + (sweeps() - 1) * (retained > 0 ? steps - retained : 0);
+        retained = repeats() ? min(steps, stages()) : 0;
+        visits = retained > 0 ? 2 * steps - retained : steps;
+        if (has_three_sweeps())
+            visits += steps - retained;
         if (threadIdx.x % kLanes == 0)
 #pragma unroll 1
             for (int i = 0; i < stages(); i++)
                 arrival(i).begin();
         __syncwarp();
     }
-    /* The sweeps over the stages of a row. */
-    DEVICE int sweeps() { return Loss::reduces() + values_of_all() + Loss::writes(); }
     /* Whether every row has a sweep for values. A row that is an exception reads them from memory. */
-    DEVICE bool values_of_all() { return Loss::kHasValues && Loss::has_values_of_all(); }
-    /* The step at position i of a sweep, where the one before had that step at position i. A sweep begins with the steps
-     * that are retained, and then goes back. */
-    __device__ __forceinline__ int turned(int i) const {
-        return i < retained ? steps - retained + i : steps - 1 - i;
+    DEVICE bool values_of_all() {
+        if constexpr (Loss::kHasValues)
+            return Loss::has_values_of_all();
+        return false;
     }
-    /* The step at position i of a sweep. */
-    __device__ __forceinline__ int step_at(int sweep, int i) const {
-        if (retained == 0 || sweep == 0)
-            return i;
-        return sweep == 1 ? turned(i) : turned(turned(i));
+    /* Whether there is more than one sweep over the stages of a row, and whether there are three. */
+    DEVICE bool repeats() {
+        return values_of_all() ? Loss::reduces() || Loss::writes() : Loss::reduces() && Loss::writes();
+    }
+    DEVICE bool has_three_sweeps() { return values_of_all() && Loss::reduces() && Loss::writes(); }
+    /* The step at position i of a sweep, where the one before had step i at position i. A sweep begins with the steps that
+     * are retained, and then goes back. */
+    __device__ __forceinline__ int turned(int i) const {
+        return i < retained ? steps - retained + i : retained > 0 ? steps - 1 - i : i;
     }
     /* The step of a visit. */
     __device__ __forceinline__ int step_of_visit() const {
-        if (visit < steps)
-            return visit;
-        if (!values_of_all())
-            return visits - 1 - visit;
-        const int again = steps - retained, over = visit - steps;
-        return over < again ? step_at(1, retained + over) : step_at(2, retained + over - again);
+        if (has_three_sweeps()) {
+            const int again = steps - retained, over = visit - steps;
+            return over < 0 ? visit : over < again ? turned(retained + over) : turned(turned(retained + over - again));
+        }
+        return visit < steps ? visit : visits - 1 - visit;
     }
     /* Vectors of a step, of all warps. */
     DEVICE int step_of(const Team &team) {
@@ -260,7 +262,7 @@ template <class Loss> class RowPipeline {
     }
     DEVICE int steps_of(const Params &p, const Team &team) {
         const int step = step_of(team);
-        return sweeps() > 0 ? ((int)((uint32_t)p.rows.classes / W) + step - 1) / step : 0;
+        return Loss::reduces() || Loss::writes() || values_of_all() ? ((int)((uint32_t)p.rows.classes / W) + step - 1) / step : 0;
     }
     /* Whether vectors are counted from the start of a line, so that the source and the destination of a copy begin on
      * lines. Vectors of short rows are not, nor where a row would have a step more. Class weights in shared memory are
@@ -488,13 +490,14 @@ template <class Loss> class RowPipeline {
         }
     }
     /* Adds up the values of a row by stages. */
-    __device__ __forceinline__ void add_stages(const Cut<E> &cut, int64_t row, bool reads,
-                                               const typename Loss::Sides &sides, Values &values) {
+    template <class Sides>
+    __device__ __forceinline__ void add_stages(const Cut<E> &cut, int64_t row, bool reads, const Sides &sides,
+                                               Values &values) {
         const int kept = Loss::writes() ? retained : 0;
         Cursor at = released;
 #pragma unroll 1
         for (int i = 0; i < steps; i++, at.advance()) {
-            const Side side = side_of(cut, row, step_at(Loss::reduces() ? 1 : 0, i), at);
+            const Side side = side_of(cut, row, Loss::reduces() ? turned(i) : i, at);
             acquire(at);
             if (reads)
 #pragma unroll 1
@@ -505,8 +508,8 @@ template <class Loss> class RowPipeline {
         }
     }
     /* A row of which no stage is left. */
-    __device__ __forceinline__ void add_memory(const Cut<E> &cut, int64_t row, const typename Loss::Sides &sides,
-                                               Values &values) const {
+    template <class Sides>
+    __device__ __forceinline__ void add_memory(const Cut<E> &cut, int64_t row, const Sides &sides, Values &values) const {
         const int end = cut.lead + (int)cut.whole_vectors;
 #pragma unroll 1
         for (int v = cut.lead + team.rank; v < end; v += kLanes * team.warps) {
@@ -540,10 +543,7 @@ template <class Loss> class RowPipeline {
                   target_position = cut.position_of(r.target_class);
         const int64_t edge = edge_of(cut);
         const bool writes_zeros = !reads || g.is_zero;
-        bool is_fast = false;
-        if constexpr (Loss::kHasBasicRows)
-            is_fast = Loss::is_basic() && g.is_fast &&
-                      (!has_format(GPULOSSI_FORMAT_RAGGED) || loss.gradients_of(row).is_aligned(cut.first(0)));
+        const bool fits = !has_format(GPULOSSI_FORMAT_RAGGED) || loss.gradients_of(row).is_aligned(cut.first(0));
         if (edge >= 0) {
             const Edge side = {row, edge};
             if (writes_zeros)
@@ -553,13 +553,13 @@ template <class Loss> class RowPipeline {
         }
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
-            const Side side = side_of(cut, row, step_at(sweeps() - 1, i), released);
+            const Side side = side_of(cut, row, has_three_sweeps() ? turned(turned(i)) : turned(i), released);
             acquire(released);
             if (writes_zeros) {
 #pragma unroll 1
                 for (int k = side.begin; k < side.end; k++)
                     loss.write_zeros(side, k);
-            } else if (is_fast) {
+            } else if (Loss::is_basic() && g.is_fast && fits) {
                 if constexpr (Loss::kHasBasicRows) {
                     const typename Loss::Gradients gradients = loss.gradients_of(row);
 #pragma unroll 4
