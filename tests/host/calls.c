@@ -24,6 +24,8 @@ enum {
     LOGARITHMS_OF_THE_TARGET,
     LOGARITHMS,
     ROW_WEIGHTS,
+    SHORT_ROW_WEIGHTS,
+    LONG_ROW_WEIGHTS,
     LABELS,
     LOGITS,
     LOGITS_PACKED,
@@ -103,7 +105,10 @@ static gpuloss_kl_div_desc kl_div_of(int n, int bytes) {
         d.input_kind = d.target_kind = GPULOSS_LOGITS;
     switch (n) {
     case ROW_WEIGHTS:
+    case SHORT_ROW_WEIGHTS:
+    case LONG_ROW_WEIGHTS:
         d.row_weights = AT(6);
+        d.classes = n == ROW_WEIGHTS ? 1000 : n == SHORT_ROW_WEIGHTS ? 100 : 400000 / bytes;
         break;
     case LABELS:
         GIVE_LABELS(&d);

@@ -97,6 +97,7 @@ int unpack_tests(void);
 int specialise_tests(void);
 int cluster_tests(void);
 int pipeline_tests(void);
+int pair_tests(void);
 int variant_tests(void);
 int row_cluster_tests(void);
 int overlap_tests(void);

@@ -78,7 +78,7 @@ struct fake_driver {
         blocks_less; /* ... of kernels that ask for shared memory, and of those that ask for less of it */
     int has_clusters, shared_optin;
     int active_clusters[FAKE_CLUSTER_SIZES];
-    int wide_clusters[FAKE_CLUSTER_SIZES]; /* of wide blocks, ... */
+    int wide_clusters[FAKE_CLUSTER_SIZES]; /* of wide blocks, and of others with as much shared memory, ... */
     int row_clusters[FAKE_CLUSTER_SIZES];  /* ... and of the larger ones that keep weights */
     int capturing;
     uint64_t unknown_at, unknown_bytes; /* addresses of no memory; all others are of memory */

@@ -292,7 +292,7 @@ unsigned fake_threads_of(const char *entry) {
 
 static int active_clusters(const fake_config *config, unsigned size) {
     return config->block[0] == GPULOSSI_ROW_CLUSTER_THREADS ? fake.row_clusters[size]
-           : config->block[0] == FAKE_WIDE_BLOCK            ? fake.wide_clusters[size]
+           : config->shared_bytes == 98304                  ? fake.wide_clusters[size]
                                                             : fake.active_clusters[size];
 }
 

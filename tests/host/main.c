@@ -17,7 +17,7 @@ static const struct group {
     {"sparse", sparse_tests},           {"clusters", cluster_tests},
     {"pipeline", pipeline_tests},       {"variants", variant_tests},
     {"row_cluster", row_cluster_tests}, {"overlaps", overlap_tests},
-    {"threads", thread_tests},
+    {"threads", thread_tests},          {"pairs", pair_tests},
 };
 
 int main(int count, char **arguments) {

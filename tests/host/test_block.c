@@ -250,14 +250,14 @@ static void every_variant_has_its_row(void **state) {
                      usual_variants[v].module);
 }
 
-/* No more than 1.03 of the instructions of its template, and no registers in memory where that has none there. */
+/* No more than 1.03 of the instructions of its template, or 1.055 of a divergence, and no registers in memory where that has none there. */
 static void variants_cost_no_more_than_templates(void **state) {
     FILE *file = open_variants();
     variant_row r;
     (void)state;
     while (next_variant(file, &r)) {
         const long *instructions = r.instructions;
-        if (r.thousandths > 1030)
+        if (r.thousandths > (strncmp(r.module, "kl_div_", 7) == 0 ? 1055 : 1030))
             fail_msg("the variant %s of %s takes %ld thousandths of its template's instructions", r.name, r.module,
                      r.thousandths);
         if (1000 * instructions[SPECIALISED] > r.thousandths * instructions[TEMPLATE])

@@ -29,7 +29,7 @@ static void expect_rows(const gpuloss_kl_div_desc *d, const fake_launched *l, in
                  (long long)rows->last_classes);
     if (cut)
         assert_int_equal(rows->group, GPULOSSI_BLOCK);
-    else if (d->classes <= 1000 && l->cluster == 0)
+    else if (d->classes <= (strstr(l->entry, "_row_memory_f64") != NULL ? 512 : 1000) && l->cluster == 0)
         assert_true(rows->group < GPULOSSI_BLOCK);
 }
 #define TAKES(change, name, cut)                                                                                       \
@@ -43,6 +43,15 @@ static const struct {
     char letter;
 } kinds[] = {{GPULOSS_PROBABILITIES, 'p'}, {GPULOSS_LOG_PROBABILITIES, 'l'}, {GPULOSS_LOGITS, 0}};
 
+static int64_t classes_of_vectors(int64_t vectors, gpuloss_dtype dtype) {
+    return vectors * (16 / every_dtype[dtype - GPULOSS_F32].bytes);
+}
+
+/* The kernel of options, of rows that are long enough for the pipeline, which doubles do not have. */
+static const char *kernel_of_options(gpuloss_dtype dtype) {
+    return dtype == GPULOSS_F64 ? "row_memory" : "row_pipeline";
+}
+
 static void kinds_choose_the_kernel(void **state) {
     size_t t, i, k;
     (void)state;
@@ -52,8 +61,8 @@ static void kinds_choose_the_kernel(void **state) {
             for (k = 0; k < 3; k++) {
                 gpuloss_kl_div_desc base = some_kl_div(), d;
                 const char name[] = {kinds[i].letter, kinds[k].letter, 0};
-                const char *const name_of[] = {name, "options",
-                                               every_dtype[t].dtype == GPULOSS_F64 ? "logits" : "logits_packed"};
+                const char *const name_of[] = {name, kernel_of_options(every_dtype[t].dtype),
+                                               every_dtype[t].dtype == GPULOSS_F64 ? "row_memory" : "logits_packed"};
                 int logits = (kinds[i].letter == 0) + (kinds[k].letter == 0);
                 base.dtype = every_dtype[t].dtype;
                 base.input_kind = kinds[i].kind;
@@ -67,23 +76,23 @@ static void kinds_choose_the_kernel(void **state) {
 
 /* Each option by itself leaves the kernels that know none, and the rows as they are; what is given its neutral value,
  * and what every kernel knows, does not. */
-static void every_option_alone(const gpuloss_kl_div_desc *call, const char *plain) {
+static void every_option_alone(const gpuloss_kl_div_desc *call, const char *plain, const char *options) {
     gpuloss_kl_div_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     TAKES((void)0, plain, 1);
-    TAKES(d.divergence = GPULOSS_REVERSE_KL, "options", 0);
-    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), "options", 0);
-    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), "options", 0);
-    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1e-300), "options", 0);
-    TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, "options", 0);
-    TAKES(d.target_dtype = other, "options", 0);
-    TAKES(d.grad_target = AT(6), "options", 0);
-    TAKES((d.grad_target = AT(6), d.grad_input = NULL), "options", 0);
-    TAKES(d.row_weights = AT(6), "options", 0);
-    TAKES(GIVE_LABELS(&d), "options", 0);
-    TAKES((GIVE_LABELS(&d), d.reduction = GPULOSS_SUM), "options", 0);
-    TAKES((GIVE_LABELS(&d), d.divisor = 3.0), "options", 0);
-    TAKES((d.input_kind = GPULOSS_LOGITS, d.temperature = 2.0), "options", 0);
+    TAKES(d.divergence = GPULOSS_REVERSE_KL, options, 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), options, 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), options, 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1e-300), options, 0);
+    TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, options, 0);
+    TAKES(d.target_dtype = other, options, 0);
+    TAKES(d.grad_target = AT(6), options, 0);
+    TAKES((d.grad_target = AT(6), d.grad_input = NULL), options, 0);
+    TAKES(d.row_weights = AT(6), options, 0);
+    TAKES(GIVE_LABELS(&d), options, 0);
+    TAKES((GIVE_LABELS(&d), d.reduction = GPULOSS_SUM), options, 0);
+    TAKES((GIVE_LABELS(&d), d.divisor = 3.0), options, 0);
+    TAKES((d.input_kind = GPULOSS_LOGITS, d.temperature = 2.0), options, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), plain, 1);
     TAKES(d.target_dtype = d.dtype, plain, 1);
     TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, plain, 1);
@@ -116,28 +125,34 @@ static void options_leave_the_plain_kernels(void **state) {
                 d.dtype = every_dtype[t].dtype;
                 d.input_kind = kinds[i].kind;
                 d.target_kind = kinds[k].kind;
-                every_option_alone(&d, name);
+                every_option_alone(&d, name, kernel_of_options(d.dtype));
+                /* Rows of less than 48 whole vectors are too short for the pipeline. */
+                d.classes = classes_of_vectors(48, d.dtype) - 1;
+                every_option_alone(&d, name, "row_memory");
+                d.classes++;
+                every_option_alone(&d, name, kernel_of_options(d.dtype));
             }
     gpuloss_destroy(context);
 }
 
-/* `gaps`: the kernel where rows are not one stretch of memory, or do not begin on 16 bytes; `losses`: without a gradient. */
+/* `gaps`: the kernel where rows are not one stretch of memory, or do not begin on 16 bytes; `losses`: without a gradient;
+ * `distances`: of another divergence; `options`: with what the kernels of logits do not have. */
 static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const char *logits, const char *gaps,
-                                         const char *losses, const char *distances) {
+                                         const char *losses, const char *distances, const char *options) {
     gpuloss_kl_div_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     TAKES((void)0, logits, 0);
-    TAKES(d.input_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
-    TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
+    TAKES(d.input_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
+    TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
     TAKES(d.divergence = GPULOSS_REVERSE_KL, distances, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), distances, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), distances, 0);
     TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, distances, 0);
-    TAKES(d.target_dtype = other, "options", 0);
-    TAKES(d.grad_target = AT(6), "options", 0);
-    TAKES((d.grad_target = AT(6), d.grad_input = NULL), "options", 0);
-    TAKES(d.loss_elements = AT(6), "options", 0);
-    TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, "options", 0);
+    TAKES(d.target_dtype = other, options, 0);
+    TAKES(d.grad_target = AT(6), options, 0);
+    TAKES((d.grad_target = AT(6), d.grad_input = NULL), options, 0);
+    TAKES(d.loss_elements = AT(6), options, 0);
+    TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, options, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), logits, 0);
     TAKES(d.target_dtype = d.dtype, logits, 0);
     TAKES(d.temperature = 2.0, logits, 0);
@@ -156,10 +171,10 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES(d.grad_input = NULL, losses, 0);
     TAKES((d.grad_input = NULL, d.grad_input_stride = d.classes + 3), losses, 0);
     base.divergence = GPULOSS_REVERSE_KL;
-    TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, "options", 0);
-    TAKES(d.target_dtype = other, "options", 0);
-    TAKES(d.grad_target = AT(6), "options", 0);
-    TAKES(d.loss_elements = AT(6), "options", 0);
+    TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
+    TAKES(d.target_dtype = other, options, 0);
+    TAKES(d.grad_target = AT(6), options, 0);
+    TAKES(d.loss_elements = AT(6), options, 0);
     TAKES((GIVE_LABELS(&d), d.row_weights = AT(6), d.temperature = 2.0), distances, 0);
 }
 
@@ -173,21 +188,18 @@ static void logits_of_both_sides(void **state) {
         gpuloss_kl_div_desc d = some_kl_div();
         d.dtype = every_dtype[t].dtype;
         d.input_kind = d.target_kind = GPULOSS_LOGITS;
-        const char *distances = every_dtype[t].dtype == GPULOSS_F64 ? "options" : "distances_clustered";
-        const char *packed = d.dtype == GPULOSS_F64 ? "logits" : "logits_packed";
-        const char *clustered = d.dtype == GPULOSS_F64 ? "logits" : "logits_clustered";
-        const char *streamed = d.dtype == GPULOSS_F64 ? "logits" : "logits_streamed";
-        every_option_of_logits_alone(&d, packed, "logits", packed, distances);
+        const char *options = kernel_of_options(d.dtype);
+        const char *distances = d.dtype == GPULOSS_F64 ? "row_memory" : "distances_clustered";
+        const char *packed = d.dtype == GPULOSS_F64 ? "row_memory" : "logits_packed";
+        const char *clustered = d.dtype == GPULOSS_F64 ? "row_memory" : "logits_clustered";
+        const char *streamed = d.dtype == GPULOSS_F64 ? "row_memory" : "logits_streamed";
+        every_option_of_logits_alone(&d, packed, options, packed, options, options);
         d.classes = 131072;
-        every_option_of_logits_alone(&d, clustered, clustered, streamed, distances);
+        every_option_of_logits_alone(&d, clustered, clustered, streamed, distances, options);
         d.classes = 100;
-        every_option_of_logits_alone(&d, packed, "logits", packed, "options");
+        every_option_of_logits_alone(&d, packed, "row_memory", packed, "row_memory", "row_memory");
     }
     gpuloss_destroy(context);
-}
-
-static int64_t classes_of_vectors(int64_t vectors, gpuloss_dtype dtype) {
-    return vectors * (16 / every_dtype[dtype - GPULOSS_F32].bytes);
 }
 
 /* Rows of the input that have so many vectors: in one stretch of memory, or beside others with gaps. */
@@ -231,7 +243,9 @@ static void long_rows_of_logits(void **state) {
             d.input_kind = d.target_kind = GPULOSS_LOGITS;
             if (d.dtype != GPULOSS_F64) {
                 const char *block = rows[r] < fake.multiprocessors ? "logits_clustered" : "logits_block_rows";
-                expect_logits_of(256, d, "logits_packed", "logits", __LINE__);
+                expect_gradients_of(47, d, "logits_packed", "row_memory", __LINE__);
+                expect_gradients_of(48, d, "logits_packed", "row_pipeline", __LINE__);
+                expect_logits_of(256, d, "logits_packed", "row_pipeline", __LINE__);
                 expect_logits_of(257, d, "logits_packed", block, __LINE__);
                 expect_logits_of(512, d, "logits_packed", block, __LINE__);
                 expect_logits_of(513, d, block, block, __LINE__);
@@ -244,13 +258,16 @@ static void long_rows_of_logits(void **state) {
                 }
                 expect_losses_of(1025, d, rows[r] < 33 ? "logits_clustered" : "logits_streamed", __LINE__);
             } else {
-                expect_logits_of(256, d, "logits", "logits", __LINE__);
-                expect_logits_of(5130, d, "logits", "logits", __LINE__);
+                expect_logits_of(256, d, "row_memory", "row_memory", __LINE__);
+                expect_logits_of(5130, d, "row_memory", "row_memory", __LINE__);
             }
             d.divergence = GPULOSS_TOTAL_VARIATION;
-            expect_logits_of(64, d, "options", "options", __LINE__);
-            distances = d.dtype == GPULOSS_F64 ? "options" : "distances_clustered";
-            expect_logits_of(65, d, distances, distances, __LINE__);
+            distances = kernel_of_options(d.dtype);
+            expect_gradients_of(47, d, "row_memory", "row_memory", __LINE__);
+            expect_gradients_of(48, d, distances, distances, __LINE__);
+            expect_logits_of(256, d, distances, distances, __LINE__);
+            distances = d.dtype == GPULOSS_F64 ? "row_memory" : "distances_clustered";
+            expect_logits_of(257, d, distances, distances, __LINE__);
         }
     gpuloss_destroy(context);
 }
@@ -338,7 +355,8 @@ static void packed_pairs_in_registers(void **state) {
     for (t = 0; t < DTYPES; t++) {
         gpuloss_kl_div_desc base = some_kl_div(), d;
         const int fast = every_dtype[t].dtype != GPULOSS_F64, is_short = fast && every_dtype[t].bytes == 2;
-        const char *packed = fast ? "logits_packed" : "logits", *held = fast ? "logits_packed_held" : "logits";
+        const char *packed = fast ? "logits_packed" : "row_memory";
+        const char *held = fast ? "logits_packed_held" : "row_memory";
         base.dtype = every_dtype[t].dtype;
         base.classes = 10;
         base.input_kind = base.target_kind = GPULOSS_LOGITS;
@@ -364,17 +382,10 @@ static void pairs_that_are_not_packed(void **state) {
         int bytes;
         int64_t classes;
         const char *name;
-    } cases[] = {{4, 513, "logits"},
-                 {4, 1021, "logits"},
-                 {4, 1026, "logits_block_rows"},
-                 {4, 2049, "logits_block_rows"},
-                 {4, 2052, "logits_block_rows"},
-                 {2, 513, "logits"},
-                 {2, 1026, "logits"},
-                 {2, 2034, "logits"},
-                 {2, 2042, "logits_block_rows"},
-                 {2, 2052, "logits_block_rows"},
-                 {2, 4104, "logits_block_rows"}};
+    } cases[] = {{4, 513, "row_pipeline"},       {4, 1021, "row_pipeline"},      {4, 1026, "logits_block_rows"},
+                 {4, 2049, "logits_block_rows"}, {4, 2052, "logits_block_rows"}, {2, 513, "row_pipeline"},
+                 {2, 1026, "row_pipeline"},      {2, 2034, "row_pipeline"},      {2, 2042, "logits_block_rows"},
+                 {2, 2052, "logits_block_rows"}, {2, 4104, "logits_block_rows"}};
     gpuloss_kl_div_desc d = some_kl_div();
     size_t i, t;
     d.input_kind = d.target_kind = GPULOSS_LOGITS;
@@ -395,7 +406,9 @@ static void pairs_that_are_not_packed(void **state) {
     gpuloss_destroy(context);
     fake.major = 8;
     context = new_context();
-    expect_kernel(&d, "logits", __LINE__);
+    expect_kernel(&d, "row_memory", __LINE__);
+    d.classes = 1000;
+    expect_kernel(&d, "row_memory", __LINE__);
     gpuloss_destroy(context);
 }
 
@@ -421,7 +434,8 @@ static void ends_of_jensen_shannon(void **state) {
         d.input_kind = GPULOSS_LOGITS;
         d.divergence = divergences[i].given;
         d.beta = divergences[i].beta;
-        assert_int_equal(expect_kernel(&d, "options", __LINE__)->parameters.kl_div.divergence, divergences[i].taken);
+        assert_int_equal(expect_kernel(&d, "row_pipeline", __LINE__)->parameters.kl_div.divergence,
+                         divergences[i].taken);
         assert_true(last_launch()->parameters.kl_div.beta == divergences[i].beta);
     }
     gpuloss_destroy(context);
@@ -431,7 +445,8 @@ static void expect_group(const gpuloss_kl_div_desc *d, const char *name, unsigne
     expect_row_group(expect_kernel(d, name, line), d->rows, group, line);
 }
 
-/* A thread gets about four vectors of the input, wherever a row begins and whatever type the target has. */
+/* A thread gets about four vectors of the input, or two of doubles with options, wherever a row begins and whatever type
+ * the target has. */
 static void groups_of_rows(void **state) {
     size_t t;
     int logits; /* how many sides are */
@@ -440,7 +455,8 @@ static void groups_of_rows(void **state) {
     for (t = 0; t < DTYPES; t++)
         for (logits = 0; logits < 3; logits++) {
             gpuloss_kl_div_desc even = some_kl_div(), d;
-            const char *name = logits == 0 ? "pp" : logits == 1 ? "options" : "logits";
+            const char *name = logits == 0 ? "pp" : "row_memory";
+            const int64_t vectors = logits > 0 && every_dtype[t].dtype == GPULOSS_F64 ? 2 : 4;
             unsigned group;
             even.dtype = every_dtype[t].dtype;
             even.loss_rows = AT(6);
@@ -452,7 +468,7 @@ static void groups_of_rows(void **state) {
                 even.input_kind = GPULOSS_LOGITS;
             for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
                 unsigned next = group < GPULOSSI_BLOCK ? 2 * group : group;
-                even.classes = (int64_t)group * 4 * 16 / every_dtype[t].bytes;
+                even.classes = classes_of_vectors((int64_t)group * vectors, even.dtype);
                 d = even;
                 expect_group(&d, name, group, __LINE__);
                 d.target_stride = d.classes + 1;
@@ -522,13 +538,17 @@ static void no_rows(void **state) {
     expect_ok(gpuloss_kl_div(context, &d, NULL));
     assert_int_equal(fake.calls, calls);
     d.loss = AT(3);
-    assert_int_equal(expect_kernel(&d, "options", __LINE__)->grid, 1);
+    assert_int_equal(expect_kernel(&d, "row_pipeline", __LINE__)->grid, 1);
     assert_int_equal(fake.launches, 1);
     d = base;
     d.grad_target = d.loss_elements = NULL;
     d.input_kind = d.target_kind = GPULOSS_LOGITS;
     d.classes = 100000;
-    assert_int_equal(expect_kernel(&d, "logits", __LINE__)->grid, 1);
+    assert_int_equal(expect_kernel(&d, "row_pipeline", __LINE__)->grid, 1);
+    d.classes = 47 * 4;
+    d.divergence = GPULOSS_REVERSE_KL;
+    assert_int_equal(expect_kernel(&d, "row_memory", __LINE__)->grid, 1);
+    d.divergence = GPULOSS_FORWARD_KL;
     d.classes = 1000;
     assert_int_equal(expect_kernel(&d, "logits_packed", __LINE__)->grid, 1);
     d = base;

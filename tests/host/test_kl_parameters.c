@@ -49,6 +49,7 @@ static gpulossi_kl_div parameters_of_rows(void) {
     p.rows.grad_stride = p.input_stride = p.target_stride = p.elements_stride = p.grad_target_stride = 1001;
     p.rows.grad_scale = p.rows.divisor = p.inverse_temperature = p.factor = 1.0;
     p.rows.group = 64;
+    p.inner = 1;
     p.rows.loss = ADDRESS(3);
     p.rows.loss_rows = ADDRESS(4);
     p.input = ADDRESS(1);
@@ -195,6 +196,7 @@ static void fields_of_options(void **state) {
     d.row_weights = AT(8), p.row_weights = ADDRESS(8);
     d.divergence = GPULOSS_JENSEN_SHANNON, p.divergence = GPULOSS_JENSEN_SHANNON;
     d.beta = p.beta = 0.375;
+    p.rows.group = 32, p.rows.slots = 1; /* in the pipeline */
     expect_parameters(&d, p);
     d.input_kind = GPULOSS_LOGITS, p.input_kind = GPULOSS_LOGITS;
     d.temperature = 4.0, p.inverse_temperature = 0.25;

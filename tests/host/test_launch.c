@@ -11,7 +11,8 @@ static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GP
 static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int arrays) {
     const gpulossi_rows *rows = &l->parameters.rows;
     const int is_wide = l->block == FAKE_WIDE_BLOCK, is_small = l->block == 128;
-    const int64_t most = (is_wide ? fake.wide_clusters : fake.active_clusters)[l->cluster];
+    const int has_more = is_wide || strstr(l->entry, "_kl_div_row_pipeline_") != NULL;
+    const int64_t most = (has_more ? fake.wide_clusters : fake.active_clusters)[l->cluster];
     const int64_t threads = (int64_t)l->block * l->cluster;
     const unsigned slots = 16 / (unsigned)arrays;
     assert_true(is_wide ? (l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_WIDE) != 0
@@ -19,7 +20,7 @@ static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int ar
     assert_int_equal(rows->group, 256);
     assert_int_equal(l->grid % l->cluster, 0);
     assert_int_equal(l->grid / l->cluster, rows->rows < most ? rows->rows : most);
-    assert_int_equal(l->shared_bytes, is_wide ? 98304 : is_small ? 32768 : 65536);
+    assert_int_equal(l->shared_bytes, has_more ? 98304 : is_small ? 32768 : 65536);
     if (strstr(l->entry, "_row_pipeline_") != NULL) {
         assert_int_equal(rows->slots, 1);
         return;
@@ -230,7 +231,12 @@ static void check_kl_div(gpuloss_context *context, gpuloss_dtype dtype, int64_t 
         expect_ok(gpuloss_kl_div(context, &d, NULL));
         assert_int_equal(fake.launches, 1);
         l = last_launch();
-        is_sound(context, l, bytes);
+        if (l->cluster != 0) {
+            assert_non_null(strstr(l->entry, "_kl_div_row_pipeline_"));
+            is_sound_in_clusters(l, vectors_touched((uintptr_t)d.input, classes, classes, bytes_of(dtype)), 2);
+        } else {
+            is_sound(context, l, bytes);
+        }
         says_if_even(l, d.input, l->parameters.kl_div.input_stride, dtype);
         if (rows_wanted)
             is_cut_as_given(l, rows, classes);
@@ -478,6 +484,10 @@ static void launch_in_every_way(gpuloss_context *context) {
     kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
     kl.classes = 100000;
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    kl.target_kind = GPULOSS_PROBABILITIES;
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    kl.classes = 100;
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
 }
 
 static int launches_of(const char *part) {
@@ -489,9 +499,12 @@ static int launches_of(const char *part) {
 
 /* Either every kernel may come before the one before it has ended, or none may. */
 static void dependent_launches(void **state) {
-    static const char *const every_way[] = {
-        PREPARE_KERNEL, "_packed_",        "_block_rows_", "_row_pipeline_",  "_row_cluster_",
-        "_column_",     "_combine_shards", "_kl_div_pp_",  "_kl_div_sparse_", "_kl_div_logits_clustered_"};
+    static const char *const every_way[] = {PREPARE_KERNEL,          "_packed_",
+                                            "_block_rows_",          "_row_pipeline_",
+                                            "_row_cluster_",         "_column_",
+                                            "_combine_shards",       "_kl_div_pp_",
+                                            "_kl_div_sparse_",       "_kl_div_logits_clustered_",
+                                            "_kl_div_row_pipeline_", "_kl_div_row_memory_"};
     static const struct {
         int major, minor, driver_version;
         const char *missing;
@@ -600,7 +613,14 @@ static void occupancy_limits_the_grid(void **state) {
     expect_packed_pairs(context, &kl, 32768, 4 * 132);
     kl.classes = 1001;
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
+    assert_int_equal(last_launch()->grid, 2 * 132);
+    assert_int_equal(last_launch()->shared_bytes, 98304);
+    kl.dtype = GPULOSS_F64;
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
     assert_int_equal(last_launch()->grid, 3 * 132);
+    assert_int_equal(last_launch()->shared_bytes, 0);
+    kl.dtype = GPULOSS_F16;
     kl.classes = 65;
     expect_packed_pairs(context, &kl, 65536, 2 * 132);
     gpuloss_destroy(context);

@@ -41,11 +41,17 @@ static void what_is_left_out_says_so(void **state) {
     kl.dtype = sparse.dtype = GPULOSS_F64;
     expect_left_out(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div", "gpuloss_kl_div_pp_f64", __LINE__);
     GIVE_LABELS(&kl);
-    expect_left_out(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div", "gpuloss_kl_div_options_f64", __LINE__);
+    expect_left_out(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div", "gpuloss_kl_div_row_memory_f64", __LINE__);
+    kl.dtype = GPULOSS_F16;
+    expect_left_out(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div", "gpuloss_kl_div_row_pipeline_any16",
+                    __LINE__);
+    kl.classes = 100;
+    expect_left_out(gpuloss_kl_div(context, &kl, NULL), "gpuloss_kl_div", "gpuloss_kl_div_row_memory_any16", __LINE__);
+    kl.dtype = GPULOSS_F64;
     expect_left_out(gpuloss_kl_div_sparse(context, &sparse, NULL), "gpuloss_kl_div_sparse", "gpuloss_kl_div_sparse_f64",
                     __LINE__);
-    expect_left_out(gpuloss_kl_div_preload(context, &kl, NULL), "gpuloss_kl_div_preload", "gpuloss_kl_div_options_f64",
-                    __LINE__);
+    expect_left_out(gpuloss_kl_div_preload(context, &kl, NULL), "gpuloss_kl_div_preload",
+                    "gpuloss_kl_div_row_memory_f64", __LINE__);
     expect_left_out(gpuloss_kl_div_sparse_preload(context, &sparse, NULL), "gpuloss_kl_div_sparse_preload",
                     "left out of this program by a GPULOSS_NO_ switch", __LINE__);
     /* What a workspace needs can be said all the same. */

@@ -59,13 +59,16 @@ static void only_what_is_needed(void **state) {
     assert_int_equal(fake.loads, 9);
     kl.row_weights = AT(6);
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
-    assert_int_equal(is_loaded("gpuloss_kl_div_options_any16"), 1);
+    assert_int_equal(is_loaded("gpuloss_kl_div_row_pipeline_any16"), 1);
+    kl.classes = 100;
+    expect_ok(gpuloss_kl_div(context, &kl, NULL));
+    assert_int_equal(is_loaded("gpuloss_kl_div_row_memory_any16"), 1);
     expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
     assert_int_equal(is_loaded("gpuloss_kl_div_sparse_f32"), 1);
     /* The prepare kernel is there already. */
     GIVE_LABELS(&sparse);
     expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
-    assert_int_equal(fake.loads, 11);
+    assert_int_equal(fake.loads, 12);
     gpuloss_destroy(context);
 }
 
@@ -117,6 +120,8 @@ static void kernels_that_a_gpu_can_load(void **state) {
         assert_true(is_loaded_of("cross_entropy_row_thread", dtype) > 0);
         assert_int_equal(is_loaded_of("cross_entropy_packed_smem", dtype), is_90);
         assert_int_equal(is_loaded_of("kl_div_logits_packed", dtype), is_90);
+        assert_int_equal(is_loaded_of("kl_div_row_pipeline", dtype) > 0, is_90);
+        assert_true(is_loaded_of("kl_div_row_memory", dtype) > 0);
         assert_int_equal(is_loaded_of("kl_div_sparse", dtype), 1);
         assert_int_equal(is_loaded(PREPARE_KERNEL), 1);
         assert_int_equal(is_loaded("gpuloss_cross_entropy_combine_shards"), 1);

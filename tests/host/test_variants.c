@@ -1,4 +1,5 @@
-/* The usual variants of the pipeline and of tiles, which gen/ builds, are those of calls: each is launched here with its feature words. */
+/* The usual variants of both pipelines, of tiles, and of divergences in memory, which gen/ builds, are those of calls: each is
+ * launched here with its feature words. */
 #include "check.h"
 #include "../../gen/variants.h"
 
@@ -19,26 +20,26 @@ static gpuloss_cross_entropy_desc rows_of(gpuloss_dtype dtype, int writes, int64
     return d;
 }
 
-static int find_variant(const char *kernel, const char *name, gpuloss_dtype dtype) {
+static int find_variant(const char *loss, const char *kernel, const char *name, gpuloss_dtype dtype) {
     char whole[64];
     int v = 0;
     snprintf(whole, sizeof whole, "%s%s", dtype == GPULOSS_F16 ? "f16_" : dtype == GPULOSS_BF16 ? "bf16_" : "", name);
     while (v < USUAL_VARIANTS &&
-           (strcmp(usual_variants[v].kernel, kernel) != 0 || strcmp(usual_variants[v].dtype, text_dtype(dtype)) != 0 ||
-            strcmp(usual_variants[v].name, whole) != 0))
+           (strcmp(usual_variants[v].loss, loss) != 0 || strcmp(usual_variants[v].kernel, kernel) != 0 ||
+            strcmp(usual_variants[v].dtype, text_dtype(dtype)) != 0 || strcmp(usual_variants[v].name, whole) != 0))
         v++;
     if (v == USUAL_VARIANTS)
         fail_msg("there is no variant %s", whole);
     return v;
 }
 
-static void expect_variant(const char *kernel, const char *name, const gpuloss_cross_entropy_desc *d, int line) {
-    const int v = find_variant(kernel, name, d->dtype);
+/* The last launch is of that variant. */
+static void expect_launched(const char *loss, const char *kernel, const char *name, gpuloss_dtype dtype, int line) {
+    const int v = find_variant(loss, kernel, name, dtype);
     const uint32_t *words = usual_variants[v].words, *got;
     char module[64];
-    snprintf(module, sizeof module, "cross_entropy_%s", kernel);
-    expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
-    expect_module(module, d->dtype, line);
+    snprintf(module, sizeof module, "%s_%s", loss, kernel);
+    expect_module(module, dtype, line);
     got = last_launch()->module->words;
     if (got[GPULOSSI_CALL_WORD] != words[GPULOSSI_CALL_WORD] ||
         got[GPULOSSI_FORMAT_WORD] != words[GPULOSSI_FORMAT_WORD])
@@ -46,6 +47,11 @@ static void expect_variant(const char *kernel, const char *name, const gpuloss_c
                  words[GPULOSSI_CALL_WORD], words[GPULOSSI_FORMAT_WORD], got[GPULOSSI_CALL_WORD],
                  got[GPULOSSI_FORMAT_WORD]);
     seen[v]++;
+}
+
+static void expect_variant(const char *kernel, const char *name, const gpuloss_cross_entropy_desc *d, int line) {
+    expect_ok_(gpuloss_cross_entropy(context, d, stream_number(1)), line);
+    expect_launched("cross_entropy", kernel, name, d->dtype, line);
 }
 #define VARIANT(name, writes, rows, vectors, change)                                                                   \
     do {                                                                                                               \
@@ -88,6 +94,44 @@ static void calls_of(gpuloss_dtype dtype) {
     TILES("columns_loss", 0, 5, 0, (d.inner = 1000, d.label_smoothing = 0.1));
 }
 
+/* Logits on both sides, in rows of so many vectors. */
+static gpuloss_kl_div_desc pairs_of(gpuloss_dtype dtype, int writes, int64_t vectors) {
+    gpuloss_kl_div_desc d = some_kl_div();
+    d.dtype = dtype;
+    d.input_kind = d.target_kind = GPULOSS_LOGITS;
+    d.rows = 8192;
+    d.classes = vectors * (dtype == GPULOSS_F64 ? 2 : dtype == GPULOSS_F32 ? 4 : 8);
+    d.grad_input = writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
+    return d;
+}
+#define PAIRS(name, writes, change)                                                                                    \
+    do {                                                                                                               \
+        gpuloss_kl_div_desc d = pairs_of(dtype, writes, vectors);                                                      \
+        change;                                                                                                        \
+        expect_ok(gpuloss_kl_div(context, &d, stream_number(1)));                                                      \
+        expect_launched("kl_div", kernel, name, dtype, __LINE__);                                                      \
+    } while (0)
+
+/* Divergences of rows of the pipeline, or of shorter ones in memory. Logits are not packed: there is a gap between rows. */
+static void pairs_of_calls(gpuloss_dtype dtype, const char *kernel, int64_t vectors) {
+    PAIRS("logits_loss", 0, d.target_stride = d.classes + 16);
+    PAIRS("logits_gradient", 1, d.target_stride = d.classes + 16);
+    PAIRS("reverse_gradient", 1, d.divergence = GPULOSS_REVERSE_KL);
+    PAIRS("shannon_gradient", 1, (d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5));
+    PAIRS("teacher_gradient", 1, d.target_kind = GPULOSS_PROBABILITIES);
+}
+
+static void long_pairs_of_calls(gpuloss_dtype dtype) {
+    const char *kernel = "row_pipeline";
+    const int64_t vectors = 5000;
+    PAIRS("teacher_cluster_gradient", 1, d.target_kind = GPULOSS_PROBABILITIES);
+}
+
+static int is_of_calls(const variant *v) {
+    return strcmp(v->kernel, "row_pipeline") == 0 || strcmp(v->kernel, "row_thread") == 0 ||
+           (strcmp(v->loss, "kl_div") == 0 && strcmp(v->kernel, "row_memory") == 0);
+}
+
 static void usual_variants_are_those_of_calls(void **state) {
     int v;
     (void)state;
@@ -95,10 +139,16 @@ static void usual_variants_are_those_of_calls(void **state) {
     calls_of(GPULOSS_F32);
     calls_of(GPULOSS_F16);
     calls_of(GPULOSS_BF16);
+    for (v = 0; v < DTYPES; v++) {
+        pairs_of_calls(every_dtype[v].dtype, "row_memory", 40);
+        if (every_dtype[v].dtype != GPULOSS_F64) {
+            pairs_of_calls(every_dtype[v].dtype, "row_pipeline", 200);
+            long_pairs_of_calls(every_dtype[v].dtype);
+        }
+    }
     gpuloss_destroy(context);
     for (v = 0; v < USUAL_VARIANTS; v++)
-        if (seen[v] != (strcmp(usual_variants[v].kernel, "row_pipeline") == 0 ||
-                        strcmp(usual_variants[v].kernel, "row_thread") == 0))
+        if (seen[v] != is_of_calls(&usual_variants[v]))
             fail_msg("%d calls are of the variant %s of %s", seen[v], usual_variants[v].name, usual_variants[v].kernel);
 }
 

@@ -305,9 +305,13 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 
     /* A row's state for finish(). */
     typedef State Outcome;
-    DEVICE const State &outcome(const Row &, const State &s) { return s; }
+    DEVICE const State &outcome(const Row &, const State &s) {
+        return s;
+    }
     /* The state of a row before its first sweep. */
-    DEVICE State state_of(const Row &) { return State::empty(); }
+    DEVICE State state_of(const Row &) {
+        return State::empty();
+    }
     /* Raises the maximum of a state to the maximum of some vectors, which highest_of() gives. */
     __device__ __forceinline__ void raise(State &s, N highest) const {
         if (highest != lowest())

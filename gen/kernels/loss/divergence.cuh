@@ -27,7 +27,13 @@ template <class E> struct Divergence {
     typedef gpulossi_kl_div Params;
     typedef FormatArray<E, kOwnType> Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
-    enum { W = Width<E>::value, kHasBasicRows = 0, kHasClasses = 0, kHasValues = 1, kClusterSlots = GPULOSSI_PAIR_SLOTS };
+    enum {
+        W = Width<E>::value,
+        kHasBasicRows = 0,
+        kHasClasses = 0,
+        kHasValues = 1,
+        kClusterSlots = GPULOSSI_PAIR_SLOTS
+    };
     enum { kInput, kTarget };
 
     struct Wanted {
@@ -148,12 +154,8 @@ template <class E> struct Divergence {
         }
         return r;
     }
-    __device__ __forceinline__ bool is_read(const Row &r) const {
-        return r.weight != 0;
-    }
-    DEVICE Bits target_logit(int64_t, const Row &) {
-        return 0;
-    }
+    __device__ __forceinline__ bool is_read(const Row &r) const { return r.weight != 0; }
+    DEVICE Bits target_logit(int64_t, const Row &) { return 0; }
 
     /* ---- the sums of a row ---- */
 
@@ -241,8 +243,8 @@ template <class E> struct Divergence {
         if (is_logits(kInput))
             s.raise(kInput, larger(s.max[kInput], LargestOf<E, 1>::of({highest.of_input}, false)));
         if (is_logits(kTarget))
-            s.raise(kTarget, larger(larger(s.max[kTarget], highest.of_other),
-                                    LargestOf<E, 1>::of({highest.of_target}, false)));
+            s.raise(kTarget,
+                    larger(larger(s.max[kTarget], highest.of_other), LargestOf<E, 1>::of({highest.of_target}, false)));
     }
 
     /* The elements of a vector of each side. Elements outside the row have a probability of 0. */
@@ -260,7 +262,9 @@ template <class E> struct Divergence {
         for (int i = 0; i < W; i++)
             t[i] = side.is_inside(k, i) ? t[i] : padding(kTarget);
     }
-    DEVICE N finite(N max) { return max == -Limits<N>::infinity() ? N(0) : max; }
+    DEVICE N finite(N max) {
+        return max == -Limits<N>::infinity() ? N(0) : max;
+    }
     /* exp((z - from) / T), for z <= from. */
     __device__ __forceinline__ N exp_from(N z, N from) const {
         if constexpr (sizeof(N) == 4)
@@ -382,7 +386,9 @@ template <class E> struct Divergence {
         s.excess = fma(more, factor, s.excess);
     }
     /* The rest of a distance from the side that weighs. */
-    DEVICE N signed_rest(N rest) { return weighing() == kTarget ? rest : -rest; }
+    DEVICE N signed_rest(N rest) {
+        return weighing() == kTarget ? rest : -rest;
+    }
 
     /* ---- a row whose softmax is reduced ---- */
 
@@ -400,9 +406,8 @@ template <class E> struct Divergence {
                 of.log_sum[a] = natural_log(s.sum[a]);
             }
         if (has_two_logits())
-            of.lse_difference = s.sum[kInput] > 0 && s.sum[kTarget] > 0
-                                    ? log_any_ratio(s.sum[kInput], s.sum[kTarget])
-                                    : Limits<N>::nan();
+            of.lse_difference = s.sum[kInput] > 0 && s.sum[kTarget] > 0 ? log_any_ratio(s.sum[kInput], s.sum[kTarget])
+                                                                        : Limits<N>::nan();
         return of;
     }
     /* log1p(m) - m. */
@@ -418,14 +423,15 @@ template <class E> struct Divergence {
     }
     /* The sums of a row's KL from the first sweep, and whether it is direct, from the other sum, or in need of a sweep of its
      * own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is 1/16 of
-     * its terms and more. The other sum has an error of a few u of E[v + expm1(-v)], and of m times that of m. */
+     * its terms and more. The other sum has an error of a few u of E[v + expm1(-v)] and of m times E[v]: of these it has to
+     * be a quarter. Large sums leave no digits to m. */
     enum Way { kDirect, kExcess, kValues };
     struct Kl {
         N sum, other, weighted, excess, distance; /* `distance` is that of the maxima, without their row's number */
         int way;
     };
     __device__ __forceinline__ Kl kl_of(const Row &r, const State &s) const {
-        enum { kDigits = 16 };
+        enum { kOfDirect = 16, kOfExcess = 4, kMost = 64 };
         const N from_a = difference(own(s.max), own(r.shift)) * inverse_temperature,
                 from_b = difference(other(s.max), other(r.shift)) * inverse_temperature,
                 rest = signed_rest(r.rest) * inverse_temperature;
@@ -433,10 +439,11 @@ template <class E> struct Divergence {
         const float inverse = quick_reciprocal((float)kl.sum), mean = (float)kl.weighted * inverse,
                     excess = (float)kl.excess * inverse, m = excess - mean, at_least = excess - m * m;
         const float direct = mean + (float)kl.distance + 0.693147181f * log2_of((float)kl.other * inverse);
-        if (direct * kDigits > 2 + fabs((float)from_a) + fabs((float)from_b) + fabs((float)rest) &&
+        if (direct * kOfDirect > 2 + fabs((float)from_a) + fabs((float)from_b) + fabs((float)rest) &&
             direct < Limits<float>::infinity())
             kl.way = kDirect;
-        else if (m > -0.5f && excess < kDigits * at_least && fabs(m) * (excess + fabs(mean)) < kDigits * at_least)
+        else if (m > -0.5f && excess + fabs(mean) < kMost && excess < kOfExcess * at_least &&
+                 fabs(m) * (excess + fabs(mean)) < kOfExcess * at_least)
             kl.way = kExcess;
         return kl;
     }
@@ -451,9 +458,7 @@ template <class E> struct Divergence {
     }
 
     __device__ __forceinline__ N probability(int side, const Sides &of, N z) const {
-        return is_logits(side)      ? exp_from(z, of.max[side]) * of.inverse[side]
-               : is_logarithm(side) ? exponential(z)
-                                    : z;
+        return is_logits(side) ? exp_from(z, of.max[side]) * of.inverse[side] : is_logarithm(side) ? exponential(z) : z;
     }
     __device__ __forceinline__ N logarithm(int side, const Sides &of, N z) const {
         return is_logits(side)      ? difference(z, of.max[side]) * inverse_temperature - of.log_sum[side]
@@ -468,10 +473,10 @@ template <class E> struct Divergence {
         if (has_two_logits()) {
 #pragma unroll
             for (int i = 0; i < W; i++)
-                d[i] = difference(difference(z[kTarget][i], of.max[kTarget]),
-                                  difference(z[kInput][i], of.max[kInput])) *
-                           inverse_temperature +
-                       of.lse_difference;
+                d[i] =
+                    difference(difference(z[kTarget][i], of.max[kTarget]), difference(z[kInput][i], of.max[kInput])) *
+                        inverse_temperature +
+                    of.lse_difference;
         } else if (is_probability(kInput) && is_probability(kTarget)) {
             log_ratios_of_probabilities(z, d);
         } else {
@@ -624,15 +629,16 @@ template <class E> struct Divergence {
                                difference(z[kInput][i], g.sides.max[kInput])) *
                         inverse_temperature +
                     g.sides.lse_difference;
-            const N of_q_side = q == 0 ? N(0) : q * (-d - g.sum[kInput]), of_p_side = p == 0 ? N(0) : p * (d - g.sum[kTarget]);
+            const N of_q_side = q == 0 ? N(0) : q * (-d - g.sum[kInput]),
+                    of_p_side = p == 0 ? N(0) : p * (d - g.sum[kTarget]);
             z[kInput][i] = fma(weighing() == kInput ? of_q_side : less, g.scale[kInput], N(0));
             z[kTarget][i] = fma(weighing() == kTarget ? of_p_side : -less, g.scale[kTarget], N(0));
         }
     }
     /* Writes the gradients of a vector, and its terms. They are 0 if the row has none. */
     template <class Side>
-    __device__ __forceinline__ void write(const Gradient &g, const Row &, const Vector<E> &x, const Side &side, int k, int,
-                                          bool has_gradient = true) const {
+    __device__ __forceinline__ void write(const Gradient &g, const Row &, const Vector<E> &x, const Side &side, int k,
+                                          int, bool has_gradient = true) const {
         N z[2][W] = {}, d[W], term[W] = {};
         if (has_gradient)
             load(x, side, k, z);

@@ -332,7 +332,8 @@ template <class Loss> class RowMemory {
         if constexpr (Loss::kHasClasses)
             write_target_class(g, r, span, logit);
     }
-    __device__ __forceinline__ void write_target_class(const Gradient &g, const Row &r, const Span &span, N logit) const {
+    __device__ __forceinline__ void write_target_class(const Gradient &g, const Row &r, const Span &span,
+                                                       N logit) const {
         const int64_t c = has_columns() ? r.target_class * p.inner : r.target_class;
         if (!has(GPULOSSI_CE_GRADIENT) || r.target_class < 0 ||
             (span.cut.vector_of(r.target_class) & (threads - 1)) != rank)

@@ -138,7 +138,9 @@ template <class Loss> class RowPipeline {
                 shift_in(y, array.template read<N>(c + i));
         }
         /* Whether load_target() has the vector of a staged target, which is of the type of the first array. */
-        DEVICE bool has_vectors_of_target() { return second_bytes() == GPULOSSI_VECTOR_BYTES; }
+        DEVICE bool has_vectors_of_target() {
+            return second_bytes() == GPULOSSI_VECTOR_BYTES;
+        }
         __device__ __forceinline__ uint32_t target_at(int k) const {
             const uint32_t lane = threadIdx.x % kLanes;
             const uint32_t second =
@@ -242,7 +244,9 @@ template <class Loss> class RowPipeline {
     DEVICE bool repeats() {
         return values_of_all() ? Loss::reduces() || Loss::writes() : Loss::reduces() && Loss::writes();
     }
-    DEVICE bool has_three_sweeps() { return values_of_all() && Loss::reduces() && Loss::writes(); }
+    DEVICE bool has_three_sweeps() {
+        return values_of_all() && Loss::reduces() && Loss::writes();
+    }
     /* The step at position i of a sweep, where the one before had step i at position i. A sweep begins with the steps that
      * are retained, and then goes back. */
     __device__ __forceinline__ int turned(int i) const {
@@ -262,7 +266,9 @@ template <class Loss> class RowPipeline {
     }
     DEVICE int steps_of(const Params &p, const Team &team) {
         const int step = step_of(team);
-        return Loss::reduces() || Loss::writes() || values_of_all() ? ((int)((uint32_t)p.rows.classes / W) + step - 1) / step : 0;
+        return Loss::reduces() || Loss::writes() || values_of_all()
+                   ? ((int)((uint32_t)p.rows.classes / W) + step - 1) / step
+                   : 0;
     }
     /* Whether vectors are counted from the start of a line, so that the source and the destination of a copy begin on
      * lines. Vectors of short rows are not, nor where a row would have a step more. Class weights in shared memory are
@@ -509,7 +515,8 @@ template <class Loss> class RowPipeline {
     }
     /* A row of which no stage is left. */
     template <class Sides>
-    __device__ __forceinline__ void add_memory(const Cut<E> &cut, int64_t row, const Sides &sides, Values &values) const {
+    __device__ __forceinline__ void add_memory(const Cut<E> &cut, int64_t row, const Sides &sides,
+                                               Values &values) const {
         const int end = cut.lead + (int)cut.whole_vectors;
 #pragma unroll 1
         for (int v = cut.lead + team.rank; v < end; v += kLanes * team.warps) {
@@ -517,8 +524,8 @@ template <class Loss> class RowPipeline {
             loss.add_values(values, sides, load_vector<E, kRead_once>(loss.logits(row) + cut.first(v)), side, 0);
         }
     }
-    __device__ __forceinline__ void reduce_values(const Cut<E> &cut, int64_t row, const Row &r, bool reads, Bits at_edge,
-                                                  State &state) {
+    __device__ __forceinline__ void reduce_values(const Cut<E> &cut, int64_t row, const Row &r, bool reads,
+                                                  Bits at_edge, State &state) {
         if (!values_of_all() && !(reads && loss.has_values(r, state)))
             return;
         const typename Loss::Sides sides = loss.sides_of(state);

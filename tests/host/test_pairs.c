@@ -1,0 +1,503 @@
+/* Divergences in memory and in the pipeline: for which features a call has their kernels specialised, how rows are spread over
+ * teams and clusters, and which calls share a kernel. */
+#include "check.h"
+
+static gpuloss_context *context;       /* with a pipeline, ... */
+static gpuloss_context *other_context; /* ... and without */
+
+static void begin(void) {
+    other_context = new_context_without_clusters();
+    fake.has_clusters = 1;
+    context = new_context();
+}
+static void end(void) {
+    gpuloss_destroy(context);
+    gpuloss_destroy(other_context);
+}
+
+static const fake_launched *launched(gpuloss_context *in, const gpuloss_kl_div_desc *d, const char *name, int line) {
+    fake.launches = 0;
+    expect_ok_(gpuloss_kl_div(in, d, stream_number(1)), line);
+    expect_module(name, d->dtype, line);
+    return last_launch();
+}
+static const fake_launched *in_pipeline(const gpuloss_kl_div_desc *d, int line) {
+    return launched(context, d, "kl_div_row_pipeline", line);
+}
+
+static void expect_words(const fake_launched *l, uint32_t call, uint32_t format, int line) {
+    const uint32_t *got = l->module->words;
+    if (got[GPULOSSI_CALL_WORD] != call || got[GPULOSSI_FORMAT_WORD] != format)
+        fail_msg("line %d: %s has the words %#x, %#x instead of %#x, %#x", line, l->entry, got[GPULOSSI_CALL_WORD],
+                 got[GPULOSSI_FORMAT_WORD], call, format);
+}
+
+/* The words of a call, which are those of the kernel in memory, too, but for what is about stages. */
+static void expect_both(const gpuloss_kl_div_desc *d, uint32_t call, uint32_t format, int line) {
+    const uint32_t of_stages = GPULOSSI_FORMAT_STAGED_TARGETS | GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_CLUSTER;
+    expect_words(in_pipeline(d, line), call, format, line);
+    expect_words(launched(other_context, d, "kl_div_row_memory", line), call, format & ~of_stages, line);
+}
+#define CALL(change, features)                                                                                         \
+    do {                                                                                                               \
+        d = base;                                                                                                      \
+        change;                                                                                                        \
+        expect_both(&d, (uint32_t)(features), GPULOSSI_FORMAT_STAGED_TARGETS, __LINE__);                               \
+    } while (0)
+#define FORMAT(change, features)                                                                                       \
+    do {                                                                                                               \
+        d = base;                                                                                                      \
+        change;                                                                                                        \
+        expect_both(&d, in_pipeline(&d, __LINE__)->module->words[GPULOSSI_CALL_WORD], (uint32_t)(features), __LINE__); \
+    } while (0)
+
+/* The sum and the gradient of rows of so many vectors, with logits on one side. */
+static gpuloss_kl_div_desc rows_of(gpuloss_dtype dtype, int64_t rows, int64_t vectors) {
+    gpuloss_kl_div_desc d = some_kl_div();
+    d.dtype = dtype;
+    d.rows = rows;
+    d.classes = vectors * (16 / every_dtype[dtype - GPULOSS_F32].bytes);
+    d.input_kind = GPULOSS_LOGITS;
+    d.reduction = GPULOSS_SUM;
+    d.target = GPULOSS_PTR((uintptr_t)1 << 55);
+    d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
+    return d;
+}
+
+static void a_bit_for_each_option(void **state) {
+    enum { SIDES = GPULOSSI_KL_INPUT_LOGITS, BASE = GPULOSSI_KL_LOSS | GPULOSSI_KL_GRADIENT | SIDES };
+    gpuloss_kl_div_desc base = rows_of(GPULOSS_F32, 1000, 250), d;
+    (void)state;
+    begin();
+    CALL((void)0, BASE);
+    CALL(d.loss = NULL, GPULOSSI_KL_GRADIENT | SIDES);
+    CALL(d.grad_input = NULL, GPULOSSI_KL_LOSS | SIDES);
+    CALL((d.loss = NULL, d.loss_rows = AT(6)), GPULOSSI_KL_ROW_OUTPUTS | GPULOSSI_KL_GRADIENT | SIDES);
+    CALL(d.loss_rows = AT(6), BASE | GPULOSSI_KL_ROW_OUTPUTS);
+    CALL(d.loss_elements = AT(6), BASE | GPULOSSI_KL_ELEMENTS);
+    CALL(d.grad_target = AT(6), BASE | GPULOSSI_KL_TARGET_GRADIENT);
+    CALL((d.grad_target = AT(6), d.grad_input = NULL), GPULOSSI_KL_LOSS | GPULOSSI_KL_TARGET_GRADIENT | SIDES);
+    CALL(d.divergence = GPULOSS_REVERSE_KL, BASE | GPULOSSI_KL_REVERSE);
+    CALL((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), BASE | GPULOSSI_KL_JENSEN_SHANNON);
+    CALL((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), BASE);
+    CALL((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), BASE | GPULOSSI_KL_REVERSE);
+    CALL(d.divergence = GPULOSS_TOTAL_VARIATION, BASE | GPULOSSI_KL_TOTAL_VARIATION);
+    CALL(d.eps = 1e-6, BASE | GPULOSSI_KL_EPS);
+    CALL(d.row_weights = AT(6), BASE | GPULOSSI_KL_ROW_WEIGHTS);
+    CALL(GIVE_LABELS(&d), BASE | GPULOSSI_KL_LABELS);
+    CALL(d.grad_loss_rows = AT(6), BASE | GPULOSSI_KL_ROW_GRADIENTS);
+    CALL(d.flags = GPULOSS_PYTORCH_ZEROS, BASE | GPULOSSI_KL_PYTORCH_ZEROS);
+    CALL((d.eps = 0.5, d.row_weights = AT(6)), BASE | GPULOSSI_KL_EPS | GPULOSSI_KL_ROW_WEIGHTS);
+    /* What every kernel knows, or is a number. */
+    CALL(d.temperature = 2.0, BASE);
+    CALL((d.temperature = 2.0, d.flags = GPULOSS_TEMPERATURE_SQUARED), BASE);
+    CALL(d.grad_loss = AT(6), BASE);
+    CALL(d.reduction = GPULOSS_MEAN, BASE);
+    CALL((d.reduction = GPULOSS_MEAN, d.divisor = 3.0), BASE);
+    CALL((d.reduction = GPULOSS_MEAN, d.divisor_in = AT(6)), BASE);
+    CALL((d.flags = GPULOSS_USE_GRAD_SCALE, d.grad_scale = 2.0), BASE);
+    CALL(d.label_type = GPULOSS_I16, BASE);
+    end();
+}
+
+static void a_bit_for_each_kind(void **state) {
+    static const struct {
+        gpuloss_kind kind;
+        uint32_t input, target;
+    } kinds[] = {{GPULOSS_PROBABILITIES, 0, 0},
+                 {GPULOSS_LOG_PROBABILITIES, GPULOSSI_KL_INPUT_LOGARITHMS, GPULOSSI_KL_TARGET_LOGARITHMS},
+                 {GPULOSS_LOGITS, GPULOSSI_KL_INPUT_LOGITS, GPULOSSI_KL_TARGET_LOGITS}};
+    const uint32_t features = GPULOSSI_KL_LOSS | GPULOSSI_KL_GRADIENT | GPULOSSI_KL_REVERSE;
+    gpuloss_kl_div_desc base = rows_of(GPULOSS_F32, 1000, 250), d;
+    size_t i, k;
+    (void)state;
+    begin();
+    for (i = 0; i < 3; i++)
+        for (k = 0; k < 3; k++)
+            CALL((d.divergence = GPULOSS_REVERSE_KL, d.input_kind = kinds[i].kind, d.target_kind = kinds[k].kind),
+                 features | kinds[i].input | kinds[k].target);
+    end();
+}
+
+/* The divisor is counted on the way, unless it is prepared, as it is for a gradient. */
+static void a_bit_for_counts(void **state) {
+    enum { BASE = GPULOSSI_KL_LOSS | GPULOSSI_KL_INPUT_LOGITS | GPULOSSI_KL_LABELS, WRITES = GPULOSSI_KL_GRADIENT };
+    gpuloss_kl_div_desc base = rows_of(GPULOSS_F32, 1000, 250), d;
+    (void)state;
+    begin();
+    GIVE_LABELS(&base);
+    base.grad_input = NULL;
+    base.reduction = GPULOSS_MEAN;
+    CALL((void)0, BASE | GPULOSSI_KL_COUNTS);
+    assert_int_equal(fake.launches, 1);
+    CALL(d.reduction = GPULOSS_BATCHMEAN, BASE | GPULOSSI_KL_COUNTS);
+    CALL(d.grad_input = AT(4), BASE | WRITES);
+    assert_int_equal(last_launch()->parameters.rows.flags & BY_PREPARED, BY_PREPARED);
+    assert_int_equal(fake.launches, 2);
+    CALL(d.reduction = GPULOSS_SUM, BASE);
+    CALL(d.divisor = 2.0, BASE);
+    CALL(d.divisor_in = AT(6), BASE);
+    end();
+}
+
+/* Rows that do not consist of whole vectors of every array that is given, or where these do not begin on such vectors. The
+ * target is in stages where it begins on the same element of a vector as the input, in each row. */
+static void rows_that_are_ragged(void **state) {
+    enum { RAGGED = GPULOSSI_FORMAT_RAGGED, STAGED = GPULOSSI_FORMAT_STAGED_TARGETS };
+    enum { F16 = GPULOSSI_FORMAT_F16 << GPULOSSI_FORMAT_TARGET_SHIFT };
+    enum { F32 = GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT };
+    enum { F64 = GPULOSSI_FORMAT_F64 << GPULOSSI_FORMAT_TARGET_SHIFT };
+    gpuloss_kl_div_desc base = rows_of(GPULOSS_F32, 1000, 250), d;
+    (void)state;
+    begin();
+    FORMAT((void)0, STAGED);
+    FORMAT(d.classes = 1001, RAGGED | STAGED);
+    FORMAT((d.classes = 999, d.input_stride = d.target_stride = d.grad_input_stride = 1000), RAGGED | STAGED);
+    FORMAT(d.input = (const char *)d.input + 4, RAGGED);
+    FORMAT((d.input = (const char *)d.input + 4, d.target = (const char *)d.target + 4), RAGGED | STAGED);
+    FORMAT((d.input = (const char *)d.input + 8, d.target = (const char *)d.target + 4), RAGGED);
+    FORMAT(d.input_stride = 1001, RAGGED);
+    FORMAT(d.input_stride = d.target_stride = 1001, RAGGED | STAGED);
+    FORMAT((d.input_stride = 1001, d.target_stride = 1005), RAGGED | STAGED);
+    FORMAT(d.input_stride = 1004, STAGED);
+    FORMAT(d.target = (const char *)d.target + 8, RAGGED);
+    FORMAT(d.target_stride = 1002, RAGGED);
+    FORMAT(d.target_stride = 1004, STAGED);
+    FORMAT(d.grad_input = (char *)d.grad_input + 8, RAGGED | STAGED);
+    FORMAT(d.grad_input_stride = 1002, RAGGED | STAGED);
+    FORMAT(d.grad_input_stride = 1004, STAGED);
+    FORMAT((d.grad_input_stride = 1002, d.grad_input = NULL), STAGED);
+    FORMAT(d.grad_target = AT(6), STAGED);
+    FORMAT(d.grad_target = (char *)AT(6) + 4, RAGGED | STAGED);
+    FORMAT((d.grad_target = AT(6), d.grad_target_stride = 1002), RAGGED | STAGED);
+    FORMAT(d.grad_target_stride = 1002, STAGED);
+    FORMAT(d.loss_elements = AT(6), STAGED);
+    FORMAT(d.loss_elements = (char *)AT(6) + 8, RAGGED | STAGED);
+    FORMAT((d.loss_elements = AT(6), d.loss_elements_stride = 1001), RAGGED | STAGED);
+    FORMAT(d.loss_elements_stride = 1001, STAGED);
+    /* Twice as many bytes are two vectors, and half as many half of one. */
+    FORMAT(d.target_dtype = GPULOSS_F64, F64);
+    FORMAT((d.target_dtype = GPULOSS_F64, d.target = (const char *)d.target + 8), F64 | RAGGED);
+    FORMAT((d.target_dtype = GPULOSS_F64, d.target_stride = 1001), F64 | RAGGED);
+    FORMAT((d.target_dtype = GPULOSS_F64, d.target_stride = 1002), F64);
+    FORMAT((d.target_dtype = GPULOSS_F64, d.grad_target = (char *)AT(6) + 8), F64 | RAGGED);
+    FORMAT((d.target_dtype = GPULOSS_F16, d.target = (const char *)d.target + 8), F16);
+    FORMAT((d.target_dtype = GPULOSS_F16, d.target = (const char *)d.target + 4), F16 | RAGGED);
+    FORMAT((d.target_dtype = GPULOSS_F16, d.target_stride = 1004), F16);
+    FORMAT((d.target_dtype = GPULOSS_F16, d.target_stride = 1002), F16 | RAGGED);
+    FORMAT((d.target_dtype = GPULOSS_F16, d.grad_target = (char *)AT(6) + 4), F16 | RAGGED);
+    base = rows_of(GPULOSS_F16, 1000, 250);
+    base.target_dtype = GPULOSS_F32;
+    FORMAT((void)0, F32 | STAGED);
+    FORMAT(d.input = (const char *)d.input + 2, F32 | RAGGED);
+    FORMAT((d.input = (const char *)d.input + 2, d.target = (const char *)d.target + 4), F32 | RAGGED | STAGED);
+    FORMAT(d.target = (const char *)d.target + 16, F32);
+    FORMAT(d.target = (const char *)d.target + 32, F32 | STAGED);
+    FORMAT(d.target_stride = 2004, F32);
+    FORMAT(d.target_stride = 2008, F32 | STAGED);
+    FORMAT((d.loss_elements = AT(6), d.loss_elements_stride = 2004), F32 | STAGED);
+    FORMAT((d.loss_elements = AT(6), d.loss_elements_stride = 2002), F32 | RAGGED | STAGED);
+    end();
+}
+
+/* The type of the target counts where it is not that of the input. It is in stages where it is that, or floats. */
+static void types_of_targets(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        uint32_t bit;
+    } types[] = {{GPULOSS_F32, GPULOSSI_FORMAT_F32},
+                 {GPULOSS_F64, GPULOSSI_FORMAT_F64},
+                 {GPULOSS_F16, GPULOSSI_FORMAT_F16},
+                 {GPULOSS_BF16, GPULOSSI_FORMAT_BF16_ARRAY}};
+    const uint32_t call = GPULOSSI_KL_LOSS | GPULOSSI_KL_GRADIENT | GPULOSSI_KL_INPUT_LOGITS;
+    size_t t, other;
+    (void)state;
+    begin();
+    for (t = 0; t < 4; t++)
+        for (other = 0; other < 4; other++) {
+            const gpuloss_dtype dtype = types[t].dtype, type = types[other].dtype;
+            gpuloss_kl_div_desc base = rows_of(dtype, 1000, 200), d = base;
+            const uint32_t of_input = dtype == GPULOSS_BF16 ? (uint32_t)GPULOSSI_FORMAT_BF16 : 0;
+            const uint32_t bit = dtype == type ? 0 : types[other].bit << GPULOSSI_FORMAT_TARGET_SHIFT;
+            const uint32_t staged = dtype == type || type == GPULOSS_F32 ? (uint32_t)GPULOSSI_FORMAT_STAGED_TARGETS : 0;
+            d.target_dtype = type;
+            if (dtype == GPULOSS_F64)
+                expect_words(launched(context, &d, "kl_div_row_memory", __LINE__), call, bit, __LINE__);
+            else
+                expect_both(&d, call, of_input | bit | staged, __LINE__);
+            /* Short rows have no stages. */
+            d.classes = 32;
+            expect_words(launched(context, &d, "kl_div_row_memory", __LINE__), call, of_input | bit, __LINE__);
+        }
+    end();
+}
+
+/* Which calls go through a row more than once: long rows of these alone are for clusters. */
+static void sweeps_of_calls(void **state) {
+    gpuloss_kl_div_desc base = rows_of(GPULOSS_F32, 1000, 5000), d;
+    (void)state;
+    begin();
+#define CLUSTERED(change, expected)                                                                                    \
+    do {                                                                                                               \
+        d = base;                                                                                                      \
+        change;                                                                                                        \
+        assert_int_equal(in_pipeline(&d, __LINE__)->cluster > 0, expected);                                            \
+        assert_int_equal((last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_CLUSTER) != 0,          \
+                         expected);                                                                                    \
+        assert_int_equal(last_launch()->parameters.rows.slots, 1);                                                     \
+        assert_int_equal(last_launch()->shared_bytes, 98304);                                                          \
+    } while (0)
+    /* Logits on one side. */
+    CLUSTERED((void)0, 1);
+    CLUSTERED(d.grad_input = NULL, 1);
+    CLUSTERED(d.loss = NULL, 1);
+    CLUSTERED((d.loss = NULL, d.grad_input = NULL, d.loss_rows = AT(6)), 1);
+    CLUSTERED((d.input_kind = GPULOSS_LOG_PROBABILITIES, d.target_kind = GPULOSS_LOGITS), 1);
+    /* On both: a KL is summed along with the softmax. */
+    base.target_kind = GPULOSS_LOGITS;
+    base.target_dtype = GPULOSS_F16;
+    CLUSTERED((void)0, 1);
+    CLUSTERED(d.loss = NULL, 1);
+    base.grad_input = NULL;
+    CLUSTERED((void)0, 0);
+    CLUSTERED((d.loss = NULL, d.loss_rows = AT(6)), 0);
+    CLUSTERED(d.divergence = GPULOSS_REVERSE_KL, 0);
+    CLUSTERED((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), 0);
+    CLUSTERED((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), 1);
+    CLUSTERED(d.divergence = GPULOSS_TOTAL_VARIATION, 1);
+    CLUSTERED(d.flags = GPULOSS_PYTORCH_ZEROS, 1);
+    CLUSTERED(d.grad_target = AT(6), 1);
+    CLUSTERED(d.loss_elements = AT(6), 1);
+    CLUSTERED(d.row_weights = AT(6), 0);
+    CLUSTERED(GIVE_LABELS(&d), 0);
+    /* On neither: what is written for each element depends on no sum. */
+    base = rows_of(GPULOSS_F32, 1000, 5000);
+    base.input_kind = GPULOSS_LOG_PROBABILITIES;
+    base.row_weights = AT(6);
+    CLUSTERED((void)0, 1);
+    CLUSTERED((d.loss = NULL, d.loss_rows = AT(7)), 1);
+    CLUSTERED(d.loss = NULL, 0);
+    CLUSTERED(d.grad_input = NULL, 0);
+    CLUSTERED((d.grad_input = NULL, d.divergence = GPULOSS_TOTAL_VARIATION), 0);
+    CLUSTERED((d.grad_input = NULL, d.grad_target = AT(7)), 1);
+    CLUSTERED((d.grad_input = NULL, d.loss_elements = AT(7)), 1);
+    CLUSTERED((d.loss = d.grad_input = NULL, d.grad_target = AT(7)), 0);
+    CLUSTERED((d.loss = d.grad_input = NULL, d.loss_elements = AT(7)), 0);
+    end();
+}
+
+/* Vectors of both arrays count where both are in stages, and floats beside 16 bits twice. Rows of more than 2048 vectors are
+ * for clusters, but for those of more than 3072 that fill most of two steps of a block, which are 4096. Few rows are for
+ * clusters from 2048 on, whatever they are summed for. */
+static void rows_for_clusters(void **state) {
+    static const struct {
+        gpuloss_dtype dtype, target;
+        int64_t arrays;
+    } types[] = {{GPULOSS_F32, GPULOSS_F32, 2},  {GPULOSS_F32, GPULOSS_F64, 1},  {GPULOSS_F32, GPULOSS_BF16, 1},
+                 {GPULOSS_F16, GPULOSS_F16, 2},  {GPULOSS_F16, GPULOSS_BF16, 1}, {GPULOSS_F16, GPULOSS_F32, 4},
+                 {GPULOSS_BF16, GPULOSS_F32, 4}, {GPULOSS_BF16, GPULOSS_F64, 1}};
+    static const struct {
+        int64_t rows, vectors;
+        int more, is_clustered;
+    } cases[] = {{132, 2048, 1, 0}, {132, 2052, 1, 1},  {132, 3072, 1, 1},    {132, 3076, 1, 0},
+                 {132, 4096, 1, 0}, {132, 4100, 1, 1},  {132, 2052, 0, 0},    {132, 4100, 0, 0},
+                 {131, 2044, 1, 0}, {131, 2048, 1, 1},  {131, 2044, 0, 0},    {131, 2048, 0, 1},
+                 {131, 4096, 0, 1}, {1, 1 << 20, 0, 1}, {132, 1 << 20, 0, 0}, {132, 1 << 20, 1, 1}};
+    size_t t, i;
+    (void)state;
+    begin();
+    for (t = 0; t < sizeof types / sizeof types[0]; t++)
+        for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            gpuloss_kl_div_desc d = rows_of(types[t].dtype, cases[i].rows, cases[i].vectors / types[t].arrays);
+            const fake_launched *l;
+            d.target_dtype = types[t].target;
+            d.input_kind = GPULOSS_LOG_PROBABILITIES;
+            d.row_weights = AT(6);
+            if (!cases[i].more)
+                d.grad_input = NULL;
+            l = in_pipeline(&d, __LINE__);
+            if ((l->cluster != 0) != cases[i].is_clustered)
+                fail_msg("case %d of types %d: clusters of %u", (int)i, (int)t, l->cluster);
+            assert_int_equal(l->parameters.rows.slots, 1);
+        }
+    end();
+}
+
+/* A thread of a cluster has six stages, of four vectors of all arrays each. Rows go to the clusters in which all of them are
+ * done first, as in test_clusters.c: steps that are not retained take four more, or one more of 16 bits. */
+static void clusters_of_pairs(void **state) {
+    static const struct {
+        gpuloss_dtype dtype, target;
+        int64_t rows, vectors;
+        unsigned clusters, size;
+    } cases[] = {{GPULOSS_F32, GPULOSS_F32, 1000, 3072, 264, 1},   {GPULOSS_F32, GPULOSS_F32, 1000, 3074, 132, 2},
+                 {GPULOSS_F32, GPULOSS_F32, 1000, 8192, 64, 4},    {GPULOSS_F32, GPULOSS_F32, 1000, 32768, 22, 11},
+                 {GPULOSS_F32, GPULOSS_F32, 1000, 524288, 28, 9},  {GPULOSS_F32, GPULOSS_F32, 131, 1024, 131, 1},
+                 {GPULOSS_F32, GPULOSS_F32, 1, 2048, 1, 4},        {GPULOSS_F32, GPULOSS_F32, 1, 32768, 1, 16},
+                 {GPULOSS_F32, GPULOSS_F32, 20, 32768, 20, 11},    {GPULOSS_F32, GPULOSS_F32, 130, 4096, 130, 2},
+                 {GPULOSS_F32, GPULOSS_F64, 1000, 6144, 264, 1},   {GPULOSS_F32, GPULOSS_F64, 1000, 6148, 132, 2},
+                 {GPULOSS_F32, GPULOSS_F64, 1000, 16384, 64, 4},   {GPULOSS_F32, GPULOSS_F64, 1000, 65536, 22, 11},
+                 {GPULOSS_F32, GPULOSS_F64, 1000, 1048576, 28, 9}, {GPULOSS_F32, GPULOSS_F64, 131, 2048, 131, 1},
+                 {GPULOSS_F32, GPULOSS_F64, 1, 4096, 1, 4},        {GPULOSS_F32, GPULOSS_F64, 1, 65536, 1, 16},
+                 {GPULOSS_F32, GPULOSS_F64, 20, 65536, 20, 11},    {GPULOSS_F32, GPULOSS_F64, 130, 8192, 130, 2},
+                 {GPULOSS_F16, GPULOSS_F16, 1000, 3072, 264, 1},   {GPULOSS_F16, GPULOSS_F16, 1000, 3074, 264, 1},
+                 {GPULOSS_F16, GPULOSS_F16, 1000, 8192, 64, 4},    {GPULOSS_F16, GPULOSS_F16, 1000, 32768, 22, 11},
+                 {GPULOSS_F16, GPULOSS_F16, 1000, 524288, 28, 9},  {GPULOSS_F16, GPULOSS_F16, 131, 1024, 131, 1},
+                 {GPULOSS_F16, GPULOSS_F16, 1, 2048, 1, 4},        {GPULOSS_F16, GPULOSS_F16, 1, 32768, 1, 16},
+                 {GPULOSS_F16, GPULOSS_F16, 20, 32768, 20, 11},    {GPULOSS_F16, GPULOSS_F16, 130, 4096, 130, 2},
+                 {GPULOSS_BF16, GPULOSS_F32, 1000, 1536, 264, 1},  {GPULOSS_BF16, GPULOSS_F32, 1000, 1537, 264, 1},
+                 {GPULOSS_BF16, GPULOSS_F32, 1000, 4096, 64, 4},   {GPULOSS_BF16, GPULOSS_F32, 1000, 16384, 22, 11},
+                 {GPULOSS_BF16, GPULOSS_F32, 1000, 262144, 28, 9}, {GPULOSS_BF16, GPULOSS_F32, 131, 512, 131, 1},
+                 {GPULOSS_BF16, GPULOSS_F32, 1, 1024, 1, 4},       {GPULOSS_BF16, GPULOSS_F32, 1, 16384, 1, 16},
+                 {GPULOSS_BF16, GPULOSS_F32, 20, 16384, 20, 11},   {GPULOSS_BF16, GPULOSS_F32, 130, 2048, 130, 2},
+                 {GPULOSS_F16, GPULOSS_F64, 1000, 6144, 264, 1},   {GPULOSS_F16, GPULOSS_F64, 1000, 6148, 264, 1},
+                 {GPULOSS_F16, GPULOSS_F64, 1000, 16384, 64, 4},   {GPULOSS_F16, GPULOSS_F64, 1000, 65536, 22, 11},
+                 {GPULOSS_F16, GPULOSS_F64, 1000, 1048576, 28, 9}, {GPULOSS_F16, GPULOSS_F64, 131, 2048, 131, 1},
+                 {GPULOSS_F16, GPULOSS_F64, 1, 4096, 1, 4},        {GPULOSS_F16, GPULOSS_F64, 1, 65536, 1, 16},
+                 {GPULOSS_F16, GPULOSS_F64, 20, 65536, 20, 11},    {GPULOSS_F16, GPULOSS_F64, 130, 8192, 130, 2}};
+    gpuloss_kl_div_desc d;
+    size_t i;
+    (void)state;
+    begin();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const fake_launched *l;
+        d = rows_of(cases[i].dtype, cases[i].rows, cases[i].vectors);
+        d.target_dtype = cases[i].target;
+        l = in_pipeline(&d, __LINE__);
+        if (l->cluster != cases[i].size || l->grid != cases[i].clusters * cases[i].size)
+            fail_msg("case %d: %u clusters of %u", (int)i, l->cluster ? l->grid / l->cluster : l->grid, l->cluster);
+        assert_int_equal(l->block, GPULOSSI_BLOCK);
+        assert_int_equal(l->shared_bytes, 98304);
+        assert_int_equal(l->parameters.rows.group, GPULOSSI_BLOCK);
+        assert_int_equal(l->parameters.rows.slots, 1);
+    }
+    /* A row that is read once takes no more for what is not retained. */
+    d = rows_of(GPULOSS_F32, 130, 32768);
+    d.input_kind = GPULOSS_LOG_PROBABILITIES;
+    d.row_weights = AT(6);
+    assert_int_not_equal(in_pipeline(&d, __LINE__)->cluster, 2);
+    d.grad_input = NULL;
+    assert_int_equal(in_pipeline(&d, __LINE__)->cluster, 2);
+    assert_int_equal(last_launch()->grid, 2 * 130);
+    end();
+}
+
+/* Some warps of a block share a row, or all do. Stages are short where a thread has no more than 4 vectors, and many short rows
+ * are taken four at a time. */
+static void teams_of_blocks(void **state) {
+    enum { SHORT = GPULOSSI_FORMAT_SHORT_STAGES };
+    static const struct {
+        gpuloss_dtype dtype, target;
+        int writes;
+        int64_t rows, vectors;
+        unsigned group, slots;
+        uint32_t format;
+    } cases[] = {
+        {GPULOSS_F32, GPULOSS_F32, 1, 1000, 48, 32, 1, SHORT},  {GPULOSS_F32, GPULOSS_F32, 1, 1000, 64, 32, 1, SHORT},
+        {GPULOSS_F32, GPULOSS_F32, 1, 1000, 65, 32, 1, 0},      {GPULOSS_F32, GPULOSS_F32, 1, 1000, 128, 32, 1, 0},
+        {GPULOSS_F32, GPULOSS_F32, 1, 1000, 129, 64, 1, 0},     {GPULOSS_F32, GPULOSS_F64, 1, 1000, 128, 32, 1, SHORT},
+        {GPULOSS_F32, GPULOSS_F64, 1, 1000, 129, 32, 1, 0},     {GPULOSS_F32, GPULOSS_F64, 1, 1000, 257, 64, 1, 0},
+        {GPULOSS_F32, GPULOSS_F32, 1, 1000, 1024, 256, 1, 0},   {GPULOSS_F32, GPULOSS_F32, 0, 1000, 5000, 256, 1, 0},
+        {GPULOSS_F16, GPULOSS_F16, 1, 1000, 64, 32, 1, SHORT},  {GPULOSS_F16, GPULOSS_F16, 1, 1000, 65, 32, 1, 0},
+        {GPULOSS_F16, GPULOSS_F16, 1, 1048576, 256, 32, 4, 0},  {GPULOSS_F16, GPULOSS_F16, 1, 1048576, 257, 64, 4, 0},
+        {GPULOSS_F16, GPULOSS_F16, 0, 1048576, 512, 32, 4, 0},  {GPULOSS_F16, GPULOSS_F16, 0, 1048576, 513, 32, 1, 0},
+        {GPULOSS_F16, GPULOSS_F32, 1, 1000, 48, 32, 1, 0},      {GPULOSS_BF16, GPULOSS_F32, 1, 1000, 64, 32, 1, 0},
+        {GPULOSS_BF16, GPULOSS_F32, 0, 1048576, 256, 32, 4, 0}, {GPULOSS_F32, GPULOSS_F32, 1, 67584, 125, 32, 4, 0},
+        {GPULOSS_F32, GPULOSS_F32, 1, 67583, 125, 32, 1, 0},    {GPULOSS_F32, GPULOSS_F64, 1, 67584, 250, 32, 4, 0},
+        {GPULOSS_F32, GPULOSS_F32, 1, 33792, 256, 64, 4, 0},    {GPULOSS_F32, GPULOSS_F32, 1, 33791, 256, 64, 1, 0},
+        {GPULOSS_F32, GPULOSS_F64, 0, 1048576, 512, 64, 4, 0},  {GPULOSS_F32, GPULOSS_F64, 0, 1048576, 513, 128, 1, 0},
+        {GPULOSS_F32, GPULOSS_F32, 0, 1048576, 560, 256, 1, 0}, {GPULOSS_F32, GPULOSS_F32, 1, 1, 125, 32, 1, 0}};
+    size_t i;
+    (void)state;
+    begin();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gpuloss_kl_div_desc d = rows_of(cases[i].dtype, cases[i].rows, cases[i].vectors);
+        const gpulossi_rows *rows;
+        d.target_dtype = cases[i].target;
+        d.input_kind = GPULOSS_LOG_PROBABILITIES;
+        d.row_weights = AT(6);
+        if (!cases[i].writes)
+            d.grad_input = NULL;
+        rows = &in_pipeline(&d, __LINE__)->parameters.rows;
+        if (rows->group != cases[i].group || rows->slots != cases[i].slots ||
+            (last_launch()->module->words[GPULOSSI_FORMAT_WORD] & SHORT) != cases[i].format)
+            fail_msg("case %d: %u threads a row, %u rows, format %#x", (int)i, rows->group, rows->slots,
+                     last_launch()->module->words[GPULOSSI_FORMAT_WORD]);
+        expect_row_group(last_launch(), d.rows, rows->group, __LINE__);
+    }
+    end();
+}
+
+static const fake_module *expect_loads(const gpuloss_kl_div_desc *d, long loads, int line) {
+    const long before = fake.loads;
+    const fake_module *module;
+    expect_ok_(gpuloss_kl_div(context, d, stream_number(1)), line);
+    module = last_launch()->module;
+    if (fake.loads - before != loads)
+        fail_msg("line %d: %ld kernels are loaded", line, fake.loads - before);
+    return module;
+}
+
+/* The same features are one kernel, and others are another one of the same text, of which none is lost. */
+static void calls_that_share_a_kernel(void **state) {
+    static const int64_t vectors[] = {250, 40}; /* in the pipeline, and in memory */
+    int i;
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        gpuloss_kl_div_desc first = rows_of(GPULOSS_F32, 1000, vectors[i]), second = first, half;
+        const fake_module *of_first, *of_second, *of_half;
+        context = new_context();
+        of_first = expect_loads(&first, 1, __LINE__);
+        first.rows = 77;
+        first.temperature = 2.0;
+        first.loss = AT(7);
+        assert_ptr_equal(expect_loads(&first, 0, __LINE__), of_first);
+        second.divergence = GPULOSS_JENSEN_SHANNON;
+        second.beta = 0.25;
+        of_second = expect_loads(&second, 1, __LINE__);
+        assert_ptr_not_equal(of_second, of_first);
+        second.beta = 0.75;
+        assert_ptr_equal(expect_loads(&second, 0, __LINE__), of_second);
+        second.beta = 0.0;
+        assert_ptr_equal(expect_loads(&second, 0, __LINE__), of_first);
+        second.grad_input_stride = second.classes + 1;
+        assert_ptr_not_equal(expect_loads(&second, 1, __LINE__), of_first);
+        half = rows_of(GPULOSS_F16, 1000, vectors[i]);
+        of_half = expect_loads(&half, 1, __LINE__);
+        half.dtype = GPULOSS_BF16;
+        assert_ptr_not_equal(expect_loads(&half, 1, __LINE__), of_half);
+        half.dtype = GPULOSS_F16;
+        assert_ptr_equal(expect_loads(&half, 0, __LINE__), of_half);
+        assert_ptr_equal(expect_loads(&first, 0, __LINE__), of_first);
+        assert_int_equal(fake_live_modules(), 5);
+        gpuloss_destroy(context);
+    }
+}
+
+/* Without the memory of a pipeline all rows with options are for the kernel in memory. */
+static void gpus_without_a_pipeline(void **state) {
+    static const int64_t vectors[] = {48, 2049, 1 << 20};
+    int enough, v;
+    (void)state;
+    for (enough = 0; enough < 2; enough++) {
+        fake.shared_optin = 120 * 1024 - 1 + enough;
+        context = new_context();
+        for (v = 0; v < 3; v++) {
+            const gpuloss_kl_div_desc d = rows_of(GPULOSS_F32, 1000, vectors[v]);
+            (void)launched(context, &d, enough ? "kl_div_row_pipeline" : "kl_div_row_memory", __LINE__);
+            assert_int_equal(last_launch()->shared_bytes, enough ? 98304 : 0);
+            assert_int_equal(last_launch()->cluster > 0, enough && v > 0);
+        }
+        gpuloss_destroy(context);
+    }
+}
+
+int pair_tests(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_bit_for_each_option),     TEST(a_bit_for_each_kind),     TEST(a_bit_for_counts),
+        TEST(rows_that_are_ragged),      TEST(types_of_targets),        TEST(sweeps_of_calls),
+        TEST(rows_for_clusters),         TEST(clusters_of_pairs),       TEST(teams_of_blocks),
+        TEST(calls_that_share_a_kernel), TEST(gpus_without_a_pipeline),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
