@@ -222,6 +222,53 @@ static void divergence_factors(void **state) {
     test_done();
 }
 
+/* Rows that no cluster retains whole: each sweep after the first copies steps of them once more. The last sweep writes, or is
+ * that of the values. */
+static void divergences_of_rows_that_do_not_fit(void **state) {
+    enum { VECTORS = 16 * 256 * 12, MORE = 4100 }; /* those that the largest cluster retains of each array */
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const gpuloss_kind targets[] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < 4; k++) {
+            const divergence_shape shape = {1, (VECTORS + MORE) * 16 / (int64_t)dtype_size(dtypes[d]) + 3 * (k % 2)};
+            kl_case c =
+                divergence_case(dtypes[d], GPULOSS_DTYPE_UNSET, shape, 0, k < 2 ? CHOICE_FORWARD : CHOICE_JS_HALF);
+            kl_inputs in;
+            if (harness_small && (d > 0 || k != 2))
+                continue;
+            c.input_kind = GPULOSS_LOGITS;
+            c.target_kind = targets[k / 2];
+            c.outputs = k == 0 ? KL_OUT_LOSS : KL_OUT_LOSS | KL_OUT_GRAD;
+            in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
+            kl_test(&c, "rows that do not fit");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Losses of probabilities are one sweep, whose stages are released as soon as they are added. */
+static void many_losses_of_probabilities(void **state) {
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const unsigned choices[] = {CHOICE_TV, CHOICE_REVERSE, CHOICE_JS_HALF};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < 3; k++) {
+            const divergence_shape shape = {230, 129 * 16 / (int64_t)dtype_size(dtypes[d])};
+            kl_case c = divergence_case(dtypes[d], GPULOSS_DTYPE_UNSET, shape, 0, choices[k]);
+            kl_inputs in;
+            c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
+            in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
+            kl_test(&c, "many losses of probabilities");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
 int run_kl_div_option_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_divergence),
@@ -235,6 +282,8 @@ int run_kl_div_option_tests(void) {
         cmocka_unit_test(every_set_of_divergence_outputs),
         cmocka_unit_test(every_divergence_offset),
         cmocka_unit_test(divergence_factors),
+        cmocka_unit_test(divergences_of_rows_that_do_not_fit),
+        cmocka_unit_test(many_losses_of_probabilities),
     };
     return cmocka_run_group_tests_name("kl_div options", tests, NULL, NULL);
 }
