@@ -393,20 +393,4 @@ template <class N, int n> DEVICE void shift_in(N (&numbers)[n], N x) {
     numbers[n - 1] = x;
 }
 
-/* Writes vector v of a row that is cut by E. The destination row has another type and begins at element `start`. */
-template <class E, class Array, class N, int n>
-DEVICE void put_vector(const Cut<E> &cut, const Array &array, int64_t start, int v, N (&y)[n]) {
-    int64_t first = cut.first(v);
-    if (cut.whole(v) && array.template fits<n>(start + first)) {
-        array.write_few(start + first, y);
-        return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < n; i++) {
-        if (cut.inside(first + i))
-            array.write(start + first + i, y[0]);
-        shift_in(y, y[0]);
-    }
-}
-
 #endif

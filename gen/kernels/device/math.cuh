@@ -126,13 +126,6 @@ DEVICE double exponential(double x) {
     return exp(x);
 }
 
-DEVICE float exponential_minus_1(float x) {
-    return expm1f(x);
-}
-DEVICE double exponential_minus_1(double x) {
-    return expm1(x);
-}
-
 DEVICE float log_plus_1(float x) {
     return log1pf(x);
 }

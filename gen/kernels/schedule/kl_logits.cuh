@@ -24,8 +24,6 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
     typedef gpulossi_kl_div Params;
     typedef Masked<N, Params> Base;
     typedef typename Base::Totals Totals;
-    typedef Schedule<Distil> OfRows;
-    typedef typename Base::Divergence Divergence;
     using Base::p;
     /* Vectors of each side that enter_step() unrolls. */
     enum { W = Width<E>::value, n = K * W, kAtOnce = W < 8 ? 1 : 2 };
@@ -410,47 +408,6 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
     __device__ __forceinline__ void finish(int64_t row, double f, Totals &total) const {
         bool is_out = out(row);
         Base::finish(row, is_out ? 0.0 : f * this->weight(row), total);
-    }
-
-    DEVICE void run(const Params &p) {
-        __shared__ Totals totals[GPULOSSI_BLOCK];
-        Distil distil(p);
-        typename OfRows::Rows rows(p);
-        Group &group = rows.group;
-        int stride = K * group.size;
-        totals[threadIdx.x] = Totals::zero();
-#pragma unroll 1
-        while (rows.queue.more()) {
-            int64_t row = rows.row();
-            bool live = rows.live(row);
-            Cut<E> cut = rows.cut(distil, row);
-            typename OfRows::Arrays arrays(distil, cut, row);
-            Row r = distil.begin(cut, row, true);
-            State state = distil.empty();
-            Divergence sum = {0.0};
-            Vector<E> x[K][2];
-            rows.queue.announce();
-#pragma unroll 1
-            for (int at = group.rank; at < cut.vectors; at += stride) {
-                OfRows::template load<K, kRead_again>(distil, cut, arrays, at, group.size, x);
-                distil.enter(r, state, cut, at, group.size, x);
-            }
-            group.reduce(state, rows.queue.phase);
-            distil.close(r, state);
-            /* Backwards: the vectors that were read last are still in the cache. */
-            if (cut.vectors > group.rank && distil.writes(r))
-#pragma unroll 1
-                for (int at = group.rank + (cut.vectors - 1 - group.rank) / stride * stride; at >= 0; at -= stride) {
-                    OfRows::template load<K, kRead_once>(distil, cut, arrays, at, group.size, x);
-                    bool whole = cut.whole(at) && cut.whole(at + (K - 1) * group.size);
-                    distil.work(cut, r, at, group.size, x, whole, sum.f);
-                }
-            group.reduce(sum, rows.queue.phase);
-            if (live && group.rank == 0)
-                distil.finish(row, (r.known ? 1.0 : sum.f) * distil.factor_of(r), totals[threadIdx.x]);
-            rows.queue.advance();
-        }
-        end(distil, distil.scratch(), totals);
     }
 
     /* The factor of all gradients. It is read once a row, so it is in shared memory. */
