@@ -250,7 +250,8 @@ static void every_variant_has_its_row(void **state) {
                      usual_variants[v].module);
 }
 
-/* No more than 1.03 of the instructions of its template, or 1.055 of a divergence, and no registers in memory where that has none there. */
+/* No more than 1.03 of the instructions of its template, or 1.055 of a divergence, and no registers in memory where that
+ * has none there. */
 static void variants_cost_no_more_than_templates(void **state) {
     FILE *file = open_variants();
     variant_row r;

@@ -64,6 +64,18 @@ static gpuloss_kl_div_desc rows_of(gpuloss_dtype dtype, int64_t rows, int64_t ve
     return d;
 }
 
+/* Rows for the pipeline also without a gradient: logarithms with row weights. */
+static gpuloss_kl_div_desc weighted_rows_of(gpuloss_dtype dtype, gpuloss_dtype target, int64_t rows, int64_t vectors,
+                                            int writes) {
+    gpuloss_kl_div_desc d = rows_of(dtype, rows, vectors);
+    d.target_dtype = target;
+    d.input_kind = GPULOSS_LOG_PROBABILITIES;
+    d.row_weights = AT(6);
+    if (!writes)
+        d.grad_input = NULL;
+    return d;
+}
+
 static void a_bit_for_each_option(void **state) {
     enum { SIDES = GPULOSSI_KL_INPUT_LOGITS, BASE = GPULOSSI_KL_LOSS | GPULOSSI_KL_GRADIENT | SIDES };
     gpuloss_kl_div_desc base = rows_of(GPULOSS_F32, 1000, 250), d;
@@ -308,14 +320,9 @@ static void rows_for_clusters(void **state) {
     begin();
     for (t = 0; t < sizeof types / sizeof types[0]; t++)
         for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-            gpuloss_kl_div_desc d = rows_of(types[t].dtype, cases[i].rows, cases[i].vectors / types[t].arrays);
-            const fake_launched *l;
-            d.target_dtype = types[t].target;
-            d.input_kind = GPULOSS_LOG_PROBABILITIES;
-            d.row_weights = AT(6);
-            if (!cases[i].more)
-                d.grad_input = NULL;
-            l = in_pipeline(&d, __LINE__);
+            const gpuloss_kl_div_desc d = weighted_rows_of(types[t].dtype, types[t].target, cases[i].rows,
+                                                           cases[i].vectors / types[t].arrays, cases[i].more);
+            const fake_launched *l = in_pipeline(&d, __LINE__);
             if ((l->cluster != 0) != cases[i].is_clustered)
                 fail_msg("case %d of types %d: clusters of %u", (int)i, (int)t, l->cluster);
             assert_int_equal(l->parameters.rows.slots, 1);
@@ -411,14 +418,9 @@ static void teams_of_blocks(void **state) {
     (void)state;
     begin();
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        gpuloss_kl_div_desc d = rows_of(cases[i].dtype, cases[i].rows, cases[i].vectors);
-        const gpulossi_rows *rows;
-        d.target_dtype = cases[i].target;
-        d.input_kind = GPULOSS_LOG_PROBABILITIES;
-        d.row_weights = AT(6);
-        if (!cases[i].writes)
-            d.grad_input = NULL;
-        rows = &in_pipeline(&d, __LINE__)->parameters.rows;
+        const gpuloss_kl_div_desc d =
+            weighted_rows_of(cases[i].dtype, cases[i].target, cases[i].rows, cases[i].vectors, cases[i].writes);
+        const gpulossi_rows *rows = &in_pipeline(&d, __LINE__)->parameters.rows;
         if (rows->group != cases[i].group || rows->slots != cases[i].slots ||
             (last_launch()->module->words[GPULOSSI_FORMAT_WORD] & SHORT) != cases[i].format)
             fail_msg("case %d: %u threads a row, %u rows, format %#x", (int)i, rows->group, rows->slots,

@@ -279,16 +279,6 @@ static row_sums sums_of(const divergence_bounds *b, const reference_kl_div *r) {
     return s;
 }
 
-/* A KL of logits is E[v + expm1(-v)] less a function of m, of which each is at most 4 times the KL: the kernel checks it.
- * Both have the relative errors of their weights, which are those of a sum of exponentials, and 12u of their own. */
-static long double one_sweep_error(const divergence_bounds *b, const reference_kl_div *r, bool is_kl) {
-    const reference_row *x = &b->of_row.input, *t = &b->of_row.target;
-    long double distance = x->mean_distance > t->mean_distance ? x->mean_distance : t->mean_distance;
-    if (!is_kl || r->input_kind != GPULOSS_LOGITS || r->target_kind != GPULOSS_LOGITS)
-        return 0;
-    return 4 * (b->a.exp_relative + (b->a.exp_roundings * distance + 12) * b->a.u) * fabsl(b->of_row.f);
-}
-
 void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r, int64_t row, divergence_bounds *b) {
     bool js = r->divergence == GPULOSS_JENSEN_SHANNON;
     bool reverse = r->divergence == GPULOSS_REVERSE_KL || (js && r->beta >= 1);
@@ -313,8 +303,7 @@ void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r,
     b->sum_of_log_p = sum_error(b, r, reverse, r->input_kind, s.log_p, s.log_p_magnitude);
     b->sum_of_log_q = sum_error(b, r, forward, r->target_kind, s.log_q, s.log_q_magnitude);
     /* The sum of the row; r F is rounded, and the loss. */
-    b->loss = one_sweep_error(b, r, forward || reverse) + s.f + fabsl(s.slope) * b->shared +
-              ldexpl(1, -53) * (long double)r->classes * s.magnitude;
+    b->loss = s.f + fabsl(s.slope) * b->shared + ldexpl(1, -53) * (long double)r->classes * s.magnitude;
     b->loss = b->factor * (b->loss + 3 * b->a.u * fabsl(b->of_row.f)) + b->a.smallest;
 }
 

@@ -249,31 +249,37 @@ static void divergences_of_rows_that_do_not_fit(void **state) {
     test_done();
 }
 
-/* Every kind, divergence and type of the target in rows of 48 vectors and more: whole vectors, others, and vectors of the
- * two sides that lie otherwise. The last shape is that of a cluster. */
+/* Every kind, divergence, type of the target and set of outputs in rows of 48 vectors and more: whole vectors, others, and
+ * vectors of the two sides that lie otherwise. The last shape is that of a cluster. */
 static void divergences_of_the_pipeline(void **state) {
-    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
     static const divergence_shape shapes[] = {{5, 448}, {3, 453}, {2, 8201}};
+    static const unsigned outputs[] = {KL_OUT_EVERY,
+                                       KL_OUT_GRAD | KL_OUT_GRAD_TARGET,
+                                       KL_OUT_LOSS | KL_OUT_LOSS_ROWS,
+                                       KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD_TARGET,
+                                       KL_OUT_GRAD,
+                                       KL_OUT_LOSS_ROWS | KL_OUT_LOSS_ELEMENTS,
+                                       KL_OUT_LOSS | KL_OUT_GRAD};
+    enum { SETS = sizeof outputs / sizeof outputs[0], SOME = 3 };
     unsigned d, t, pair, choice, k, number = 0;
     (void)state;
     REQUIRE_GPU();
     for (k = 0; k < 3; k++)
-        for (d = 0; d < 3; d++)
+        for (d = 0; d < DTYPE_COUNT; d++)
             for (t = 0; t < DTYPE_COUNT; t++)
                 for (pair = 0; pair < KL_KIND_PAIRS; pair++)
                     for (choice = 0; choice < CHOICE_JS; choice++, number++) {
                         kl_inputs in;
                         kl_case c;
-                        if (harness_small && (number + number / 36) % (k == 2 ? 11 : 3) != 0)
+                        if (harness_small && (number + number / 36) % SOME != 0)
                             continue;
-                        c = divergence_case(dtypes[d], all_dtypes[t], shapes[k], pair, choice);
-                        in = divergence_inputs(&c, (distribution_kind)(number / 3 % DISTRIBUTIONS_KINDS),
+                        c = divergence_case(all_dtypes[d], all_dtypes[t], shapes[k], pair, choice);
+                        in = divergence_inputs(&c, (distribution_kind)(number / 7 % DISTRIBUTIONS_KINDS),
                                                number * 29 % KL_WITH_SETS, number);
                         if (k > 0 || number % 2)
                             divergence_vary(&c, number);
-                        if (number % 4 == 3)
-                            c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
-                        c.pytorch_zeros = number % 5 == 2 && choice == CHOICE_FORWARD;
+                        c.outputs = outputs[number / SOME % SETS];
+                        c.pytorch_zeros = choice == CHOICE_FORWARD && number / 15 % 3 == 1;
                         kl_test(&c, "pipeline");
                         kl_inputs_free(&in);
                     }

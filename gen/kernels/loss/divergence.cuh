@@ -108,7 +108,7 @@ template <class E> struct Divergence {
 
     /* ---- the inputs of a row ---- */
 
-    /* A class in the middle of the row says how far the two sides are apart. Nobody waits for it before row_of(). */
+    /* A class in the middle of the row gives the distance of the two sides. Nobody waits for it before row_of(). */
     struct RowInput {
         int64_t label;
         N weight;
@@ -122,7 +122,7 @@ template <class E> struct Divergence {
             in.label = read_index(p.labels, p.label_type, row);
         if (has(GPULOSSI_KL_ROW_WEIGHTS))
             in.weight = ((const N *)p.row_weights)[row];
-        if (in_one_sweep()) {
+        if (has_two_logits()) {
             in.input = logits(row)[middle];
             in.target = Targets(p.target, row * p.target_stride).load(middle);
         }
@@ -143,7 +143,7 @@ template <class E> struct Divergence {
             r.weight = N(0);
             r.is_counted = false;
         }
-        if (in_one_sweep()) {
+        if (has_two_logits()) {
             const N x = E::widen(in.input), t = Targets::widen(in.target), distance = t - x;
             const bool is_far = fabs(distance) > N(kFar), is_finite = fabs(distance) < Limits<N>::infinity();
             if (is_finite) {
@@ -392,11 +392,13 @@ template <class E> struct Divergence {
 
     /* ---- a row whose softmax is reduced ---- */
 
-    /* The constants of a row. `lse_difference` is log p - log q where both logits are at their maxima. */
+    /* The constants of a row. `lse_difference` is log p - log q where both logits are at their shift, which is the maximum of
+     * a side if the sides are distant, and else 0: the difference of close logits is exact. */
     struct Sides {
-        N max[2], inverse[2], log_sum[2], lse_difference;
+        N max[2], inverse[2], log_sum[2], shift[2], lse_difference;
     };
-    __device__ __forceinline__ Sides sides_of(const State &s) const {
+    __device__ __forceinline__ Sides sides_of(const Row &r, const State &s) const {
+        const bool is_far = r.shift[kInput] != 0 || r.shift[kTarget] != 0;
         Sides of = {};
 #pragma unroll
         for (int a = kInput; a <= kTarget; a++)
@@ -404,10 +406,14 @@ template <class E> struct Divergence {
                 of.max[a] = s.max[a];
                 of.inverse[a] = reciprocal(s.sum[a]);
                 of.log_sum[a] = natural_log(s.sum[a]);
+                of.shift[a] = is_far ? s.max[a] : N(0);
             }
         if (has_two_logits())
-            of.lse_difference = s.sum[kInput] > 0 && s.sum[kTarget] > 0 ? log_any_ratio(s.sum[kInput], s.sum[kTarget])
-                                                                        : Limits<N>::nan();
+            of.lse_difference =
+                s.sum[kInput] > 0 && s.sum[kTarget] > 0
+                    ? fma(difference(s.max[kInput], of.shift[kInput]) - difference(s.max[kTarget], of.shift[kTarget]),
+                          inverse_temperature, log_any_ratio(s.sum[kInput], s.sum[kTarget]))
+                    : Limits<N>::nan();
         return of;
     }
     /* log1p(m) - m. */
@@ -468,15 +474,16 @@ template <class E> struct Divergence {
     __device__ __forceinline__ N eps() const {
         return has(GPULOSSI_KL_EPS) ? (N)p.eps : N(0);
     }
+    __device__ __forceinline__ N log_ratio_of_logits(const Sides &of, N x, N t) const {
+        return fma(difference(difference(t, of.shift[kTarget]), difference(x, of.shift[kInput])), inverse_temperature,
+                   of.lse_difference);
+    }
     /* log p - log q of the elements of a vector of each side. */
     __device__ __forceinline__ void log_ratios(const Sides &of, const N (&z)[2][W], N (&d)[W]) const {
         if (has_two_logits()) {
 #pragma unroll
             for (int i = 0; i < W; i++)
-                d[i] =
-                    difference(difference(z[kTarget][i], of.max[kTarget]), difference(z[kInput][i], of.max[kInput])) *
-                        inverse_temperature +
-                    of.lse_difference;
+                d[i] = log_ratio_of_logits(of, z[kInput][i], z[kTarget][i]);
         } else if (is_probability(kInput) && is_probability(kTarget)) {
             log_ratios_of_probabilities(z, d);
         } else {
@@ -564,6 +571,22 @@ template <class E> struct Divergence {
             if (has_sum(a) && !in_one_sweep())
                 s.of_log[a] += (double)in_halves<Sum>(of_log[a]);
     }
+    /* add_values() for rows of which the first sweep has the sums, which all are of two logits. */
+    template <class Side>
+    __device__ __forceinline__ void add_logits(State &s, const Sides &of, const Vector<E> &x, const Side &side,
+                                               int k) const {
+        N z[2][W], f[W];
+        load(x, side, k, z);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            Pair<N> y;
+            y.q = exp_from(z[kInput][i], of.max[kInput]) * of.inverse[kInput];
+            y.p = exp_from(z[kTarget][i], of.max[kTarget]) * of.inverse[kTarget];
+            y.d = log_ratio_of_logits(of, z[kInput][i], z[kTarget][i]);
+            f[i] = weighing() == kInput ? y.surplus(y.q, y.p, -y.d) : y.surplus(y.p, y.q, y.d);
+        }
+        s.f += (double)in_halves<Sum>(f);
+    }
 
     /* ---- what is written ---- */
 
@@ -577,7 +600,8 @@ template <class E> struct Divergence {
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
         const ScaledExp<N> none(N(0));
-        Gradient g = {sides_of(s), {N(0), N(0)}, {N(0), N(0)}, N(0), r.weight == 0, false, {none, none}, {N(0), N(0)}};
+        Gradient g = {sides_of(r, s), {N(0), N(0)}, {N(0), N(0)}, N(0),
+                      r.weight == 0,  false,        {none, none}, {N(0), N(0)}};
         double scale = grad_scale() * p.factor;
         if (has(GPULOSSI_KL_ROW_WEIGHTS))
             scale *= (double)r.weight;
@@ -625,10 +649,7 @@ template <class E> struct Divergence {
             const N less = difference(q, p); /* and -less of the other side */
             N d = N(0);
             if (has_sums())
-                d = difference(difference(z[kTarget][i], g.sides.max[kTarget]),
-                               difference(z[kInput][i], g.sides.max[kInput])) *
-                        inverse_temperature +
-                    g.sides.lse_difference;
+                d = log_ratio_of_logits(g.sides, z[kInput][i], z[kTarget][i]);
             const N of_q_side = q == 0 ? N(0) : q * (-d - g.sum[kInput]),
                     of_p_side = p == 0 ? N(0) : p * (d - g.sum[kTarget]);
             z[kInput][i] = fma(weighing() == kInput ? of_q_side : less, g.scale[kInput], N(0));

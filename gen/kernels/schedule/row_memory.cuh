@@ -264,8 +264,9 @@ template <class Loss> class RowMemory {
         }
     }
     /* Adds up a row whose softmax is reduced, from the row's end on, which is still in the cache. */
-    __device__ __forceinline__ void add_values(const Span &span, const State &state, State &values) const {
-        const typename Loss::Sides sides = loss.sides_of(state);
+    __device__ __forceinline__ void add_values(const Span &span, const Row &r, const State &state,
+                                               State &values) const {
+        const typename Loss::Sides sides = loss.sides_of(r, state);
         const int step = kLoads * threads, last = rank + ((span.cut.vectors - 1 - rank) & -step);
 #pragma unroll 1
         for (int v = last; v >= 0 && span.cut.vectors > rank; v -= step) {
@@ -286,7 +287,7 @@ template <class Loss> class RowMemory {
             return;
         Values values = {State::empty()};
         if (has_values)
-            add_values(span, state, values);
+            add_values(span, r, state, values);
         reduce(values);
         state.take_values(values);
     }

@@ -499,7 +499,7 @@ template <class Loss> class RowPipeline {
     template <class Sides>
     __device__ __forceinline__ void add_stages(const Cut<E> &cut, int64_t row, bool reads, const Sides &sides,
                                                Values &values) {
-        const int kept = Loss::writes() ? retained : 0;
+        const int still_retained = Loss::writes() ? retained : 0;
         Cursor at = released;
 #pragma unroll 1
         for (int i = 0; i < steps; i++, at.advance()) {
@@ -509,7 +509,7 @@ template <class Loss> class RowPipeline {
 #pragma unroll 1
                 for (int k = side.begin; k < side.end; k++)
                     loss.add_values(values, sides, side.load(k), side, k);
-            if (i < steps - kept)
+            if (i < steps - still_retained)
                 release();
         }
     }
@@ -521,14 +521,14 @@ template <class Loss> class RowPipeline {
 #pragma unroll 1
         for (int v = cut.lead + team.rank; v < end; v += kLanes * team.warps) {
             const InMemory side = {{cut, row, 0, 0, v, 0, 1, 1}};
-            loss.add_values(values, sides, load_vector<E, kRead_once>(loss.logits(row) + cut.first(v)), side, 0);
+            loss.add_logits(values, sides, load_vector<E, kRead_once>(loss.logits(row) + cut.first(v)), side, 0);
         }
     }
     __device__ __forceinline__ void reduce_values(const Cut<E> &cut, int64_t row, const Row &r, bool reads,
                                                   Bits at_edge, State &state) {
         if (!values_of_all() && !(reads && loss.has_values(r, state)))
             return;
-        const typename Loss::Sides sides = loss.sides_of(state);
+        const typename Loss::Sides sides = loss.sides_of(r, state);
         const int64_t edge = edge_of(cut);
         Values values = Values::empty();
         uint32_t no_tile = 0;
