@@ -256,7 +256,7 @@ static void generate(const char *scratch, const char *folder) {
              "# PTX ISA 6.0, target sm_70 (sm_50 on GPUs before Volta); needs driver 384 (CUDA 9.0) and compute "
              "capability 5.0\n"
              "# column_*: PTX ISA 7.0, target sm_80; needs driver 450 (CUDA 11.0) and compute capability 8.0\n"
-             "# row_basic, *packed*: PTX ISA 8.0, row_pipeline, *cluster*, logits_block_rows, logits_streamed: "
+             "# row_basic, *packed*: PTX ISA 8.0, row_pipeline, *cluster*, logits_block_rows: "
              "8.1, target sm_90; need driver 530 (CUDA 12.1) and compute capability 9.0\n"
              "# registers a thread, spill bytes and shared bytes a block: ptxas -arch=sm_90\n"
              "# sha256                                                         module                             "

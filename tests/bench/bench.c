@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static char failure[512];
+static char failure[BENCH_FAILURE_BYTES];
 static void *events[BENCH_MOST_RUNS][2];
 static int prepared, usual_runs = BENCH_MOST_RUNS;
 

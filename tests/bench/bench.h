@@ -63,6 +63,7 @@ int bench_measure(double *milliseconds); /* median of our calls on them */
 uint64_t bench_buffer(int which);        /* device address */
 const char *bench_pass_name(int pass);
 const char *bench_taken_for(void); /* says of which compute capability, and more, the GPU is to gpuloss */
+enum { BENCH_FAILURE_BYTES = 512 };
 const char *bench_failure(void);
 int bench_fail(const char *format, ...);     /* says why, and returns 1 */
 int bench_check(const char *what, int code); /* fails unless the driver's code is 0 */

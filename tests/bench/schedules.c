@@ -22,9 +22,9 @@ typedef struct candidate {
     int module, clustered;
     unsigned group;
     gpulossi_clusters clusters;
-    int row_blocks, less, streams; /* as in the plan, and ... */
-    int64_t units, room;           /* ... these too */
-    unsigned run, ahead;           /* rows that a block or a team takes in a row, and its flag */
+    int row_blocks, less; /* as in the plan, and ... */
+    int64_t units, room;  /* ... these too */
+    unsigned run, ahead;  /* rows that a block or a team takes in a row, and its flag */
     uint32_t words[GPULOSSI_FEATURE_WORDS];
     double milliseconds;
     float loss;
@@ -61,7 +61,7 @@ static int of_dtype(int module) {
 }
 
 static void add(const char *name, int module, unsigned group, int64_t units) {
-    candidate c = {name, module, 0, group, {0, 0, 0}, 0, 0, 0, units, 0, 0, 0, {0}, 0, 0};
+    candidate c = {name, module, 0, group, {0, 0, 0}, 0, 0, units, 0, 0, 0, {0}, 0, 0};
     c.words[GPULOSSI_FORMAT_WORD] = dtype == GPULOSS_BF16 ? GPULOSSI_FORMAT_BF16 : 0;
     candidates[count++] = c;
 }
@@ -81,7 +81,7 @@ static void add_packed(void) {
 
 /* The sizes that the GPU takes are known of a kernel that is loaded. A block that would have no vector of a row is
  * hopeless. */
-static int list_clusters(const char *name, const char *wide_name, int module, int streams, int64_t room) {
+static int list_clusters(const char *name, const char *wide_name, int module, int64_t room) {
     gpuloss_context *context = bench_context();
     int wide;
     unsigned size;
@@ -98,7 +98,6 @@ static int list_clusters(const char *name, const char *wide_name, int module, in
                                                 kernel->clusters[wide][size]};
                 add(wide ? wide_name : name, module, GPULOSSI_BLOCK, plan.rows->rows);
                 candidates[count - 1].clustered = 1;
-                candidates[count - 1].streams = streams;
                 candidates[count - 1].room = room;
                 candidates[count - 1].clusters = some;
             }
@@ -117,7 +116,7 @@ static int list_pipeline(const gpuloss_cross_entropy_desc *d) {
                                    d->grad_logits != NULL);
         gpulossi_set_dtype(&plan, dtype);
         if (clustered)
-            status = list_clusters("clustered", "wide", plan.module, 0, GPULOSSI_SLOTS);
+            status = list_clusters("clustered", "wide", plan.module, GPULOSSI_SLOTS);
         else
             add("pipeline", plan.module, plan.rows->group, plan.units);
         while (first < count)
@@ -234,7 +233,7 @@ static int list_pair_pipeline(const gpuloss_kl_div_desc *d) {
     if (gpulossi_schedule_pair_pipeline(bench_context(), &plan, d, &kl_div)) {
         gpulossi_set_dtype(&plan, dtype);
         if (plan.clustered)
-            status = list_clusters("pipeline", NULL, plan.module, 0, plan.room);
+            status = list_clusters("pipeline", NULL, plan.module, plan.room);
         else
             add("pipeline", plan.module, plan.rows->group, d->rows);
         for (i = first; i < count; i++)
@@ -256,14 +255,10 @@ static int list_kl_div(int cell) {
     list_pairs_in_memory(&d);
     if (list_pair_pipeline(&d))
         return 1;
-    if (plan.clustered && list_clusters("block_rows", NULL, of_dtype(GPULOSSI_MODULE_kl_div_logits_block_rows_f32), 0,
-                                        GPULOSSI_SLOTS / 2))
+    if (plan.clustered &&
+        list_clusters("block_rows", NULL, of_dtype(GPULOSSI_MODULE_kl_div_logits_block_rows_f32), GPULOSSI_SLOTS / 2))
         return 1;
-    if (plan.clustered && d.grad_input == NULL &&
-        list_clusters("through", NULL, of_dtype(GPULOSSI_MODULE_kl_div_logits_streamed_f32), 1, GPULOSSI_SLOTS / 2))
-        return 1;
-    return list_clusters("clustered", NULL, of_dtype(GPULOSSI_MODULE_kl_div_logits_clustered_f32), 0,
-                         GPULOSSI_SLOTS / 2);
+    return list_clusters("clustered", NULL, of_dtype(GPULOSSI_MODULE_kl_div_logits_clustered_f32), GPULOSSI_SLOTS / 2);
 }
 
 static int in_registers(const uint32_t *words) {
@@ -314,7 +309,6 @@ static int call_running(void) {
     plan.clustered = running->clustered;
     plan.row_blocks = running->row_blocks;
     plan.less = running->less;
-    plan.streams = running->streams;
     plan.room = running->room;
     plan.units = running->units;
     plan.rows->group = running->group;
@@ -340,6 +334,15 @@ static int measure(candidate *c, double patience, int runs) {
            bench_check("cuStreamSynchronize", driver->stream_synchronize(NULL));
 }
 
+/* Names the candidate in the failure. */
+static int measure_named(candidate *c, double patience, int runs) {
+    char why[BENCH_FAILURE_BYTES / 2];
+    if (!measure(c, patience, runs))
+        return 0;
+    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 1, bench_failure());
+    return bench_fail("%s %u: %s", c->name, spread(c), why);
+}
+
 static int check_loss(const candidate *c) {
     double expected = (double)candidates[chosen].loss;
     return !(fabs((double)c->loss - expected) <= TOLERANCE * fabs(expected)) &&
@@ -349,10 +352,10 @@ static int check_loss(const candidate *c) {
 
 static int measure_all(int runs) {
     int i;
-    if (measure(&candidates[chosen], (double)INFINITY, runs))
+    if (measure_named(&candidates[chosen], (double)INFINITY, runs))
         return 1;
     for (i = 0; i < count; i++)
-        if (i != chosen && measure(&candidates[i], SLOWER * candidates[chosen].milliseconds, runs))
+        if (i != chosen && measure_named(&candidates[i], SLOWER * candidates[chosen].milliseconds, runs))
             return 1;
     for (i = 0; i < count; i++)
         if (check_loss(&candidates[i]))

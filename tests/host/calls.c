@@ -32,7 +32,7 @@ enum {
     LOGITS_PACKED_HELD,
     LOGITS_OF_A_BLOCK,
     LOGITS_OF_CLUSTERS,
-    LOGITS_STREAMED,
+    LOSSES_OF_LOGITS,
     DISTANCES,
     KL_DIVS,
     SPARSE = KL_DIVS,
@@ -125,12 +125,12 @@ static gpuloss_kl_div_desc kl_div_of(int n, int bytes) {
     case LOGITS_OF_A_BLOCK:
         d.classes = 16000 / bytes;
         break;
-    case LOGITS_STREAMED:
+    case LOSSES_OF_LOGITS:
         d.grad_input = NULL;
         d.classes = 100000;
         break;
     case DISTANCES:
-        d.divergence = GPULOSS_REVERSE_KL;
+        d.divergence = GPULOSS_TOTAL_VARIATION;
         d.classes = 100000;
         break;
     case LOGITS_OF_CLUSTERS:

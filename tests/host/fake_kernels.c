@@ -278,14 +278,12 @@ static int is_dependent(const char *symbol, const fake_module *module, const fak
 }
 
 int fake_is_for_clusters(const char *entry) {
-    static const char *const parts[] = {"_clustered_", "_row_cluster_", "_logits_block_rows_", "_logits_streamed_",
-                                        NULL};
+    static const char *const parts[] = {"_clustered_", "_row_cluster_", "_logits_block_rows_", NULL};
     return has_part(entry, parts);
 }
 
 unsigned fake_threads_of(const char *entry) {
-    static const char *const smaller[] = {"_distances_clustered_", "_logits_packed_", "_logits_block_rows_",
-                                          "_logits_streamed_", NULL};
+    static const char *const smaller[] = {"_distances_clustered_", "_logits_packed_", "_logits_block_rows_", NULL};
     const int is_small = has_part(entry, smaller) || has_narrow_rings(entry) || has_tiles(entry);
     return strstr(entry, "_row_cluster_") != NULL ? 608 : is_small ? 128 : 256;
 }

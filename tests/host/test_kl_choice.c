@@ -136,7 +136,7 @@ static void options_leave_the_plain_kernels(void **state) {
 }
 
 /* `gaps`: the kernel where rows are not one stretch of memory, or do not begin on 16 bytes; `losses`: without a gradient;
- * `distances`: of another divergence; `options`: with what the kernels of logits do not have. */
+ * `distances`: of Jensen-Shannon and total variation; `options`: with what the kernels of logits do not have. */
 static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const char *logits, const char *gaps,
                                          const char *losses, const char *distances, const char *options) {
     gpuloss_kl_div_desc base = *call, d;
@@ -144,9 +144,9 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES((void)0, logits, 0);
     TAKES(d.input_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
     TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
-    TAKES(d.divergence = GPULOSS_REVERSE_KL, distances, 0);
+    TAKES(d.divergence = GPULOSS_REVERSE_KL, options, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), distances, 0);
-    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), distances, 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), options, 0);
     TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, distances, 0);
     TAKES(d.target_dtype = other, options, 0);
     TAKES(d.grad_target = AT(6), options, 0);
@@ -170,7 +170,7 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES(d.grad_input = (char *)d.grad_input + 8, gaps, 0);
     TAKES(d.grad_input = NULL, losses, 0);
     TAKES((d.grad_input = NULL, d.grad_input_stride = d.classes + 3), losses, 0);
-    base.divergence = GPULOSS_REVERSE_KL;
+    base.divergence = GPULOSS_TOTAL_VARIATION;
     TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
     TAKES(d.target_dtype = other, options, 0);
     TAKES(d.grad_target = AT(6), options, 0);
@@ -192,10 +192,9 @@ static void logits_of_both_sides(void **state) {
         const char *distances = d.dtype == GPULOSS_F64 ? "row_memory" : "distances_clustered";
         const char *packed = d.dtype == GPULOSS_F64 ? "row_memory" : "logits_packed";
         const char *clustered = d.dtype == GPULOSS_F64 ? "row_memory" : "logits_clustered";
-        const char *streamed = d.dtype == GPULOSS_F64 ? "row_memory" : "logits_streamed";
         every_option_of_logits_alone(&d, packed, options, packed, options, options);
         d.classes = 131072;
-        every_option_of_logits_alone(&d, clustered, clustered, streamed, distances, options);
+        every_option_of_logits_alone(&d, clustered, clustered, options, distances, options);
         d.classes = 100;
         every_option_of_logits_alone(&d, packed, "row_memory", packed, "row_memory", "row_memory");
     }
@@ -226,8 +225,8 @@ static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char 
 }
 
 /* Both arrays count, whether or not there is a gradient; a block has a row to itself, unless there are few, or two of them
- * have it, or another odd number. Longer rows go through where only losses are asked for, unless they are fewer than one for
- * four multiprocessors. */
+ * have it, or another odd number. Losses alone go to the pipeline, unless rows are fewer than the multiprocessors, and so
+ * does reverse KL. */
 static void long_rows_of_logits(void **state) {
     static const int64_t rows[] = {1, 32, 33, 131, 132, 1000};
     size_t t, r;
@@ -242,21 +241,29 @@ static void long_rows_of_logits(void **state) {
             d.rows = rows[r];
             d.input_kind = d.target_kind = GPULOSS_LOGITS;
             if (d.dtype != GPULOSS_F64) {
-                const char *block = rows[r] < fake.multiprocessors ? "logits_clustered" : "logits_block_rows";
+                const int is_few = rows[r] < fake.multiprocessors;
+                const char *block = is_few ? "logits_clustered" : "logits_block_rows";
+                const char *loss = is_few ? "logits_clustered" : "row_pipeline";
                 expect_gradients_of(47, d, "logits_packed", "row_memory", __LINE__);
                 expect_gradients_of(48, d, "logits_packed", "row_pipeline", __LINE__);
                 expect_logits_of(256, d, "logits_packed", "row_pipeline", __LINE__);
-                expect_logits_of(257, d, "logits_packed", block, __LINE__);
-                expect_logits_of(512, d, "logits_packed", block, __LINE__);
-                expect_logits_of(513, d, block, block, __LINE__);
-                expect_logits_of(1024, d, block, block, __LINE__);
+                expect_gradients_of(257, d, "logits_packed", block, __LINE__);
+                expect_losses_of(257, d, loss, __LINE__);
+                expect_gradients_of(512, d, "logits_packed", block, __LINE__);
+                expect_gradients_of(513, d, block, block, __LINE__);
+                expect_losses_of(513, d, loss, __LINE__);
                 for (blocks = 1; blocks <= 17; blocks++) {
                     const char *of_more = blocks == 2 || (blocks % 2 == 1 && blocks < 16) ? block : "logits_clustered";
                     if (blocks > 1)
                         expect_gradients_of(1024 * (blocks - 1) + 1, d, of_more, of_more, __LINE__);
                     expect_gradients_of(1024 * blocks, d, of_more, of_more, __LINE__);
                 }
-                expect_losses_of(1025, d, rows[r] < 33 ? "logits_clustered" : "logits_streamed", __LINE__);
+                expect_losses_of(1025, d, loss, __LINE__);
+                expect_losses_of(65536, d, loss, __LINE__);
+                d.divergence = GPULOSS_REVERSE_KL;
+                loss = is_few ? "distances_clustered" : "row_pipeline";
+                expect_logits_of(257, d, loss, loss, __LINE__);
+                expect_logits_of(65536, d, loss, loss, __LINE__);
             } else {
                 expect_logits_of(256, d, "row_memory", "row_memory", __LINE__);
                 expect_logits_of(5130, d, "row_memory", "row_memory", __LINE__);

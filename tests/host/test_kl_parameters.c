@@ -196,7 +196,7 @@ static void fields_of_options(void **state) {
     d.row_weights = AT(8), p.row_weights = ADDRESS(8);
     d.divergence = GPULOSS_JENSEN_SHANNON, p.divergence = GPULOSS_JENSEN_SHANNON;
     d.beta = p.beta = 0.375;
-    p.rows.group = 32, p.rows.slots = 1; /* in the pipeline */
+    p.rows.group = 256, p.rows.slots = 1; /* in the pipeline */
     expect_parameters(&d, p);
     d.input_kind = GPULOSS_LOGITS, p.input_kind = GPULOSS_LOGITS;
     d.temperature = 4.0, p.inverse_temperature = 0.25;

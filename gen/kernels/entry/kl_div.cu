@@ -42,13 +42,6 @@ template <class E> struct logits_clustered {
     DEVICE void run(const Params &p) { PairsRing<Distil<E, K>, K, kTimes>::run(p); }
 };
 
-template <class E> struct logits_streamed {
-    typedef gpulossi_kl_div Params;
-    enum { K = Width<E>::value < 8 ? 2 : 1, kTimes = GPULOSSI_VECTORS_STREAMED / K };
-    enum { threads = GPULOSSI_PAIRS_THREADS, blocks = 6 };
-    DEVICE void run(const Params &p) { PairsRing<Distil<E, K, true>, K, kTimes, threads, true>::run(p); }
-};
-
 template <class E> struct logits_packed {
     typedef gpulossi_kl_div Params;
     enum { threads = GPULOSSI_PAIRS_THREADS, blocks = GPULOSSI_PAIRS_BLOCKS };

@@ -108,12 +108,12 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 
     /* ---- the inputs of a row ---- */
 
-    /* It is fetched ahead, and nobody waits for it before row_of(). */
+    /* It is fetched ahead, and nobody waits for it before row_of(). All lanes of a row fetch the same. */
     struct RowInput {
         int64_t index;
         N weight, lse;
     };
-    __device__ __forceinline__ RowInput fetch(int64_t row) const {
+    __device__ __forceinline__ RowInput fetch(int64_t row, int = 0) const {
         RowInput in = {0, N(1), N(0)};
         if (has_index())
             in.index = read_target(p, row);
@@ -128,7 +128,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         Index target_class;
         N weight, lse, class_weight; /* A weight of 0 means neither loss nor gradients, whatever the logits are. */
     };
-    __device__ __forceinline__ Row row_of(const RowInput &in) const {
+    template <class Lanes = WholeWarp>
+    __device__ __forceinline__ Row row_of(const RowInput &in, const Lanes & = Lanes()) const {
         Row r = {kNoIndex, in.weight, in.lse, N(1)};
         if (!has_index())
             return r;
@@ -308,10 +309,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     DEVICE const State &outcome(const Row &, const State &s) {
         return s;
     }
-    /* The state of a row before its first sweep. */
-    DEVICE State state_of(const Row &) {
-        return State::empty();
-    }
+    /* The part of the state that a sweep over the logits reduces. */
+    typedef State Softmax;
     /* Raises the maximum of a state to the maximum of some vectors, which highest_of() gives. */
     __device__ __forceinline__ void raise(State &s, N highest) const {
         if (highest != lowest())

@@ -60,21 +60,19 @@ template <class E> struct Divergence {
     DEVICE N own(const N (&x)[2]) { return weighing() == kInput ? x[kInput] : x[kTarget]; }
     DEVICE N other(const N (&x)[2]) { return weighing() == kInput ? x[kTarget] : x[kInput]; }
     /* Whether the divergence is summed along with the softmax. */
-    DEVICE bool in_one_sweep() { return has_two_logits() && is_kl() && !has(GPULOSSI_KL_PYTORCH_ZEROS); }
-    DEVICE bool has_loss() { return has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS); }
-    /* Whether the gradient of a side needs a sum over the row. */
-    DEVICE bool has_sum(int side) {
-        return is_logits(side) && has(side == kInput ? GPULOSSI_KL_GRADIENT : GPULOSSI_KL_TARGET_GRADIENT) &&
-               (!in_one_sweep() || side == weighing());
-    }
-    DEVICE bool has_sums() { return has_sum(kInput) || has_sum(kTarget); }
+    DEVICE bool in_one_sweep() { return has(GPULOSSI_KL_ONE_SWEEP); }
+    /* Whether the gradient of a side needs a sum of the sweep for the sums. */
+    DEVICE bool has_sum(int side) { return has(side == kInput ? GPULOSSI_KL_INPUT_SUM : GPULOSSI_KL_TARGET_SUM); }
     DEVICE bool sums_only() { return false; }
     DEVICE bool is_basic() { return false; }
     DEVICE bool writes() { return has(GPULOSSI_KL_GRADIENT | GPULOSSI_KL_TARGET_GRADIENT | GPULOSSI_KL_ELEMENTS); }
     DEVICE bool reduces() { return has_logits(); }
     /* Whether rows may take a sweep for the sums, after that for the softmax, and whether all do. */
-    DEVICE bool may_have_values() { return has_loss() || has_sums(); }
-    DEVICE bool has_values_of_all() { return may_have_values() && !in_one_sweep(); }
+    DEVICE bool may_have_values() {
+        return has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS | GPULOSSI_KL_OWN_GRADIENT | GPULOSSI_KL_INPUT_SUM |
+                   GPULOSSI_KL_TARGET_SUM);
+    }
+    DEVICE bool has_values_of_all() { return has(GPULOSSI_KL_VALUES); }
 
     const Params &p;
     N inverse_temperature, exponent; /* exp(x / T) is 2^(exponent x) */
@@ -108,23 +106,24 @@ template <class E> struct Divergence {
 
     /* ---- the inputs of a row ---- */
 
-    /* A class in the middle of the row gives the distance of the two sides. Nobody waits for it before row_of(). */
+    /* Some classes in the middle of the row, one a lane, give the distance of the two sides. Nobody waits for them before
+     * row_of(). */
     struct RowInput {
         int64_t label;
         N weight;
         Bits input;
         typename Targets::Loaded target;
     };
-    __device__ __forceinline__ RowInput fetch(int64_t row) const {
+    __device__ __forceinline__ RowInput fetch(int64_t row, int lane) const {
         RowInput in = {0, N(1), Bits(0), 0};
-        const int64_t middle = p.rows.classes / 2;
+        const int64_t c = min(p.rows.classes / 2 + lane, p.rows.classes - 1);
         if (has(GPULOSSI_KL_LABELS))
             in.label = read_index(p.labels, p.label_type, row);
         if (has(GPULOSSI_KL_ROW_WEIGHTS))
             in.weight = ((const N *)p.row_weights)[row];
         if (has_two_logits()) {
-            in.input = logits(row)[middle];
-            in.target = Targets(p.target, row * p.target_stride).load(middle);
+            in.input = logits(row)[c];
+            in.target = Targets(p.target, row * p.target_stride).load(c);
         }
         return in;
     }
@@ -136,7 +135,8 @@ template <class E> struct Divergence {
         bool is_counted;
         N shift[2], rest;
     };
-    __device__ __forceinline__ Row row_of(const RowInput &in) const {
+    /* All lanes of a row call. */
+    template <class Lanes> __device__ __forceinline__ Row row_of(const RowInput &in, const Lanes &lanes) const {
         enum { kFar = 8 };
         Row r = {in.weight, true, {N(0), N(0)}, N(0)};
         if (has(GPULOSSI_KL_LABELS) && in.label == p.ignore_index) {
@@ -144,12 +144,16 @@ template <class E> struct Divergence {
             r.is_counted = false;
         }
         if (has_two_logits()) {
-            const N x = E::widen(in.input), t = Targets::widen(in.target), distance = t - x;
-            const bool is_far = fabs(distance) > N(kFar), is_finite = fabs(distance) < Limits<N>::infinity();
-            if (is_finite) {
-                r.shift[kInput] = is_far ? x : N(0);
-                r.shift[kTarget] = is_far ? t : N(0);
-                r.rest = is_far ? N(0) : distance;
+            const N x = E::widen(in.input), distance = Targets::widen(in.target) - x;
+            const bool is_finite = fabs(distance) < Limits<N>::infinity();
+            N sums[3] = {is_finite ? N(1) : N(0), is_finite ? x : N(0), is_finite ? distance : N(0)};
+            lanes.template over_all<Sum>(sums);
+            if (sums[0] > 0) {
+                const N mean = sums[2] * reciprocal(sums[0]), of_input = sums[1] * reciprocal(sums[0]);
+                const bool is_far = fabs(mean) > N(kFar);
+                r.shift[kInput] = is_far ? of_input : N(0);
+                r.shift[kTarget] = is_far ? of_input + mean : N(0);
+                r.rest = is_far ? N(0) : mean;
             }
         }
         return r;
@@ -159,15 +163,13 @@ template <class E> struct Divergence {
 
     /* ---- the sums of a row ---- */
 
-    struct State {
-        N max[2], sum[2];    /* of the softmax of each side of logits */
-        N weighted, excess;  /* sums of exp(a) v and exp(a) (v + expm1(-v)) */
-        double f, of_log[2]; /* sums of f, and of u of each side */
-        N shift[2], rest;    /* of the row, until the state is reduced */
+    struct Softmax {
+        N max[2], sum[2];   /* of each side of logits */
+        N weighted, excess; /* sums of exp(a) v and exp(a) (v + expm1(-v)) */
 
-        DEVICE State empty() {
+        DEVICE Softmax empty() {
             const N lowest = -Limits<N>::infinity();
-            State s = {{lowest, lowest}, {N(0), N(0)}, N(0), N(0), 0.0, {0.0, 0.0}, {N(0), N(0)}, N(0)};
+            Softmax s = {{lowest, lowest}, {N(0), N(0)}, N(0), N(0)};
             return s;
         }
         /* Raises the maximum of a side. */
@@ -193,26 +195,31 @@ template <class E> struct Divergence {
                 weighted = lanes.template over<Sum>(weighted);
                 excess = lanes.template over<Sum>(excess);
             }
+        }
+    };
+    /* The sums of a sweep of their own: of f, and of u of each side. */
+    struct Values {
+        double f, of_log[2];
+
+        DEVICE Values empty() {
+            Values values = {0.0, {0.0, 0.0}};
+            return values;
+        }
+        template <class Lanes> __device__ __forceinline__ void reduce(const Lanes &lanes) {
             f = lanes.template over<Sum>(f);
 #pragma unroll
             for (int side = kInput; side <= kTarget; side++)
-                if (has_sum(side) && !in_one_sweep())
+                if (has_sum(side))
                     of_log[side] = lanes.template over<Sum>(of_log[side]);
         }
-        /* Takes the sums of another sweep. */
-        __device__ __forceinline__ void take_values(const State &values) {
-            f = values.f;
-            of_log[kInput] = values.of_log[kInput];
-            of_log[kTarget] = values.of_log[kTarget];
+    };
+    struct State : Softmax {
+        Values values;
+        DEVICE State empty() {
+            State s = {Softmax::empty(), Values::empty()};
+            return s;
         }
     };
-    __device__ __forceinline__ State state_of(const Row &r) const {
-        State s = State::empty();
-        s.shift[kInput] = r.shift[kInput];
-        s.shift[kTarget] = r.shift[kTarget];
-        s.rest = r.rest;
-        return s;
-    }
 
     /* The largest elements of both sides, by their position in some vectors, before a sweep adds the vectors. A target of
      * another type has one number. */
@@ -279,19 +286,21 @@ template <class E> struct Divergence {
     /* The constants of some vectors in the first sweep, of which no logit is above the maximum of its side. */
     struct Batch {
         ScaledExp<N> exp[2];
-        N rest, to_a; /* e_b to_a is e_a exp(-v) */
+        N shift[2], rest; /* of the row */
+        N to_a;           /* e_b to_a is e_a exp(-v) */
         bool is_fast;
     };
-    __device__ __forceinline__ Batch batch_of(const State &s) const {
+    __device__ __forceinline__ Batch batch_of(const Row &r, const State &s) const {
         Batch of = {{ScaledExp<N>(finite(s.max[kInput]), inverse_temperature),
                      ScaledExp<N>(finite(s.max[kTarget]), inverse_temperature)},
-                    s.rest * inverse_temperature,
+                    {r.shift[kInput], r.shift[kTarget]},
+                    r.rest,
                     N(0),
-                    s.shift[kInput] == 0 && s.shift[kTarget] == 0 && in_fast_range(kInput, s.max[kInput]) &&
+                    r.shift[kInput] == 0 && r.shift[kTarget] == 0 && in_fast_range(kInput, s.max[kInput]) &&
                         in_fast_range(kTarget, s.max[kTarget])};
         if (in_one_sweep() && may_have_values()) {
-            of.to_a = exponential((difference(finite(other(s.max)), other(s.shift)) -
-                                   difference(finite(own(s.max)), own(s.shift)) + signed_rest(s.rest)) *
+            of.to_a = exponential((difference(finite(other(s.max)), other(r.shift)) -
+                                   difference(finite(own(s.max)), own(r.shift)) + signed_rest(r.rest)) *
                                   inverse_temperature);
             if (of.is_fast) {
                 const N factor[2] = {of.exp[kInput].factor, of.exp[kTarget].factor};
@@ -313,7 +322,8 @@ template <class E> struct Divergence {
                 for (int a = kInput; a <= kTarget; a++)
                     e[a][i] = batch.exp[a].exp(z[a][i]);
                 if (in_one_sweep())
-                    v[i] = fma(difference(z[kTarget][i], z[kInput][i]), inverse_temperature, -batch.rest);
+                    v[i] = fma(difference(z[kTarget][i], z[kInput][i]), inverse_temperature,
+                               -batch.rest * inverse_temperature);
             }
         } else {
 #pragma unroll
@@ -322,7 +332,7 @@ template <class E> struct Divergence {
                 for (int a = kInput; a <= kTarget; a++)
                     e[a][i] = exp_from(z[a][i], finite(s.max[a]));
                 if (in_one_sweep())
-                    v[i] = distance_of(s, z[kInput][i], z[kTarget][i]);
+                    v[i] = distance_of(batch, z[kInput][i], z[kTarget][i]);
             }
         }
         N sum[2], factor[2];
@@ -335,25 +345,27 @@ template <class E> struct Divergence {
             }
         if (in_one_sweep() && may_have_values()) {
             if (weighing() == kTarget)
-                accumulate_kl(s, batch.to_a, v, e[kTarget], e[kInput], sum[kTarget], factor[kTarget]);
+                accumulate_kl(s, batch.to_a, v, e[kTarget], e[kInput], sum[kTarget], sum[kInput], factor[kTarget],
+                              s.sum[kTarget]);
             else
-                accumulate_kl(s, batch.to_a, v, e[kInput], e[kTarget], sum[kInput], factor[kInput]);
+                accumulate_kl(s, batch.to_a, v, e[kInput], e[kTarget], sum[kInput], sum[kTarget], factor[kInput],
+                              s.sum[kInput]);
         }
     }
     /* The difference of the two sides over T, without the number that is the same for the row. */
-    __device__ __forceinline__ N distance_of(const State &s, N x, N t) const {
-        const N d = difference(difference(t, s.shift[kTarget]), difference(x, s.shift[kInput]));
-        return difference(d, s.rest) * inverse_temperature;
+    __device__ __forceinline__ N distance_of(const Batch &of, N x, N t) const {
+        const N d = difference(difference(t, of.shift[kTarget]), difference(x, of.shift[kInput]));
+        return difference(d, of.rest) * inverse_temperature;
     }
-    /* Adds a vector of distances. Where |v| is not small, e_b to_a - e_a + e_a v has the digits of v + expm1(-v). For a
-     * small v it is off by a few u of e_a, which is little next to 1/16 of all e_a. */
+    /* Adds a vector of distances, whose exponentials are summed already. The sum of v + expm1(-v) over the vector is that of
+     * e_b to_a - e_a + e_a v, which is off by a few u of e_a. That is little next to half of all e_a of the thread. Where the
+     * sum is smaller, a polynomial has the digits of a small v. */
     __device__ __forceinline__ void accumulate_kl(State &s, N to_a, const N (&distance)[W], const N (&e_a)[W],
-                                                  const N (&e_b)[W], N sum_a, N factor) const {
-        N v[W], weighted[W], excess[W], size[W];
+                                                  const N (&e_b)[W], N sum_a, N sum_b, N factor, N all_a) const {
+        N v[W], weighted[W];
 #pragma unroll
         for (int i = 0; i < W; i++) {
             v[i] = weighing() == kTarget ? distance[i] : -distance[i];
-            size[i] = fabs(v[i]);
             weighted[i] = e_a[i] * v[i];
         }
         N all = in_halves<Sum>(weighted);
@@ -361,26 +373,25 @@ template <class E> struct Divergence {
         if (!(fabs(all) < Limits<N>::infinity())) {
 #pragma unroll
             for (int i = 0; i < W; i++)
-                weighted[i] = e_a[i] == 0 ? N(0) : weighted[i];
+                if (e_a[i] == 0) {
+                    v[i] = N(1); /* no small one */
+                    weighted[i] = N(0);
+                }
             all = in_halves<Sum>(weighted);
         }
-        N more;
-        if (in_halves<Maximum>(size) < N(1)) {
+        N more = fma(sum_b, to_a, difference(all, sum_a));
+        if (!(fma(more, factor, s.excess) > all_a * N(0.5))) {
+            N excess[W], size[W];
 #pragma unroll
-            for (int i = 0; i < W; i++)
+            for (int i = 0; i < W; i++) {
+                size[i] = fabs(v[i]);
                 excess[i] = weighted[i] * v[i] * excess_over_square(v[i]);
-            more = in_halves<Sum>(excess);
-        } else {
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                excess[i] = fma(e_b[i], to_a, difference(weighted[i], e_a[i]));
-            more = in_halves<Sum>(excess);
-            if (!(more > sum_a * N(0.0625))) {
+            }
+            if (!(in_halves<Maximum>(size) < N(1)))
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    excess[i] = size[i] < 1 ? weighted[i] * v[i] * excess_over_square(v[i]) : excess[i];
-                more = in_halves<Sum>(excess);
-            }
+                    excess[i] = size[i] < 1 ? excess[i] : fma(e_b[i], to_a, difference(weighted[i], e_a[i]));
+            more = in_halves<Sum>(excess);
         }
         s.weighted = fma(all, factor, s.weighted);
         s.excess = fma(more, factor, s.excess);
@@ -429,8 +440,8 @@ template <class E> struct Divergence {
     }
     /* The sums of a row's KL from the first sweep, and whether it is direct, from the other sum, or in need of a sweep of its
      * own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is 1/16 of
-     * its terms and more. The other sum has an error of a few u of E[v + expm1(-v)] and of m times E[v]: of these it has to
-     * be a quarter. Large sums leave no digits to m. */
+     * its terms and more. The other sum has an error of a few u of E[v + expm1(-v)], and of E[v] and it times m / (1 + m):
+     * the KL has to be 1/4 of both. Large sums leave no digits to m. */
     enum Way { kDirect, kExcess, kValues };
     struct Kl {
         N sum, other, weighted, excess, distance; /* `distance` is that of the maxima, without their row's number */
@@ -443,13 +454,16 @@ template <class E> struct Divergence {
                 rest = signed_rest(r.rest) * inverse_temperature;
         Kl kl = {own(s.sum), other(s.sum), s.weighted, s.excess, (from_b - from_a) + rest, kValues};
         const float inverse = quick_reciprocal((float)kl.sum), mean = (float)kl.weighted * inverse,
-                    excess = (float)kl.excess * inverse, m = excess - mean, at_least = excess - m * m;
+                    excess = (float)kl.excess * inverse, m = excess - mean,
+                    less = fabs(m) < 0.25f ? 0.5f * m * m * quick_reciprocal(m < 0 ? 1 + m : 1.0f)
+                                           : m - 0.693147181f * log2_of(1 + m),
+                    at_least = excess - less;
         const float direct = mean + (float)kl.distance + 0.693147181f * log2_of((float)kl.other * inverse);
         if (direct * kOfDirect > 2 + fabs((float)from_a) + fabs((float)from_b) + fabs((float)rest) &&
             direct < Limits<float>::infinity())
             kl.way = kDirect;
         else if (m > -0.5f && excess + fabs(mean) < kMost && excess < kOfExcess * at_least &&
-                 fabs(m) * (excess + fabs(mean)) < kOfExcess * at_least)
+                 fabs(m) * (excess + fabs(mean)) < kOfExcess * at_least * (1 + m))
             kl.way = kExcess;
         return kl;
     }
@@ -515,7 +529,11 @@ template <class E> struct Divergence {
             }
         }
     }
-    /* The pair of an element of each side, with its term and derivatives. */
+    /* Whether the derivative with respect to a probability is a gradient. */
+    DEVICE bool wants_of_probability(int side) {
+        return is_probability(side) && has(side == kInput ? GPULOSSI_KL_GRADIENT : GPULOSSI_KL_TARGET_GRADIENT);
+    }
+    /* The pair of an element of each side, with its term and the derivatives that are gradients. */
     __device__ __forceinline__ Pair<N> pair(const Sides &of, N x, N t, N d) const {
         Pair<N> y;
         const N eps_q = is_probability(kInput) ? eps() : N(0), eps_p = is_probability(kTarget) ? eps() : N(0);
@@ -533,9 +551,9 @@ template <class E> struct Divergence {
         } else if (has(GPULOSSI_KL_JENSEN_SHANNON)) {
             y.jensen_shannon((N)p.beta, (N)(1.0 - p.beta));
         } else if (has(GPULOSSI_KL_REVERSE)) {
-            y.reverse(has_two_logits(), eps_p, eps_q);
+            y.reverse(has_two_logits(), eps_p, eps_q, wants_of_probability(kTarget), has(GPULOSSI_KL_GRADIENT));
         } else {
-            y.forward(has_two_logits(), eps_p, eps_q);
+            y.forward(has_two_logits(), eps_p, eps_q, has(GPULOSSI_KL_TARGET_GRADIENT), wants_of_probability(kInput));
             if (has(GPULOSSI_KL_PYTORCH_ZEROS) && y.p == 0)
                 keep_nan(of, x, t, eps_q, y);
         }
@@ -548,11 +566,12 @@ template <class E> struct Divergence {
             zero += t * N(0);
         y.term = zero;
         y.f += zero;
-        y.of_q = -Format<N>::divide(y.p, y.q + eps_q);
+        if (wants_of_probability(kInput))
+            y.of_q = -Format<N>::divide(y.p, y.q + eps_q);
     }
     /* Adds a vector to the sums of the row. */
     template <class Side>
-    __device__ __forceinline__ void add_values(State &s, const Sides &of, const Vector<E> &x, const Side &side,
+    __device__ __forceinline__ void add_values(Values &s, const Sides &of, const Vector<E> &x, const Side &side,
                                                int k) const {
         N z[2][W], d[W], f[W], of_log[2][W];
         load(x, side, k, z);
@@ -568,12 +587,12 @@ template <class E> struct Divergence {
         s.f += (double)in_halves<Sum>(f);
 #pragma unroll
         for (int a = kInput; a <= kTarget; a++)
-            if (has_sum(a) && !in_one_sweep())
+            if (has_sum(a))
                 s.of_log[a] += (double)in_halves<Sum>(of_log[a]);
     }
     /* add_values() for rows of which the first sweep has the sums, which all are of two logits. */
     template <class Side>
-    __device__ __forceinline__ void add_logits(State &s, const Sides &of, const Vector<E> &x, const Side &side,
+    __device__ __forceinline__ void add_logits(Values &s, const Sides &of, const Vector<E> &x, const Side &side,
                                                int k) const {
         N z[2][W], f[W];
         load(x, side, k, z);
@@ -611,10 +630,10 @@ template <class E> struct Divergence {
 #pragma unroll
         for (int a = kInput; a <= kTarget; a++) {
             g.scale[a] = (N)(is_logits(a) ? scale * p.inverse_temperature : scale);
-            g.sum[a] = (N)s.of_log[a];
+            g.sum[a] = (N)s.values.of_log[a];
         }
         /* u is -p of the weighing side for the other one, and p (d + 1) of its own. */
-        if (in_one_sweep() && has_sums())
+        if (has(GPULOSSI_KL_OWN_GRADIENT))
             g.sum[kInput] = g.sum[kTarget] = (N)outcome(r, s).sum();
         if (in_one_sweep() && !has(GPULOSSI_KL_ELEMENTS)) {
             g.is_fast = in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget]);
@@ -648,7 +667,7 @@ template <class E> struct Divergence {
             const N q = g.exp[kInput].exp(z[kInput][i]) * of_q, p = g.exp[kTarget].exp(z[kTarget][i]) * of_p;
             const N less = difference(q, p); /* and -less of the other side */
             N d = N(0);
-            if (has_sums())
+            if (has(GPULOSSI_KL_OWN_GRADIENT))
                 d = log_ratio_of_logits(g.sides, z[kInput][i], z[kTarget][i]);
             const N of_q_side = q == 0 ? N(0) : q * (-d - g.sum[kInput]),
                     of_p_side = p == 0 ? N(0) : p * (d - g.sum[kTarget]);
@@ -702,7 +721,7 @@ template <class E> struct Divergence {
         }
     };
     __device__ __forceinline__ Outcome outcome(const Row &r, const State &s) const {
-        Outcome of = {s.f, {}};
+        Outcome of = {s.values.f, {}};
         if (in_one_sweep())
             of.kl = kl_of(r, s);
         return of;
@@ -713,7 +732,7 @@ template <class E> struct Divergence {
     };
     __device__ __forceinline__ Result finish(int64_t row, const Row &r, const Outcome &outcome, N) const {
         Result of = {0.0, r.is_counted};
-        if (r.weight != 0 && has_loss())
+        if (r.weight != 0 && has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS))
             of.loss = outcome.sum() * (p.factor * (double)r.weight);
         if (has(GPULOSSI_KL_ROW_OUTPUTS))
             ((N *)p.rows.loss_rows)[row] = (N)of.loss;

@@ -56,18 +56,24 @@ template <class N> struct Pair {
     DEVICE N surplus(N p, N m, N x) { return p == 0 ? m : surplus_of(p, m, x); }
     DEVICE N surplus_of(N p, N m, N x) { return fabs(x) < 1 ? p * excess(x) : p * (x - N(1)) + m; }
 
-    /* `normalised`: p and q are known to have the same sum. eps_p and eps_q are the epsilons of p and q in d. */
-    __device__ __forceinline__ void forward(bool normalised, N eps_p, N eps_q) {
+    /* `normalised`: p and q are known to have the same sum. eps_p and eps_q are the epsilons of p and q in d. Without wants_p
+     * and wants_q there are no derivatives with respect to p and log p, and to q: they take divisions. */
+    __device__ __forceinline__ void forward(bool normalised, N eps_p, N eps_q, bool wants_p = true,
+                                            bool wants_q = true) {
         term = p == 0 ? N(0) : p * d;
         f = normalised ? surplus(p, q, d) : term;
         of_lq = -p;
-        of_q = p == 0 ? N(0) : -Format<N>::divide(p, q + eps_q);
-        of_p = p == 0 ? N(0) : d + (eps_p == 0 ? N(1) : Format<N>::divide(p, p + eps_p));
-        of_lp = p == 0 ? N(0) : p * of_p;
+        of_q = of_p = of_lp = N(0);
+        if (wants_q)
+            of_q = p == 0 ? N(0) : -Format<N>::divide(p, q + eps_q);
+        if (wants_p) {
+            of_p = p == 0 ? N(0) : d + (eps_p == 0 ? N(1) : Format<N>::divide(p, p + eps_p));
+            of_lp = p == 0 ? N(0) : p * of_p;
+        }
     }
-    __device__ __forceinline__ void reverse(bool normalised, N eps_p, N eps_q) {
+    __device__ __forceinline__ void reverse(bool normalised, N eps_p, N eps_q, bool wants_p, bool wants_q) {
         Pair other = {q, p, -d};
-        other.forward(normalised, eps_q, eps_p);
+        other.forward(normalised, eps_q, eps_p, wants_q, wants_p);
         term = other.term, f = other.f;
         of_q = other.of_p, of_p = other.of_q;
         of_lq = other.of_lp, of_lp = other.of_lq;

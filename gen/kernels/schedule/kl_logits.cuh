@@ -16,8 +16,8 @@
 #include "row_generic.cuh"
 #include "../device/online_softmax.cuh"
 
-/* Works on K pairs of vectors at a time. kLossOnly: for calls without a gradient. */
-template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typename E::Number, gpulossi_kl_div> {
+/* Works on K pairs of vectors at a time. */
+template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl_div> {
     typedef E Element;
     typedef typename E::Number Number;
     typedef Number N;
@@ -79,8 +79,6 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
     /* All threads of the block call. */
     __device__ __forceinline__ explicit Distil(const Params &p)
         : Base(p), inverse_temperature((N)p.inverse_temperature) {
-        if (kLossOnly)
-            return;
         if (threadIdx.x == 0)
             grad_scale() = this->scale_of_all() * p.inverse_temperature * p.factor;
         __syncthreads();
@@ -109,7 +107,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
         return wants_gradient() || !r.known;
     }
     __device__ __forceinline__ bool wants_gradient() const {
-        return !kLossOnly && p.rows.grad != 0;
+        return p.rows.grad != 0;
     }
 
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
@@ -384,7 +382,7 @@ template <class E, int K, bool kLossOnly = false> struct Distil : Masked<typenam
      * needed. */
     template <class SmemStep>
     __device__ __forceinline__ bool write_step(const Cut<E> &cut, const Row &r, int at, const SmemStep &step) const {
-        if (kLossOnly || !r.known || !cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
+        if (!r.known || !cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = gradient_at(cut, r, at);
         ScaledExp<N> input(r.input_max, inverse_temperature), target(r.target_max, inverse_temperature);

@@ -38,7 +38,6 @@ template <class Loss> class RowMemory {
         Cut<E> cut;
         const Bits *logits;
     };
-    struct Values : State {}; /* has buffers of its own where it is reduced */
     /* A row that is reduced and not yet finished. */
     struct Deferred {
         int64_t row;
@@ -79,7 +78,7 @@ template <class Loss> class RowMemory {
     __device__ __forceinline__ int64_t row() const {
         return has_columns() ? queue.row() * columns(p) + (int)(threadIdx.x & (columns(p) - 1)) : queue.row();
     }
-    __device__ __forceinline__ RowInput fetch() const { return loss.fetch(min(row(), p.rows.rows - 1)); }
+    __device__ __forceinline__ RowInput fetch() const { return loss.fetch(min(row(), p.rows.rows - 1), rank % kLanes); }
     __device__ __forceinline__ Span span_of(int64_t row) const {
         Span span = {row, 0, 0, Cut<E>(0, p.rows.classes), 0};
         if (has_columns()) {
@@ -234,7 +233,8 @@ template <class Loss> class RowMemory {
     }
     /* Adds vectors with every option, once the maximum of all is known. */
     template <int K>
-    __device__ __forceinline__ void accumulate_all(const Span &span, int v, Vector<E> (&x)[K], State &state) const {
+    __device__ __forceinline__ void accumulate_all(const Span &span, const Row &r, int v, Vector<E> (&x)[K],
+                                                   State &state) const {
         if constexpr (Loss::kHasBasicRows)
             loss.raise(state, loss.highest_of(x));
 #pragma unroll 1
@@ -244,12 +244,12 @@ template <class Loss> class RowMemory {
                 loss.accumulate(state, x[0], side, 0);
             } else {
                 raise(state, x[0], side);
-                loss.accumulate(state, loss.batch_of(state), x[0], side, 0);
+                loss.accumulate(state, loss.batch_of(r, state), x[0], side, 0);
             }
             rotate(x);
         }
     }
-    __device__ __forceinline__ void accumulate_row(const Span &span, State &state) const {
+    __device__ __forceinline__ void accumulate_row(const Span &span, const Row &r, State &state) const {
         const int step = kLoads * threads;
         Vector<E> x[kLoads], ahead[kLoads];
         if (loads_ahead())
@@ -260,12 +260,11 @@ template <class Loss> class RowMemory {
             if (Loss::sums_only())
                 accumulate_sums(span, v, x, state);
             else
-                accumulate_all(span, v, x, state);
+                accumulate_all(span, r, v, x, state);
         }
     }
     /* Adds up a row whose softmax is reduced, from the row's end on, which is still in the cache. */
-    __device__ __forceinline__ void add_values(const Span &span, const Row &r, const State &state,
-                                               State &values) const {
+    __device__ __forceinline__ void add_values(const Span &span, const Row &r, State &state) const {
         const typename Loss::Sides sides = loss.sides_of(r, state);
         const int step = kLoads * threads, last = rank + ((span.cut.vectors - 1 - rank) & -step);
 #pragma unroll 1
@@ -275,7 +274,7 @@ template <class Loss> class RowMemory {
 #pragma unroll 1
             for (int at = v; at < v + step && at < span.cut.vectors; at += threads) {
                 const Side side = {*this, span, at, 0, 1};
-                loss.add_values(values, sides, x[0], side, 0);
+                loss.add_values(state.values, sides, x[0], side, 0);
                 rotate(x);
             }
         }
@@ -285,11 +284,9 @@ template <class Loss> class RowMemory {
         const bool has_values = reads && loss.has_values(r, state);
         if (!(has_columns() ? __syncthreads_or(has_values) : __any_sync(0xffffffffu, has_values)))
             return;
-        Values values = {State::empty()};
         if (has_values)
-            add_values(span, r, state, values);
-        reduce(values);
-        state.take_values(values);
+            add_values(span, r, state);
+        reduce(state.values);
     }
     /* A barrier for the threads of a row, or for the block. Memory that one of them has read before may be overwritten by
      * another after it. */
@@ -398,9 +395,9 @@ template <class Loss> class RowMemory {
         while (queue.more()) {
             const bool is_there = row() < p.rows.rows;
             const Span span = span_of(min(row(), p.rows.rows - 1));
-            const Row r = loss.row_of(input);
+            const Row r = loss.row_of(input, SomeLanes{min(threads, (int)kLanes)});
             const bool reads = is_there & loss.is_read(r);
-            State state = loss.state_of(r);
+            State state = State::empty();
             N logit = N(0);
             Vector<E> reg_row[kRegVectors];
             queue.announce();
@@ -411,10 +408,10 @@ template <class Loss> class RowMemory {
                 if (in_registers())
                     accumulate_registers(span, reg_row, state);
                 else if (Loss::reduces())
-                    accumulate_row(span, state);
+                    accumulate_row(span, r, state);
             }
             if (Loss::reduces())
-                reduce(state);
+                reduce((typename Loss::Softmax &)state);
             else
                 group.settle();
             if constexpr (Loss::kHasValues)

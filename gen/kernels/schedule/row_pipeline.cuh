@@ -51,14 +51,6 @@ template <class Loss> class RowPipeline {
         Row of_row;
         typename Loss::Outcome outcome;
     };
-    /* The sums of a sweep after that for the softmax. */
-    struct Values : State {
-        DEVICE Values empty() {
-            Values values = {State::empty()};
-            return values;
-        }
-    };
-
     const Params &p;
     Loss loss;
     Team team;
@@ -432,7 +424,8 @@ template <class Loss> class RowPipeline {
         load_stage(side, first, x);
         return loss.highest_of(x);
     }
-    __device__ __forceinline__ void accumulate_edge(State &state, const Vector<E> &at_edge, const Edge &side) const {
+    __device__ __forceinline__ void accumulate_edge(const Row &r, State &state, const Vector<E> &at_edge,
+                                                    const Edge &side) const {
         if constexpr (Loss::kHasBasicRows) {
             loss.raise(state, loss.highest_of({at_edge}));
             loss.accumulate(state, at_edge, side, 0);
@@ -440,11 +433,11 @@ template <class Loss> class RowPipeline {
             auto highest = loss.lowest();
             loss.note_highest(highest, at_edge, side, 0);
             loss.raise(state, highest);
-            loss.accumulate(state, loss.batch_of(state), at_edge, side, 0);
+            loss.accumulate(state, loss.batch_of(r, state), at_edge, side, 0);
         }
     }
     /* Adds a stage with every option, vector by vector, once the maximum of all is known. */
-    __device__ __forceinline__ void accumulate(const Side &side, State &state) const {
+    __device__ __forceinline__ void accumulate(const Row &r, const Side &side, State &state) const {
         if constexpr (Loss::kHasBasicRows) {
             N highest = highest_of_half(side, 0);
             if (vectors() > kBlockVectors / 2)
@@ -459,7 +452,7 @@ template <class Loss> class RowPipeline {
             for (int k = side.begin; k < side.end; k++)
                 loss.note_highest(highest, side.load(k), side, k);
             loss.raise(state, highest);
-            const auto batch = loss.batch_of(state);
+            const auto batch = loss.batch_of(r, state);
 #pragma unroll 1
             for (int k = side.begin; k < side.end; k++)
                 loss.accumulate(state, batch, side.load(k), side, k);
@@ -477,7 +470,7 @@ template <class Loss> class RowPipeline {
                            min(vectors(), (left + lane() + kLanes - 1) >> kLaneShift)};
         return side;
     }
-    __device__ __forceinline__ void reduce(const Cut<E> &cut, int64_t row, bool reads, State &state) {
+    __device__ __forceinline__ void reduce(const Cut<E> &cut, int64_t row, const Row &r, bool reads, State &state) {
         Cursor at = released;
 #pragma unroll 1
         for (int step = 0; step < steps; step++, at.advance()) {
@@ -485,7 +478,7 @@ template <class Loss> class RowPipeline {
             acquire(at);
             if (reads) {
                 if (!Loss::sums_only())
-                    accumulate(side, state);
+                    accumulate(r, side, state);
                 else if (vectors() == kBlockVectors)
                     accumulate_sums<kBlockVectors>(side, state);
                 else
@@ -496,7 +489,7 @@ template <class Loss> class RowPipeline {
         }
     }
     /* Adds up the values of a row by stages. */
-    template <class Sides>
+    template <class Sides, class Values>
     __device__ __forceinline__ void add_stages(const Cut<E> &cut, int64_t row, bool reads, const Sides &sides,
                                                Values &values) {
         const int still_retained = Loss::writes() ? retained : 0;
@@ -514,7 +507,7 @@ template <class Loss> class RowPipeline {
         }
     }
     /* A row of which no stage is left. */
-    template <class Sides>
+    template <class Sides, class Values>
     __device__ __forceinline__ void add_memory(const Cut<E> &cut, int64_t row, const Sides &sides,
                                                Values &values) const {
         const int end = cut.lead + (int)cut.whole_vectors;
@@ -530,18 +523,17 @@ template <class Loss> class RowPipeline {
             return;
         const typename Loss::Sides sides = loss.sides_of(r, state);
         const int64_t edge = edge_of(cut);
-        Values values = Values::empty();
+        state.values = Loss::Values::empty();
         uint32_t no_tile = 0;
         if (values_of_all())
-            add_stages(cut, row, reads, sides, values);
+            add_stages(cut, row, reads, sides, state.values);
         else
-            add_memory(cut, row, sides, values);
+            add_memory(cut, row, sides, state.values);
         if (edge >= 0 && reads) {
             const Edge side = {row, edge};
-            loss.add_values(values, sides, edge_vector(at_edge), side, 0);
+            loss.add_values(state.values, sides, edge_vector(at_edge), side, 0);
         }
-        team.template reduce<Cluster::kSums>(values, false, no_tile, 0, values_number++);
-        state.take_values(values);
+        team.template reduce<Cluster::kSums>(state.values, false, no_tile, 0, values_number++);
     }
     __device__ __forceinline__ void write(const Cut<E> &cut, int64_t row, bool reads, const Row &r, const State &state,
                                           Bits at_edge) {
@@ -585,7 +577,7 @@ template <class Loss> class RowPipeline {
 
     __device__ __forceinline__ RowInput fetch(uint32_t row) const {
         RowInput none = {};
-        return row < rows.rows ? loss.fetch(row) : none;
+        return row < rows.rows ? loss.fetch(row, lane()) : none;
     }
 
     __device__ __forceinline__ void all_rows() {
@@ -598,7 +590,7 @@ template <class Loss> class RowPipeline {
 #pragma unroll
         for (int i = 0; i < kMaxRows; i++)
             if (i < kMaxRows - 1)
-                of_row[i] = loss.row_of(fetch(rows.row[i]));
+                of_row[i] = loss.row_of(fetch(rows.row[i]), WholeWarp());
         if constexpr (Loss::kHasClasses)
             if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
                 store_weights();
@@ -609,7 +601,7 @@ template <class Loss> class RowPipeline {
             const bool reads = loss.is_read(r);
             const Cut<E> cut = cut_of(row);
             const Bits at_edge = edge_after;
-            State state = loss.state_of(r);
+            State state = State::empty();
             copy_ahead();
             /* These loads are early, so that nobody waits for them, but not before the barrier of copy_ahead(), which waits
              * for loads. They come before the reduction, after which the gradient may overwrite the logits. */
@@ -620,14 +612,14 @@ template <class Loss> class RowPipeline {
             if (team.rank == deferred_rows)
                 target_logit = loss.target_logit(row, r);
             if (Loss::reduces()) {
-                reduce(cut, row, reads, state);
+                reduce(cut, row, r, reads, state);
                 if (edge_of(cut) >= 0 && reads) {
                     const Edge side = {row, edge_of(cut)};
-                    accumulate_edge(state, edge_vector(at_edge), side);
+                    accumulate_edge(r, state, edge_vector(at_edge), side);
                 }
             }
             const bool ends_tile = rows.ends_tile();
-            team.reduce(state, ends_tile, rows.fetched, (uint32_t)target_logit,
+            team.reduce((typename Loss::Softmax &)state, ends_tile, rows.fetched, (uint32_t)target_logit,
                         has_format(GPULOSSI_FORMAT_CLUSTER) ? number : (uint32_t)deferred_rows);
             if constexpr (Loss::kHasValues)
                 reduce_values(cut, row, r, reads, at_edge, state);
@@ -644,7 +636,7 @@ template <class Loss> class RowPipeline {
             rows.advance(rows.tile_of(rows.fetched));
             uses_tile = ends_tile && rows.last() < rows.rows;
             next--;
-            const Row last = loss.row_of(last_input);
+            const Row last = loss.row_of(last_input, WholeWarp());
 #pragma unroll
             for (int i = 0; i + 1 < kMaxRows - 1; i++)
                 of_row[i] = i + 2 == rows.known ? last : of_row[i + 1];

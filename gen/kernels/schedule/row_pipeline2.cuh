@@ -63,11 +63,8 @@ template <int warps> class DeferredSum {
  *
  * A whole step in the ring goes to enter_step(), add_step() and write_step() first. They have no branches for special
  * cases, and return false for a step that needs the general code. add_step() may overwrite the stage. The loss then
- * says that the row is `spoiled`, and the general code reads the step again.
- *
- * With kStreams no step is retained: each reduced step makes space for the next one. A row that writes() is read
- * again. */
-template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kStreams = false> class PairsRing {
+ * says that the row is `spoiled`, and the general code reads the step again. */
+template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class PairsRing {
     typedef typename Loss::Element E;
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
@@ -84,7 +81,6 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         kStageVectors = Loss::kSmemVectors * kChunk, /* Vectors of a stage. */
         kWarps = kThreads / kLanes
     };
-    static_assert(!(kStreams && Loss::kSums), "sums over a reduced row need it in shared memory");
     const Params &p;
     Loss loss;
     Cluster cluster;
@@ -119,12 +115,12 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         if (lane() == 0) {
             WarpState &own = warp_state();
             own.queue = Ahead(p.rows.scratch, p.rows.rows, cluster.number, cluster.count,
-                              !kStreams && 2 * smem_steps() <= kStages ? 3 : 2, 0);
+                              2 * smem_steps() <= kStages ? 3 : 2, 0);
             own.done = own.summed = own.released = 0;
             own.used = own.next_row = own.next_step = 0;
             own.warps = (int)cluster.size * kWarps;
             own.warp = (int)cluster.warp();
-            own.steps = max(kStreams ? 0 : smem_steps(), steps_of(p, own.warps));
+            own.steps = max(smem_steps(), steps_of(p, own.warps));
             own.copies_whole = can_copy_whole(p);
             own.packed = p.input_stride == p.rows.classes && p.target_stride == p.rows.classes &&
                          p.rows.grad != p.input && p.rows.grad != p.target;
@@ -134,13 +130,9 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         }
         __syncwarp();
     }
-    /* The steps of a row that go through the ring. */
-    __device__ __forceinline__ int smem_steps() const {
-        return kStreams ? warp_state().steps : (int)(p.rows.slots / (K * kTimes));
-    }
     /* The steps of a row that stay in the ring. */
-    __device__ __forceinline__ int retained_steps() const {
-        return kStreams ? 0 : smem_steps();
+    __device__ __forceinline__ int smem_steps() const {
+        return (int)(p.rows.slots / (K * kTimes));
     }
     DEVICE int steps_of(const Params &p, int warps) {
         int64_t most =
@@ -323,7 +315,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
         Part part;
         part.first = vector(step);
         part.at = part.first + lane();
-        part.in_smem = !kStreams && step < smem_steps();
+        part.in_smem = step < smem_steps();
         part.slot = slot(stage_of(step - released), lane());
         return part;
     }
@@ -397,21 +389,17 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
 
     __device__ __forceinline__ void reduce(const Cut<E> &cut, const Row &r, typename Loss::State &state) {
 #pragma unroll 1
-        for (int step = 0; step < warp_state().steps; step++) {
-            reduce_step(cut, r, step, kStreams ? step : 0, state);
-            if (kStreams)
-                reuse_stage(r.row, step + kStages);
-        }
+        for (int step = 0; step < warp_state().steps; step++)
+            reduce_step(cut, r, step, state);
     }
-    __device__ __forceinline__ void reduce_step(const Cut<E> &cut, const Row &r, int step, int released,
+    __device__ __forceinline__ void reduce_step(const Cut<E> &cut, const Row &r, int step,
                                                 typename Loss::State &state) const {
         Vector<E> x[K][A];
-        Part part = part_of(step, released);
-        part.in_smem |= kStreams;
+        Part part = part_of(step, 0);
         if (part.in_smem) {
-            wait(step - released);
+            wait(step);
             if (!warp_state().copies_whole && !all_whole(cut, part) && copies_ends(cut, r.row))
-                clear_ends(cut, part.first, stage_of(step - released));
+                clear_ends(cut, part.first, stage_of(step));
             if (all_whole(cut, part) && loss.enter_step(state, SmemStep{part.slot}))
                 return;
         }
@@ -420,25 +408,6 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
             load_part<kRead_again>(cut, r.row, part, x);
             loss.enter(r, state, cut, part.at, kLanes, x);
         }
-    }
-    /* Releases the oldest stage and requests the given step of this row for it, or past the row's end a step of the
-     * next row. If the request is only a copy, the ring is as full afterwards, so little of the warp's state
-     * changes. */
-    __device__ __forceinline__ void reuse_stage(int64_t row, int step) {
-        WarpState &own = warp_state();
-        if (!(own.copies_whole && step < own.steps)) {
-            release();
-            request_ahead();
-            return;
-        }
-        __syncwarp();
-        request_whole(row, vector(step), stage_of(0));
-        if (lane() == 0) {
-            own.released++;
-            if (step + 1 == own.steps)
-                own.next_row = 1, own.next_step = 0;
-        }
-        __syncwarp();
     }
     /* Backwards: the vectors that were read last are still in the cache. */
     template <class Sums> __device__ __forceinline__ void add(const Cut<E> &cut, Row &r, Sums &sums) const {
@@ -460,7 +429,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
     __device__ __forceinline__ double write(const Cut<E> &cut, const Row &r) {
         Vector<E> x[K][A];
         double sum = 0;
-        int steps = warp_state().steps, read = steps - retained_steps();
+        int steps = warp_state().steps, read = steps - smem_steps();
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
             Part part = part_of(i < read ? steps - 1 - i : i - read, max(i - read, 0));
@@ -541,7 +510,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK, bool kSt
                 sum = write(cut, r);
             } else {
 #pragma unroll 1
-                for (int i = 0; i < retained_steps(); i++)
+                for (int i = 0; i < smem_steps(); i++)
                     release();
             }
             uint32_t number = warp_state().done - 1;
