@@ -286,6 +286,59 @@ static void divergences_of_the_pipeline(void **state) {
     test_done();
 }
 
+/* Classes outside of whole vectors, of every kind and divergence with each of its gradients, and PyTorch's zeros. */
+static void ragged_divergences_of_the_pipeline(void **state) {
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const unsigned choices[] = {CHOICE_FORWARD, CHOICE_REVERSE, CHOICE_JS_HALF, CHOICE_TV, CHOICE_FORWARD};
+    static const unsigned outputs[] = {KL_OUT_EVERY, KL_OUT_LOSS | KL_OUT_LOSS_ROWS,
+                                       KL_OUT_LOSS | KL_OUT_GRAD | KL_OUT_LOSS_ELEMENTS};
+    enum { ZEROS = sizeof choices / sizeof choices[0] - 1 };
+    unsigned d, pair, choice, k, kind, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+            for (choice = 0; choice <= ZEROS; choice++)
+                for (k = 0; k < 3; k++)
+                    for (kind = 0; kind < (choice == ZEROS ? DISTRIBUTIONS_KINDS : 1); kind++, number++) {
+                        const divergence_shape shape = {3, 453};
+                        kl_case c = divergence_case(dtypes[d], GPULOSS_DTYPE_UNSET, shape, pair, choices[choice]);
+                        kl_inputs in =
+                            divergence_inputs(&c, (distribution_kind)((kind + number / 7) % DISTRIBUTIONS_KINDS),
+                                              choice == ZEROS ? 0 : number * 29 % KL_WITH_SETS, number);
+                        c.outputs = outputs[k];
+                        c.pytorch_zeros = choice == ZEROS;
+                        kl_test(&c, "ragged rows of the pipeline");
+                        kl_inputs_free(&in);
+                    }
+    test_done();
+}
+
+/* KL of two arrays of logits in long rows that are fewer than the multiprocessors. */
+static void few_long_rows_of_two_logits(void **state) {
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const unsigned outputs[] = {KL_OUT_LOSS | KL_OUT_LOSS_ROWS, KL_OUT_LOSS | KL_OUT_GRAD, KL_OUT_GRAD};
+    static const int64_t vectors[] = {300, 1100, 5000};
+    unsigned d, reverse, k, v, kind, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (reverse = 0; reverse < 2; reverse++)
+            for (v = 0; v < 3; v++)
+                for (k = 0; k < 3; k++)
+                    for (kind = 0; kind < DISTRIBUTIONS_KINDS; kind++, number++) {
+                        const divergence_shape shape = {2, vectors[v] * 16 / (int64_t)dtype_size(dtypes[d]) +
+                                                               (number % 3 ? 0 : 1)};
+                        kl_case c = divergence_case(dtypes[d], GPULOSS_DTYPE_UNSET, shape, KL_KIND_PAIRS - 1,
+                                                    reverse ? CHOICE_REVERSE : CHOICE_FORWARD);
+                        kl_inputs in = divergence_inputs(&c, (distribution_kind)kind, 0, number);
+                        c.outputs = outputs[k];
+                        kl_test(&c, "few long rows");
+                        kl_inputs_free(&in);
+                    }
+    test_done();
+}
+
 /* Losses of probabilities are one sweep, whose stages are released as soon as they are added. */
 static void many_losses_of_probabilities(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16};
@@ -320,6 +373,8 @@ int run_kl_div_option_tests(void) {
         cmocka_unit_test(every_divergence_offset),
         cmocka_unit_test(divergence_factors),
         cmocka_unit_test(divergences_of_the_pipeline),
+        cmocka_unit_test(ragged_divergences_of_the_pipeline),
+        cmocka_unit_test(few_long_rows_of_two_logits),
         cmocka_unit_test(divergences_of_rows_that_do_not_fit),
         cmocka_unit_test(many_losses_of_probabilities),
     };
