@@ -362,7 +362,7 @@ check_schedules() {
             first = /loss \+ gradient/ ? 8 : 6
             star = $NF == "*"
             if (NF != first + 3 + star) fail("not all columns")
-            if ($first !~ /^(registers|memory|row_thread|packed|streamed|(block|two|four)_rows|ahead(_two|_four)?|pipeline|clustered|wide|through)$/)
+            if ($first !~ /^(registers|memory|row_thread|packed|(block|two|four)_rows|ahead(_two|_four)?|pipeline|clustered|wide)$/)
                 fail("no such schedule: " $first)
             if ($(first + 1) !~ /^([1-9]|1[0-6]|32|64|128|256|512)$/) fail("no such size: " $(first + 1))
             above_zero($(first + 2))

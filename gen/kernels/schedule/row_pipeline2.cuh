@@ -1,7 +1,6 @@
 /* The schedule for losses of two arrays that need the state of the whole row before its terms or gradients. A row stays
  * in the shared memory of a cluster: it is read once and written once. Each warp has a ring of stages, and copies its
- * own parts of the rows. The ring has space for more than one row: the next row is in flight while this one is reduced.
- * Calls for losses alone may also stream the rows through the ring. */
+ * own parts of the rows. The ring has space for more than one row: the next row is in flight while this one is reduced. */
 #ifndef GPULOSSI_ROW_PIPELINE2_CUH
 #define GPULOSSI_ROW_PIPELINE2_CUH
 
