@@ -153,6 +153,7 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES((d.grad_target = AT(6), d.grad_input = NULL), options, 0);
     TAKES(d.loss_elements = AT(6), options, 0);
     TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, options, 0);
+    TAKES(d.flags = GPULOSS_SHARED_TARGET, gaps, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), logits, 0);
     TAKES(d.target_dtype = d.dtype, logits, 0);
     TAKES(d.temperature = 2.0, logits, 0);

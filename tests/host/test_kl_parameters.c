@@ -90,6 +90,32 @@ static void fields_of_the_plain_kernels(void **state) {
     gpuloss_destroy(context);
 }
 
+/* With `inner` a stride is from one image to the next. A target that is shared has none. */
+static void fields_of_columns_and_shared_targets(void **state) {
+    gpuloss_kl_div_desc d = rows_of_floats();
+    gpulossi_kl_div p = parameters_of_rows();
+    (void)state;
+    context = new_context();
+    d.flags = GPULOSS_SHARED_TARGET, p.target_stride = 0;
+    expect_parameters(&d, p);
+    d.inner = p.inner = 11;
+    p.rows.group = 8;
+    p.rows.grad_stride = p.input_stride = p.elements_stride = p.grad_target_stride = 11 * 1001;
+    expect_parameters(&d, p);
+    d.flags = 0, p.target_stride = 11 * 1001;
+    expect_parameters(&d, p);
+    d.input_stride = p.input_stride = 11 * 1001 + 1;
+    d.target_stride = p.target_stride = 11 * 1001 + 2;
+    d.loss_elements = AT(5), p.elements = ADDRESS(5);
+    d.loss_elements_stride = p.elements_stride = 11 * 1001 + 3;
+    d.grad_input = AT(6), p.rows.grad = ADDRESS(6);
+    d.grad_input_stride = p.rows.grad_stride = 11 * 1001 + 4;
+    d.grad_target = AT(7), p.grad_target = ADDRESS(7);
+    d.grad_target_stride = p.grad_target_stride = 11 * 1001 + 5;
+    expect_parameters(&d, p);
+    gpuloss_destroy(context);
+}
+
 /* Cut anew every stride is that of the new rows, of arrays that are there or not. */
 static void fields_of_rows_cut_anew(void **state) {
     gpuloss_kl_div_desc d = rows_of_floats();
@@ -299,9 +325,10 @@ static void what_is_not_given(void **state) {
 
 int kl_parameter_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew), TEST(rows_taken_together),
-        TEST(short_rows_cut_anew),         TEST(fields_of_options),       TEST(fields_of_a_sparse_teacher),
-        TEST(what_is_not_given),
+        TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew),
+        TEST(rows_taken_together),         TEST(short_rows_cut_anew),
+        TEST(fields_of_options),           TEST(fields_of_a_sparse_teacher),
+        TEST(what_is_not_given),           TEST(fields_of_columns_and_shared_targets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

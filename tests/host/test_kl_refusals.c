@@ -89,7 +89,7 @@ static void kinds_and_divergences(void **state) {
 
 static void eps_and_zeros(void **state) {
     const char *eps = "eps: needs a side of probabilities, and forward or reverse KL (got 0.5)";
-    const char *zeros = "flags: GPULOSS_PYTORCH_ZEROS is for forward KL without grad_target (got 4)";
+    const char *zeros = "flags: GPULOSS_PYTORCH_ZEROS is for forward KL (got 4)";
     dense_desc base = some_kl_div(), d;
     (void)state;
     context = new_context();
@@ -107,10 +107,47 @@ static void eps_and_zeros(void **state) {
     base.flags = GPULOSS_PYTORCH_ZEROS;
     ACCEPTED(dense, (void)0);
     ACCEPTED(dense, d.input_kind = GPULOSS_LOGITS);
-    REFUSED(dense, d.grad_target = AT(6), zeros);
+    ACCEPTED(dense, d.grad_target = AT(6));
     REFUSED(dense, d.divergence = GPULOSS_REVERSE_KL, zeros);
     REFUSED(dense, d.divergence = GPULOSS_JENSEN_SHANNON, zeros);
     REFUSED(dense, d.divergence = GPULOSS_TOTAL_VARIATION, zeros);
+    gpuloss_destroy(context);
+}
+
+static void overlap_of(const char *field, const void *array, int stride, int bytes_behind, char message[160]) {
+    const unsigned long long at = (unsigned long long)(uintptr_t)array;
+    snprintf(message, 160, "loss_rows: overlaps %s (got 0x%llx, stride 1, over 0x%llx, stride %d)", field,
+             at + (unsigned long long)bytes_behind, at, stride);
+}
+
+static void columns_and_shared_targets(void **state) {
+    const char *large = "inner: classes * inner is too large (got 4611686018427387904)";
+    char message[160];
+    dense_desc base = some_kl_div(), d;
+    (void)state;
+    context = new_context();
+    base.rows = 60;
+    ACCEPTED(dense, d.inner = 60);
+    ACCEPTED(dense, d.inner = 1);
+    REFUSED(dense, d.inner = -1, "inner: must not be negative (got -1)");
+    REFUSED(dense, d.inner = 7, "rows: must be a multiple of inner (got 60)");
+    REFUSED(dense, (d.rows = d.inner = (int64_t)1 << 62), large);
+    REFUSED(dense, (d.inner = 4, d.input_stride = d.classes * 4 - 1),
+            "input_stride: is shorter than a row of 4000 elements (got 3999)");
+    base.flags = GPULOSS_SHARED_TARGET;
+    ACCEPTED(dense, (void)0);
+    ACCEPTED(dense, d.inner = 12);
+    REFUSED(dense, d.grad_target = AT(6), "flags: GPULOSS_SHARED_TARGET does not go with grad_target (got 16)");
+    REFUSED(dense, d.target_stride = d.classes, "target_stride: must be 0 with GPULOSS_SHARED_TARGET (got 1000)");
+    /* The target is one row, or one image: an output may lie behind it. */
+    ACCEPTED(dense, d.loss_rows = (char *)d.target + d.classes * 4);
+    overlap_of("target", base.target, 1000, 3996, message);
+    REFUSED(dense, d.loss_rows = (char *)d.target + d.classes * 4 - 4, message);
+    ACCEPTED(dense, (d.inner = 4, d.loss_rows = (char *)d.target + d.classes * 16));
+    overlap_of("target", base.target, 4000, 15996, message);
+    REFUSED(dense, (d.inner = 4, d.loss_rows = (char *)d.target + d.classes * 16 - 4), message);
+    overlap_of("input", base.input, 1000, 4000, message);
+    REFUSED(dense, d.loss_rows = (char *)d.input + d.classes * 4, message);
     gpuloss_destroy(context);
 }
 
@@ -194,7 +231,7 @@ static void ranges(void **state) {
     ACCEPTED(form, (d.divisor = 2.5, d.reduction = GPULOSS_BATCHMEAN));                                                \
     ACCEPTED(form, (d.divisor_in = AT(6), d.reduction = GPULOSS_MEAN));                                                \
     ACCEPTED(form, (d.divisor_in = AT(6), d.reduction = GPULOSS_BATCHMEAN));                                           \
-    REFUSED(form, d.flags = 16, "flags: holds a flag that this loss does not have (got 16)");                          \
+    REFUSED(form, d.flags = 32, "flags: holds a flag that this loss does not have (got 32)");                          \
     REFUSED(                                                                                                           \
         form, (d.reduction = GPULOSS_NONE, d.loss = NULL, d.grad_loss = AT(6)),                                        \
         "grad_loss: with reduction GPULOSS_NONE there is no scalar loss, use grad_loss_rows (got 0x6007000000000)");   \
@@ -501,6 +538,7 @@ int kl_refusal_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(kinds_and_divergences),
         TEST(eps_and_zeros),
+        TEST(columns_and_shared_targets),
         TEST(ranges),
         TEST(labels_divisors_and_temperatures),
         TEST(outputs),

@@ -99,7 +99,9 @@ static void a_bit_for_each_option(void **state) {
     CALL(d.grad_target = AT(6), BASE | GPULOSSI_KL_TARGET_GRADIENT);
     CALL((d.grad_target = AT(6), d.grad_input = NULL), GPULOSSI_KL_LOSS | GPULOSSI_KL_TARGET_GRADIENT | SIDES);
     CALL(d.divergence = GPULOSS_REVERSE_KL, BASE | GPULOSSI_KL_REVERSE);
-    CALL((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), BASE | GPULOSSI_KL_JENSEN_SHANNON);
+    CALL((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.25), BASE | GPULOSSI_KL_JENSEN_SHANNON);
+    CALL((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5),
+         BASE | GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_HALF_BETA);
     CALL((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), BASE);
     CALL((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), BASE | GPULOSSI_KL_REVERSE);
     CALL(d.divergence = GPULOSS_TOTAL_VARIATION, BASE | GPULOSSI_KL_TOTAL_VARIATION);
@@ -159,7 +161,7 @@ static void bits_that_follow(void **state) {
         d.row_weights = AT(6); /* else probabilities have kernels of their own */
         d.grad_input = writes & 1 ? AT(4) : NULL;
         d.grad_target = writes & 2 ? AT(7) : NULL;
-        if (keeps_zeros && (d.divergence != GPULOSS_FORWARD_KL || d.grad_target != NULL))
+        if (keeps_zeros && d.divergence != GPULOSS_FORWARD_KL)
             continue;
         d.loss_elements = AT(8);
         d.loss = n / 288 ? NULL : d.loss;
@@ -176,6 +178,35 @@ static void bits_that_follow(void **state) {
         if ((last_launch()->module->words[GPULOSSI_CALL_WORD] & FOLLOWING) != expected)
             fail_msg("call %d: %#x, not %#x", n, last_launch()->module->words[GPULOSSI_CALL_WORD] & FOLLOWING,
                      expected);
+    }
+    end();
+}
+
+/* Columns are in memory. Up to 8 threads share one, by 4 vectors each. */
+static void columns_of_pairs(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t classes;
+        uint32_t group;
+    } columns[] = {{GPULOSS_F32, 16, 1},   {GPULOSS_F32, 17, 2}, {GPULOSS_F32, 1 << 20, 8}, {GPULOSS_BF16, 32, 1},
+                   {GPULOSS_BF16, 257, 8}, {GPULOSS_F64, 8, 1},  {GPULOSS_F64, 65, 8}};
+    size_t i;
+    (void)state;
+    begin();
+    for (i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+        gpuloss_kl_div_desc d = rows_of(columns[i].dtype, 60, 1);
+        const uint32_t format =
+            GPULOSSI_FORMAT_COLUMNS | (columns[i].dtype == GPULOSS_BF16 ? (uint32_t)GPULOSSI_FORMAT_BF16 : 0);
+        const fake_launched *l;
+        d.classes = columns[i].classes;
+        d.inner = 12;
+        l = launched(context, &d, "kl_div_row_memory", __LINE__);
+        expect_words(l, GPULOSSI_KL_LOSS | GPULOSSI_KL_GRADIENT | GPULOSSI_KL_INPUT_LOGITS, format, __LINE__);
+        assert_int_equal(l->parameters.rows.group, columns[i].group);
+        d.target_dtype = GPULOSS_F16;
+        l = launched(context, &d, "kl_div_row_memory", __LINE__);
+        expect_words(l, GPULOSSI_KL_LOSS | GPULOSSI_KL_GRADIENT | GPULOSSI_KL_INPUT_LOGITS,
+                     format | GPULOSSI_FORMAT_F16 << GPULOSSI_FORMAT_TARGET_SHIFT, __LINE__);
     }
     end();
 }
@@ -551,10 +582,11 @@ static void gpus_without_a_pipeline(void **state) {
 
 int pair_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_bit_for_each_option), TEST(a_bit_for_each_kind),       TEST(a_bit_for_counts),
-        TEST(bits_that_follow),      TEST(rows_that_are_ragged),      TEST(types_of_targets),
-        TEST(sweeps_of_calls),       TEST(rows_for_clusters),         TEST(clusters_of_pairs),
-        TEST(teams_of_blocks),       TEST(calls_that_share_a_kernel), TEST(gpus_without_a_pipeline),
+        TEST(a_bit_for_each_option),   TEST(a_bit_for_each_kind), TEST(a_bit_for_counts),
+        TEST(columns_of_pairs),        TEST(bits_that_follow),    TEST(rows_that_are_ragged),
+        TEST(types_of_targets),        TEST(sweeps_of_calls),     TEST(rows_for_clusters),
+        TEST(clusters_of_pairs),       TEST(teams_of_blocks),     TEST(calls_that_share_a_kernel),
+        TEST(gpus_without_a_pipeline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,30 +170,111 @@ static void kl_errors(const divergence_bounds *b, const reference_kl_div *r, boo
     *(reversed ? &e->of_log_p : &e->of_log_q) = d_of;
 }
 
-/* log(p / m) = -log1p((1-b) expm1(-d)), and log(q / m) alike: each function within an ulp (2u), the product, and 1-b,
- * which has an error of u. Through 1 + (1-b) expm1(-d) = m / p that of the argument comes divided by m / p. */
+/* A share of the mixture m: 1 + x = p / m, of p or q. */
+typedef struct share {
+    long double x, dx, relative; /* relative: error of p / m */
+    long double log, dlog;       /* log(1 + x) */
+} share;
+
+/* log(1 + x). Close to 0, x - x^2 P(x): its error comes divided by 1 + x; P and the square round to u/2 of x, the
+ * difference to u. In double log1p is within an ulp, up to |x| < 1/2. Elsewhere it is the logarithm of the share: lg2.approx
+ * is within 2^-22 of the result, or absolutely where that is below 1, and the constant and its product cost 2u. Where x may
+ * be on either side, so may be the error. */
+static void set_log_error(const divergence_bounds *b, share *of) {
+    const arithmetic *a = &b->a;
+    bool is_double = b->setting.dtype == GPULOSS_F64;
+    long double limit = is_double ? 0.5L : 0.25L, size = fabsl(of->x), close, distant;
+    close = of->dx / (1 + of->x) + 2 * a->u * fabsl(of->log);
+    distant = of->relative + 2 * a->u * fabsl(of->log);
+    if (!is_double)
+        distant += ldexpl(1, -22) * (fabsl(of->log) + logl(2));
+    of->dlog = 0;
+    if (size - of->dx < limit)
+        of->dlog = close;
+    if (size + of->dx >= limit && distant > of->dlog)
+        of->dlog = distant;
+}
+
+/* g(x) = (1 + x) log(1 + x) - x. Close to 0 it is x^2 (1 - P(x) (1 + x)), where P takes half of it: its error, the square,
+ * and three roundings. The error of x comes times the slope, log(1 + x). Elsewhere the product and the difference are
+ * rounded, and x and the share have errors of their own. */
+static long double g_error(const arithmetic *a, const share *of) {
+    long double part = 1 + of->x, g = part * of->log - of->x, close, distant;
+    close = fabsl(of->log) * of->dx + of->dx * of->dx + 6 * a->u * g;
+    distant = part * (of->dlog + fabsl(of->log) * (of->relative + a->u)) + of->dx + a->u * g;
+    if (fabsl(of->x) + of->dx < 0.25L)
+        return close;
+    return fabsl(of->x) - of->dx >= 0.25L || distant > close ? distant : close;
+}
+
+/* (g(x) + g(-x)) / 2, where both shares count alike: a polynomial of x^2, or half the sum of two products. */
+static long double half_error(const arithmetic *a, const share *of_p, const share *of_q) {
+    long double p = 1 + of_p->x, q = 1 + of_q->x, x = fabsl(of_p->x), dx = of_p->dx, close, distant;
+    long double g = ((p > 0 ? p * of_p->log : 0) + (q > 0 ? q * of_q->log : 0)) / 2;
+    close = (fabsl(of_p->log) + fabsl(of_q->log)) / 2 * dx + dx * dx + 5 * a->u * g;
+    distant = (p * (of_p->dlog + fabsl(of_p->log) * (of_p->relative + a->u)) +
+               q * (of_q->dlog + fabsl(of_q->log) * (of_q->relative + a->u))) /
+                  2 +
+              a->u * g;
+    if (x + dx < 0.25L)
+        return close;
+    return x - dx >= 0.25L || distant > close ? distant : close;
+}
+
+/* p - q. As p (1 - exp(-d)) where both sides are logarithms and |d| < 1, in types of more than 16 bits: the error of d
+ * comes times q, and 1 - exp(-d) is d less an excess that is within 9u. Else the errors of both, and a rounding. */
+static long double difference_error(const divergence_bounds *b, const reference_pair *y, const pair_errors *e) {
+    long double d = fabsl(y->d), dd = e->own + e->shared, size = fabsl(y->p - y->q);
+    long double direct = e->p + e->q + b->a.u * size, by_ratio;
+    bool is_short = b->setting.dtype == GPULOSS_F16 || b->setting.dtype == GPULOSS_BF16;
+    if (is_short || b->input.kind == GPULOSS_PROBABILITIES || b->target.kind == GPULOSS_PROBABILITIES ||
+        !(d - dd < 1) || y->p == 0)
+        return direct;
+    by_ratio = size * (e->p / y->p + 12 * b->a.u) + (y->q + e->q) * dd * (1 + dd);
+    return d + dd < 1 || by_ratio > direct ? by_ratio : direct;
+}
+
+/* M (b g(x) + c g(y)), of x = c (p - q) / M and y = -b (p - q) / M: M is of two products and a sum, its reciprocal within
+ * an ulp, and x takes a rounded c and two products. Without probabilities, M is larger by 2^-120. */
 static void jensen_shannon_errors(const divergence_bounds *bounds, long double b, const reference_pair *y,
                                   pair_errors *e) {
     const arithmetic *a = &bounds->a;
-    long double c = 1 - b, m = b * y->p + c * y->q, dm = b * e->p + c * e->q + 3 * a->u * m;
-    long double by_p = m > 0 ? c * y->q / m : 0, by_q = m > 0 ? b * y->p / m : 0; /* what d is times in each */
-    long double apart = m > 0 ? fabsl(y->p - y->q) / m : 0;
-    long double x_p = y->p > 0 ? y->of_p / b : 0, x_q = y->q > 0 ? y->of_q / c : 0;
-    long double own_p = by_p * e->own + apart * (3 * c + 1) * a->u + 2 * a->u * fabsl(x_p);
-    long double own_q = by_q * e->own + apart * (3 * b + 1) * a->u + 2 * a->u * fabsl(x_q);
-    long double dx_p = own_p + by_p * e->shared, dx_q = own_q + by_q * e->shared;
-    surplus_error s_p = surplus_of(a, y->p, e->p, m, dm, x_p, own_p, dx_p);
-    surplus_error s_q = surplus_of(a, y->q, e->q, m, dm, x_q, own_q, dx_q);
+    long double c = 1 - b, m = b * y->p + c * y->q, dm = b * e->p + c * e->q + 3 * a->u * m, apart, of_m;
+    bool has_small = bounds->input.kind == GPULOSS_PROBABILITIES || bounds->target.kind == GPULOSS_PROBABILITIES;
+    share of_p, of_q;
     if (m == 0)
         return;
-    /* b and 1-b, a product each and the sum. */
-    e->summed = b * s_p.error + c * s_q.error + 4 * a->u * (b * s_p.value + c * s_q.value) +
-                a->u * (s_p.value + s_q.value) + a->smallest * 4;
-    e->summed += (b * s_p.uncertain * by_p + c * s_q.uncertain * by_q) * e->shared;
-    e->slope = b * s_p.slope * by_p - c * s_q.slope * by_q;
-    e->term = e->summed + fabsl(e->slope) * e->shared;
-    e->of_p = y->p > 0 ? b * dx_p + 2 * a->u * fabsl(x_p) : 0;
-    e->of_q = y->q > 0 ? c * dx_q + 2 * a->u * fabsl(x_q) : 0;
+    if (!has_small && bounds->setting.dtype != GPULOSS_F64)
+        dm += ldexpl(1, -120);
+    of_m = dm / m + 2 * a->u;
+    apart = difference_error(bounds, y, e) / m + fabsl(y->p - y->q) / m * (of_m + 3 * a->u);
+    memset(&of_p, 0, sizeof of_p);
+    memset(&of_q, 0, sizeof of_q);
+    of_p.x = c * (y->p - y->q) / m, of_q.x = b * (y->q - y->p) / m;
+    of_p.dx = c * apart, of_q.dx = b * apart;
+    of_p.log = y->p > 0 ? y->of_p / b : 0, of_q.log = y->q > 0 ? y->of_q / c : 0;
+    if (y->p > 0) {
+        of_p.relative = e->p / y->p + of_m + a->u;
+        set_log_error(bounds, &of_p);
+    }
+    if (y->q > 0) {
+        of_q.relative = e->q / y->q + of_m + a->u;
+        set_log_error(bounds, &of_q);
+    }
+    if (bounds->setting.dtype == GPULOSS_F64) {
+        surplus_error s_p = surplus_of(a, y->p, e->p, m, dm, of_p.log, of_p.dlog, of_p.dlog);
+        surplus_error s_q = surplus_of(a, y->q, e->q, m, dm, of_q.log, of_q.dlog, of_q.dlog);
+        e->summed = b * s_p.error + c * s_q.error + 5 * a->u * (b * s_p.value + c * s_q.value);
+        e->summed += (b * s_p.uncertain * of_p.dlog + c * s_q.uncertain * of_q.dlog);
+    } else if (b == 0.5L) {
+        e->summed = m * half_error(a, &of_p, &of_q) + fabsl(y->f) * (dm / m + 5 * a->u);
+    } else {
+        e->summed = m * (b * g_error(a, &of_p) + c * g_error(a, &of_q)) + fabsl(y->f) * (dm / m + 5 * a->u);
+    }
+    e->summed += 4 * a->smallest;
+    e->term = e->summed;
+    e->of_p = y->p > 0 ? b * of_p.dlog + 2 * a->u * fabsl(y->of_p) : 0;
+    e->of_q = y->q > 0 ? c * of_q.dlog + 2 * a->u * fabsl(y->of_q) : 0;
     e->of_log_p = y->p * e->of_p + e->p * fabsl(y->of_p) + a->u * fabsl(y->of_log_p);
     e->of_log_q = y->q * e->of_q + e->q * fabsl(y->of_q) + a->u * fabsl(y->of_log_q);
 }

@@ -33,6 +33,7 @@ static int (*const groups[])(void) = {
     run_cross_entropy_vocabulary_tests,
     run_kl_div_tests,
     run_kl_div_option_tests,
+    run_kl_div_layout_tests,
     run_kl_div_option_corner_tests,
     run_kl_div_property_tests,
     run_kl_div_difference_tests,

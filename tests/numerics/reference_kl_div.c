@@ -122,14 +122,17 @@ static void total_variation(reference_pair *y) {
     y->of_log_q = y->q * y->of_q;
 }
 
-/* What PyTorch makes of p = 0: xlogy(p, p) - p log q when the target is a probability, exp(log p) (log p - log q) when
- * it is a logarithm, in which 0 * inf is NaN. Its log q has the derivative 1 / q, so that the gradient to q is -p / q. */
+/* PyTorch's p = 0: xlogy(p, p) - p log q when the target is a probability, exp(log p) (log p - log q) when it is a
+ * logarithm, in which 0 * inf is NaN. Its log q has the derivative 1 / q, so that the gradient to q is -p / q. xlogy(p, p)
+ * has the derivative p / p to its second argument, which is NaN. */
 static void pytorch_zero(const reference_kl_div *r, reference_pair *y, double target, long double eps_q) {
     bool is_log = r->target_kind == GPULOSS_LOG_PROBABILITIES;
     if (y->p != 0 || (is_log && !isinf(target)))
         return;
     y->f = is_log ? y->p * (y->log_p - y->log_q) : 0 - y->p * y->log_q;
     y->of_q = -y->p / (y->q + eps_q);
+    y->of_p = (long double)NAN;
+    y->of_log_p = is_log ? y->f + y->p : y->of_p;
 }
 
 /* y has the probabilities of logits. */

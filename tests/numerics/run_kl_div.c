@@ -55,7 +55,7 @@ unsigned kl_outputs(const kl_case *c) {
     unsigned outputs = c->outputs;
     if (c->reduction == GPULOSS_NONE)
         outputs &= ~(unsigned)KL_OUT_LOSS;
-    if (c->pytorch_zeros)
+    if (c->shared_target)
         outputs &= ~(unsigned)KL_OUT_GRAD_TARGET;
     return outputs;
 }
@@ -74,16 +74,16 @@ void kl_describe(const kl_case *c, const char *what, char *text, size_t size) {
                    c->labels ? ", labels" : "");
     (void)snprintf(
         text, size,
-        "kl_div %s: %s %lldx%lld (%s, %s %s) %s, %s, outputs %u%s%s, strides %d %d %d %d %d, offsets %d %d %d "
-        "%d %d%s%s%s%s%s",
-        what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, kinds[c->input_kind],
-        kinds[c->target_kind], dtype_name(kl_target_dtype(c)), reduction_name(c->reduction), options, kl_outputs(c),
-        c->in_place ? " in place" : "", c->target_in_place ? " over t" : "", (int)c->input_stride,
-        (int)c->target_stride, (int)c->grad_stride, (int)c->grad_target_stride, (int)c->elements_stride,
-        c->input_offset, c->target_offset, c->grad_offset, c->grad_target_offset, c->result_offset,
-        c->pytorch_zeros ? ", pytorch zeros" : "", c->use_grad_scale ? ", grad_scale" : "",
-        c->grad_loss ? ", grad_loss" : "", c->grad_loss_rows ? ", grad_loss_rows" : "",
-        c->own_workspace ? ", workspace" : "");
+        "kl_div %s: %s %lldx%lld inner %lld (%s, %s %s) %s, %s, outputs %u%s%s, strides %d %d %d %d %d, offsets %d %d "
+        "%d %d %d%s%s%s%s%s%s",
+        what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, (long long)c->inner,
+        kinds[c->input_kind], kinds[c->target_kind], dtype_name(kl_target_dtype(c)), reduction_name(c->reduction),
+        options, kl_outputs(c), c->in_place ? " in place" : "", c->target_in_place ? " over t" : "",
+        (int)c->input_stride, (int)c->target_stride, (int)c->grad_stride, (int)c->grad_target_stride,
+        (int)c->elements_stride, c->input_offset, c->target_offset, c->grad_offset, c->grad_target_offset,
+        c->result_offset, c->pytorch_zeros ? ", pytorch zeros" : "", c->shared_target ? ", shared target" : "",
+        c->use_grad_scale ? ", grad_scale" : "", c->grad_loss ? ", grad_loss" : "",
+        c->grad_loss_rows ? ", grad_loss_rows" : "", c->own_workspace ? ", workspace" : "");
 }
 
 /* The operands of a call; those that are not wanted stay zero. */
@@ -92,9 +92,47 @@ typedef struct kl_operands {
     operand loss, loss_rows, elements, grad, grad_target, workspace;
 } kl_operands;
 
-static operand matrix(const kl_case *c, const char *name, gpuloss_dtype dtype, stride_kind stride, int offset) {
+/* One image a row: with `inner` its classes and columns, else the classes of one row. */
+static operand images(const kl_case *c, int64_t rows, const char *name, gpuloss_dtype dtype, stride_kind stride,
+                      int offset) {
+    int64_t inner = c->inner > 1 ? c->inner : 1, width = c->classes * inner;
     size_t size = dtype_size(dtype);
-    return operand_new(name, size, c->rows, c->classes, stride_of(stride, c->classes, size), offset, c->guard);
+    return operand_new(name, size, rows / inner, width, stride_of(stride, width, size), offset, c->guard);
+}
+
+static operand matrix(const kl_case *c, const char *name, gpuloss_dtype dtype, stride_kind stride, int offset) {
+    return images(c, c->rows, name, dtype, stride, offset);
+}
+
+/* Cases have rows of classes. Writes those of an array in memory, or of memory in an array, at their positions. */
+static void transpose(const kl_case *c, int64_t rows, const double *from, double *to, bool to_memory) {
+    int64_t row, k;
+    for (row = 0; row < rows; row++)
+        for (k = 0; k < c->classes; k++) {
+            int64_t of_case = row * c->classes + k,
+                    in_memory = (row / c->inner * c->classes + k) * c->inner + row % c->inner;
+            to[to_memory ? in_memory : of_case] = from[to_memory ? of_case : in_memory];
+        }
+}
+
+static void put(const kl_case *c, int64_t rows, operand *o, gpuloss_dtype dtype, const double *values) {
+    double *transposed = NULL;
+    if (c->inner > 1 && values) {
+        transposed = require_doubles(rows * c->classes);
+        transpose(c, rows, values, transposed, true);
+    }
+    operand_put(o, dtype, transposed ? transposed : values);
+    free(transposed);
+}
+
+static double *rows_of(const kl_case *c, double *values) {
+    double *rows;
+    if (c->inner <= 1 || !values)
+        return values;
+    rows = require_doubles(c->rows * c->classes);
+    transpose(c, c->rows, values, rows, false);
+    free(values);
+    return rows;
 }
 
 static operand wanted_matrix(const kl_case *c, const char *name, gpuloss_dtype dtype, stride_kind stride, int offset) {
@@ -109,10 +147,12 @@ static void given(operand *o, const char *name, const kl_case *c, int64_t count,
 }
 
 static void make_inputs(const kl_case *c, kl_operands *o) {
+    int64_t inner = c->inner > 1 ? c->inner : 1;
+    int64_t of_target = c->shared_target && c->rows > inner ? inner : c->rows;
     o->input = matrix(c, "input", c->dtype, c->input_stride, c->input_offset);
-    operand_put(&o->input, c->dtype, c->input);
-    o->target = matrix(c, "target", kl_target_dtype(c), c->target_stride, c->target_offset);
-    operand_put(&o->target, kl_target_dtype(c), c->target);
+    put(c, c->rows, &o->input, c->dtype, c->input);
+    o->target = images(c, of_target, "target", kl_target_dtype(c), c->target_stride, c->target_offset);
+    put(c, of_target, &o->target, kl_target_dtype(c), c->target);
     if (c->labels) {
         o->labels = operand_new("labels", index_size(c->label_type), 1, c->rows, c->rows, c->label_offset, c->guard);
         operand_put_indices(&o->labels, c->labels);
@@ -142,6 +182,7 @@ static void make_outputs(const kl_case *c, kl_operands *o) {
 static void set_options(const kl_case *c, const kl_operands *o, gpuloss_kl_div_desc *d) {
     d->flags = (c->pytorch_zeros ? (unsigned)GPULOSS_PYTORCH_ZEROS : 0u) |
                (c->temperature_squared ? (unsigned)GPULOSS_TEMPERATURE_SQUARED : 0u) |
+               (c->shared_target ? (unsigned)GPULOSS_SHARED_TARGET : 0u) |
                (c->labels ? (unsigned)GPULOSS_USE_IGNORE_INDEX : 0u) |
                (c->use_grad_scale ? (unsigned)GPULOSS_USE_GRAD_SCALE : 0u);
     d->beta = c->beta;
@@ -179,9 +220,10 @@ static void make_desc(const kl_case *c, const kl_operands *o, gpuloss_kl_div_des
     d->input = operand_pointer(&o->input);
     d->input_stride = given_stride(c->input_stride, &o->input);
     d->target = operand_pointer(&o->target);
-    d->target_stride = given_stride(c->target_stride, &o->target);
+    d->target_stride = c->shared_target ? 0 : given_stride(c->target_stride, &o->target);
     d->rows = c->rows;
     d->classes = c->classes;
+    d->inner = c->inner;
     d->dtype = c->dtype;
     d->target_dtype = c->target_dtype;
     d->input_kind = c->input_kind;
@@ -210,10 +252,11 @@ static void take_outputs(const kl_case *c, kl_operands *o, kl_result *result, re
     unsigned outputs = kl_outputs(c);
     result->loss = take_value(&o->loss, results, r);
     result->loss_rows = take_values(&o->loss_rows, results, r);
-    result->loss_elements = take_values(&o->elements, results, r);
-    result->grad = take_gradient(&o->grad, &o->input, c->in_place && outputs & KL_OUT_GRAD, c->dtype, r);
-    result->grad_target = take_gradient(&o->grad_target, &o->target, c->target_in_place && outputs & KL_OUT_GRAD_TARGET,
-                                        kl_target_dtype(c), r);
+    result->loss_elements = rows_of(c, take_values(&o->elements, results, r));
+    result->grad = rows_of(c, take_gradient(&o->grad, &o->input, c->in_place && outputs & KL_OUT_GRAD, c->dtype, r));
+    result->grad_target =
+        rows_of(c, take_gradient(&o->grad_target, &o->target, c->target_in_place && outputs & KL_OUT_GRAD_TARGET,
+                                 kl_target_dtype(c), r));
     check_inputs(o, r);
 }
 

@@ -21,14 +21,14 @@ typedef struct kl_case {
     gpuloss_kind input_kind, target_kind;
     gpuloss_divergence divergence;
     gpuloss_reduction reduction;
-    int64_t rows, classes;
-    const double *input, *target;
-    /* What a call cannot give is dropped: the sum for reduction NONE, grad_target with PyTorch's zeros. */
+    int64_t rows, classes, inner; /* the arrays below have rows of classes, whatever `inner` is */
+    const double *input, *target; /* a target that is shared is in all rows of this array */
+    /* What a call cannot give is dropped: the sum for reduction NONE, grad_target of a target that is shared. */
     unsigned outputs;
     bool in_place, target_in_place;
     stride_kind input_stride, target_stride, grad_stride, grad_target_stride, elements_stride;
     int input_offset, target_offset, grad_offset, grad_target_offset, result_offset, label_offset; /* in elements */
-    bool pytorch_zeros, temperature_squared;
+    bool pytorch_zeros, temperature_squared, shared_target;
     double beta, temperature, eps, divisor;
     bool divisor_on_device;
     const double *row_weights; /* NULL: not given */

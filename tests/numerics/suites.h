@@ -14,6 +14,7 @@ int run_cross_entropy_shard_tests(void);
 int run_cross_entropy_vocabulary_tests(void);
 int run_kl_div_tests(void);
 int run_kl_div_option_tests(void);
+int run_kl_div_layout_tests(void);
 int run_kl_div_option_corner_tests(void);
 int run_kl_div_property_tests(void);
 int run_kl_div_difference_tests(void);

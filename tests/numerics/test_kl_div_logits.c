@@ -370,6 +370,38 @@ static void two_logits_that_nearly_agree(void **state) {
     test_done();
 }
 
+/* Every sum of a divergence of two logits, by their distance: rows of a warp, of a block, and of a cluster. */
+static void distances_of_two_logits(void **state) {
+    static const double spreads[] = {0.05, 0.3, 0.6, 0.8, 1, 1.4, 2};
+    static const int64_t classes[] = {1000, 4096, 9000};
+    enum { DIVERGENCES = 4 };
+    unsigned d, k, i, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (i = 0; i < DIVERGENCES * sizeof spreads / sizeof spreads[0]; i++, number++) {
+                random_source random = random_from(number);
+                kl_case c;
+                kl_inputs in;
+                int64_t j;
+                if (harness_small && number % 4 != d)
+                    continue;
+                c = logits_case(all_dtypes[d], 3, classes[k], number);
+                c.divergence = (gpuloss_divergence)((int)GPULOSS_FORWARD_KL + (int)(i % DIVERGENCES));
+                c.beta = c.divergence == GPULOSS_JENSEN_SHANNON ? 0.5 : 0;
+                in = kl_inputs_unset(&c);
+                for (j = 0; j < c.rows * c.classes; j++) {
+                    in.target[j] = dtype_round(c.dtype, random_normal(&random));
+                    in.input[j] =
+                        dtype_round(c.dtype, in.target[j] + spreads[i / DIVERGENCES] * random_normal(&random));
+                }
+                kl_test(&c, "distance");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
 /* A class that one side is all but sure of, and that the other has next to no mass for; and logits at the ends of the
  * type. */
 static void two_logits_far_apart(void **state) {
@@ -404,7 +436,8 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(outputs_of_two_logits),        cmocka_unit_test(options_of_two_logits),
         cmocka_unit_test(corners_of_two_logits),        cmocka_unit_test(no_rows_of_two_logits),
         cmocka_unit_test(kinds_of_two_logits),          cmocka_unit_test(two_logits_that_agree),
-        cmocka_unit_test(two_logits_that_nearly_agree), cmocka_unit_test(two_logits_far_apart),
+        cmocka_unit_test(two_logits_that_nearly_agree), cmocka_unit_test(distances_of_two_logits),
+        cmocka_unit_test(two_logits_far_apart),
     };
     return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);
 }

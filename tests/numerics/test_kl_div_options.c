@@ -359,6 +359,32 @@ static void many_losses_of_probabilities(void **state) {
     test_done();
 }
 
+/* Jensen-Shannon with nearly all of the mixture on one side, in rows of every kernel. */
+static void betas_next_to_0_and_1(void **state) {
+    static const double betas[] = {1e-7, 1e-6, 0.25, 1 - 1e-6, 1 - 1e-7};
+    static const int64_t classes[] = {50, 1000, 9001};
+    unsigned d, pair, k, i, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+            for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+                for (i = 0; i < sizeof betas / sizeof betas[0]; i++, number++) {
+                    const divergence_shape shape = {2, classes[k]};
+                    kl_case c;
+                    kl_inputs in;
+                    if (harness_small && number % 4 != 0)
+                        continue;
+                    c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, pair, CHOICE_JS);
+                    in = divergence_inputs(&c, (distribution_kind)(number % DISTRIBUTIONS_KINDS), 0, number);
+                    c.beta = betas[i];
+                    c.outputs = number % 3 ? KL_OUT_EVERY : KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD;
+                    kl_test(&c, "beta next to 0 or 1");
+                    kl_inputs_free(&in);
+                }
+    test_done();
+}
+
 int run_kl_div_option_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_divergence),
@@ -377,6 +403,7 @@ int run_kl_div_option_tests(void) {
         cmocka_unit_test(few_long_rows_of_two_logits),
         cmocka_unit_test(divergences_of_rows_that_do_not_fit),
         cmocka_unit_test(many_losses_of_probabilities),
+        cmocka_unit_test(betas_next_to_0_and_1),
     };
     return cmocka_run_group_tests_name("kl_div options", tests, NULL, NULL);
 }

@@ -113,7 +113,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         int64_t index;
         N weight, lse;
     };
-    __device__ __forceinline__ RowInput fetch(int64_t row, int = 0) const {
+    template <bool kMayHaveColumns = false> __device__ __forceinline__ RowInput fetch(int64_t row, int = 0) const {
         RowInput in = {0, N(1), N(0)};
         if (has_index())
             in.index = read_target(p, row);

@@ -59,6 +59,12 @@ template <class E> struct Divergence {
      * memory. */
     DEVICE N own(const N (&x)[2]) { return weighing() == kInput ? x[kInput] : x[kTarget]; }
     DEVICE N other(const N (&x)[2]) { return weighing() == kInput ? x[kTarget] : x[kInput]; }
+    /* Whether the pairs need the logarithms of their ratios. A difference of probabilities has enough digits for
+     * Jensen-Shannon of 16 bits. */
+    DEVICE bool has_ratios() {
+        return is_kl() || (has(GPULOSSI_KL_JENSEN_SHANNON) && sizeof(Bits) != 2 && !is_probability(kInput) &&
+                           !is_probability(kTarget));
+    }
     /* Whether the divergence is summed along with the softmax. */
     DEVICE bool in_one_sweep() { return has(GPULOSSI_KL_ONE_SWEEP); }
     /* Whether the gradient of a side needs a sum of the sweep for the sums. */
@@ -106,15 +112,15 @@ template <class E> struct Divergence {
 
     /* ---- the inputs of a row ---- */
 
-    /* Some classes in the middle of the row, one a lane, give the distance of the two sides. Nobody waits for them before
-     * row_of(). */
+    /* Some classes in the middle of the row, one a lane, give the distance of the two sides. In columns it is one for all
+     * threads. Nobody waits for them before row_of(). */
     struct RowInput {
         int64_t label;
         N weight;
         Bits input;
         typename Targets::Loaded target;
     };
-    __device__ __forceinline__ RowInput fetch(int64_t row, int lane) const {
+    template <bool kMayHaveColumns = false> __device__ __forceinline__ RowInput fetch(int64_t row, int lane) const {
         RowInput in = {0, N(1), Bits(0), 0};
         const int64_t c = min(p.rows.classes / 2 + lane, p.rows.classes - 1);
         if (has(GPULOSSI_KL_LABELS))
@@ -122,10 +128,18 @@ template <class E> struct Divergence {
         if (has(GPULOSSI_KL_ROW_WEIGHTS))
             in.weight = ((const N *)p.row_weights)[row];
         if (has_two_logits()) {
-            in.input = logits(row)[c];
-            in.target = Targets(p.target, row * p.target_stride).load(c);
+            in.input = first_input(p)[element<kMayHaveColumns>(row, p.input_stride, c)];
+            in.target = Targets(p.target, 0).load(element<kMayHaveColumns>(row, p.target_stride, c));
         }
         return in;
+    }
+    /* The element of a class in an array with a row, or an image of columns, each `stride` elements. */
+    template <bool kMayHaveColumns>
+    __device__ __forceinline__ int64_t element(int64_t row, int64_t stride, int64_t c) const {
+        if (!kMayHaveColumns || !has_format(GPULOSSI_FORMAT_COLUMNS))
+            return row * stride + c;
+        const int64_t image = (int64_t)((uint64_t)row / (uint64_t)p.inner);
+        return image * stride + (row - image * p.inner) + c * p.inner;
     }
     /* The sides of a row are subtracted after `shift` is subtracted from each, and then `rest`. A large distance is
      * subtracted first, which keeps digits; a small one last. */
@@ -358,7 +372,7 @@ template <class E> struct Divergence {
         return difference(d, of.rest) * inverse_temperature;
     }
     /* Adds a vector of distances, whose exponentials are summed already. The sum of v + expm1(-v) over the vector is that of
-     * e_b to_a - e_a + e_a v, which is off by a few u of e_a. That is little next to half of all e_a of the thread. Where the
+     * e_b to_a - e_a + e_a v, which is off by a few u of e_a. That is little next to 1/4 of all e_a of the thread. Where the
      * sum is smaller, a polynomial has the digits of a small v. */
     __device__ __forceinline__ void accumulate_kl(State &s, N to_a, const N (&distance)[W], const N (&e_a)[W],
                                                   const N (&e_b)[W], N sum_a, N sum_b, N factor, N all_a) const {
@@ -380,7 +394,7 @@ template <class E> struct Divergence {
             all = in_halves<Sum>(weighted);
         }
         N more = fma(sum_b, to_a, difference(all, sum_a));
-        if (!(fma(more, factor, s.excess) > all_a * N(0.5))) {
+        if (!(fma(more, factor, s.excess) > all_a * N(0.25))) {
             N excess[W], size[W];
 #pragma unroll
             for (int i = 0; i < W; i++) {
@@ -439,16 +453,16 @@ template <class E> struct Divergence {
         return log_plus_1(m) - m;
     }
     /* The sums of a row's KL from the first sweep, and whether it is direct, from the other sum, or in need of a sweep of its
-     * own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is 1/16 of
+     * own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is 1/64 of
      * its terms and more. The other sum has an error of a few u of E[v + expm1(-v)], and of E[v] and it times m / (1 + m):
-     * the KL has to be 1/4 of both. Large sums leave no digits to m. */
+     * the KL has to be 1/8 of both. Large sums leave no digits to m. */
     enum Way { kDirect, kExcess, kValues };
     struct Kl {
         N sum, other, weighted, excess, distance; /* `distance` is that of the maxima, without their row's number */
         int way;
     };
     __device__ __forceinline__ Kl kl_of(const Row &r, const State &s) const {
-        enum { kOfDirect = 16, kOfExcess = 4, kMost = 64 };
+        enum { kOfDirect = 64, kOfExcess = 8, kMost = 64 };
         const N from_a = difference(own(s.max), own(r.shift)) * inverse_temperature,
                 from_b = difference(other(s.max), other(r.shift)) * inverse_temperature,
                 rest = signed_rest(r.rest) * inverse_temperature;
@@ -462,7 +476,7 @@ template <class E> struct Divergence {
         if (direct * kOfDirect > 2 + fabs((float)from_a) + fabs((float)from_b) + fabs((float)rest) &&
             direct < Limits<float>::infinity())
             kl.way = kDirect;
-        else if (m > -0.5f && excess + fabs(mean) < kMost && excess < kOfExcess * at_least &&
+        else if (excess + fabs(mean) < kMost && excess < kOfExcess * at_least &&
                  fabs(m) * (excess + fabs(mean)) < kOfExcess * at_least * (1 + m))
             kl.way = kExcess;
         return kl;
@@ -492,9 +506,13 @@ template <class E> struct Divergence {
         return fma(difference(difference(t, of.shift[kTarget]), difference(x, of.shift[kInput])), inverse_temperature,
                    of.lse_difference);
     }
-    /* log p - log q of the elements of a vector of each side. */
+    /* log p - log q of the elements of a vector of each side, if they are needed. */
     __device__ __forceinline__ void log_ratios(const Sides &of, const N (&z)[2][W], N (&d)[W]) const {
-        if (has_two_logits()) {
+        if (!has_ratios()) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                d[i] = N(0);
+        } else if (has_two_logits()) {
 #pragma unroll
             for (int i = 0; i < W; i++)
                 d[i] = log_ratio_of_logits(of, z[kInput][i], z[kTarget][i]);
@@ -549,7 +567,8 @@ template <class E> struct Divergence {
         if (has(GPULOSSI_KL_TOTAL_VARIATION)) {
             y.total_variation();
         } else if (has(GPULOSSI_KL_JENSEN_SHANNON)) {
-            y.jensen_shannon((N)p.beta, (N)(1.0 - p.beta));
+            y.jensen_shannon((N)p.beta, (N)(1.0 - p.beta), has(GPULOSSI_KL_HALF_BETA), has_ratios(),
+                             is_probability(kInput) || is_probability(kTarget));
         } else if (has(GPULOSSI_KL_REVERSE)) {
             y.reverse(has_two_logits(), eps_p, eps_q, wants_of_probability(kTarget), has(GPULOSSI_KL_GRADIENT));
         } else {
@@ -568,6 +587,8 @@ template <class E> struct Divergence {
         y.f += zero;
         if (wants_of_probability(kInput))
             y.of_q = -Format<N>::divide(y.p, y.q + eps_q);
+        y.of_p = Limits<N>::nan();
+        y.of_lp = is_logarithm(kTarget) ? zero : y.of_p;
     }
     /* Adds a vector to the sums of the row. */
     template <class Side>

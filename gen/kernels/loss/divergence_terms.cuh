@@ -34,14 +34,94 @@ template <class N> DEVICE N excess(N x) {
     return x * x * excess_over_square(x);
 }
 
-/* log(1 + w (exp(z) - 1)), for w below 1, and a z that is not large. */
-DEVICE float log_plus(float w, float z) {
-    const float e = power_of_2(z * 1.442695041f);
-    return log_near_1(w * (fabs(z) < 1 ? excess(-z) + z : e - 1));
-}
-DEVICE double log_plus(double w, double z) {
-    return log1p(w * expm1(z));
-}
+/* The mixture M = b p + c q, of which p and q take the shares 1 + x = p / M and 1 + y = q / M. With b + c = 1 and
+ * g(x) = (1 + x) log(1 + x) - x, which is never negative, the Jensen-Shannon divergence of the pair is
+ * M (b g(x) + c g(y)), because b x + c y is 0. It keeps its digits where p and q are close.
+ *
+ * `is_half`: b and c are 1/2. `by_ratio`: p - q is p (1 - exp(-d)) where |d| < 1, which has the digits of
+ * d = log p - log q. `has_small`: the shares are needed of subnormal numbers, too. */
+template <class N> struct Mixture;
+template <> struct Mixture<float> {
+    float b, c, p, q, m, x, y, inverse;
+    bool is_half, has_small;
+
+    /* m is M, or 2 M if b and c are 1/2. 2^-120 keeps the reciprocal of two zeros finite. Scaled by 2^64, the reciprocal of
+     * any sum of floats is finite. */
+    __device__ __forceinline__ Mixture(float b, float c, float p, float q, float d, bool is_half, bool by_ratio,
+                                       bool has_small)
+        : b(b), c(c), p(p), q(q), is_half(is_half), has_small(has_small) {
+        if (has_small) {
+            this->p *= 0x1p64f;
+            this->q *= 0x1p64f;
+        }
+        const float more = (is_half ? this->p : b * this->p) + 0x1p-120f;
+        m = is_half ? more + this->q : fmaf(c, this->q, more);
+        inverse = quick_reciprocal(m);
+        float u = difference(this->p, this->q);
+        if (by_ratio)
+            u = fabs(d) < 1 ? this->p * (d - excess(d)) : u;
+        u *= inverse;
+        x = is_half ? u : c * u;
+        y = is_half ? -u : -b * u;
+    }
+    DEVICE bool is_close(float x) { return !(fabs(x) >= 0.25f); } /* NaN is */
+    /* (x - log(1 + x)) / x^2 where x is close to 0, within 2^-26. */
+    DEVICE float defect(float x) {
+        float p = fmaf(x, -0.1266771806f, 0.1384796465f);
+        p = fmaf(p, x, -0.1420050452f);
+        p = fmaf(p, x, 0.1661269214f);
+        p = fmaf(p, x, -0.2000174915f);
+        p = fmaf(p, x, 0.2500068311f);
+        p = fmaf(p, x, -0.3333332330f);
+        return fmaf(p, x, 0.4999999866f);
+    }
+    /* The logarithm of a share of M, within 2^-22 log(2) where it is not far below 0. A share of 0 has -87.3. */
+    __device__ __forceinline__ float distant_log(float p) const {
+        return fmaf(0.693147181f, log2_of(larger(p * inverse, 0x1p-126f)), is_half ? 0.693147181f : 0.0f);
+    }
+    /* Both are computed, as threads of a warp need either. */
+    __device__ __forceinline__ float log_of(float x, float p) const {
+        const float close = fmaf(-x * x, defect(x), x), distant = distant_log(p);
+        return is_close(x) ? close : distant;
+    }
+    __device__ __forceinline__ float log_p() const { return log_of(x, p); }
+    __device__ __forceinline__ float log_q() const { return log_of(y, q); }
+    /* M g(x), where m is M. */
+    __device__ __forceinline__ float of_share(float x, float p) const {
+        const float of = defect(x), close = m * (x * x) * fmaf(-of, x, 1.0f - of),
+                    distant = fmaf(p, distant_log(p), -m * x);
+        return is_close(x) ? close : distant;
+    }
+    __device__ __forceinline__ float divergence() const {
+        float f;
+        if (is_half) { /* (g(x) + g(-x)) / 2 is x^2 times a polynomial of x^2, within 2^-29. */
+            const float z = x * x, of = fmaf(fmaf(fmaf(z, 0.0193362611f, 0.0332742591f), z, 0.0833340814f), z, 0.5f),
+                        close = m * z * of, distant = fmaf(p, distant_log(p), q * distant_log(q));
+            f = 0.5f * (is_close(x) ? close : distant);
+        } else {
+            f = fmaf(b, of_share(x, p), c * of_share(y, q));
+        }
+        return has_small ? f * 0x1p-64f : f;
+    }
+};
+template <> struct Mixture<double> {
+    double b, c, m, p, q, x, y;
+
+    __device__ __forceinline__ Mixture(double b, double c, double p, double q, double d, bool, bool by_ratio, bool)
+        : b(b), c(c), m(b * p + c * q), p(p), q(q) {
+        const double of = by_ratio && fabs(d) < 1 ? -p * expm1(-d) : p - q, u = m == 0 ? of : of / m;
+        x = c * u;
+        y = -b * u;
+    }
+    DEVICE double log_of(double x, double p, double m) { return fabs(x) < 0.5 || x != x ? log1p(x) : log(p / m); }
+    __device__ __forceinline__ double log_p() const { return log_of(x, p, m); }
+    __device__ __forceinline__ double log_q() const { return log_of(y, q, m); }
+    /* p log(p / M) + M - p. */
+    __device__ __forceinline__ double of_share(double p, double log_p) const {
+        return p == 0 ? m : fabs(log_p) < 1 ? p * excess(log_p) : p * (log_p - 1.0) + m;
+    }
+    __device__ __forceinline__ double divergence() const { return b * of_share(p, log_p()) + c * of_share(q, log_q()); }
+};
 
 /* A pair of probabilities, with its term of a divergence and the derivatives of the term. */
 template <class N> struct Pair {
@@ -78,19 +158,18 @@ template <class N> struct Pair {
         of_q = other.of_p, of_p = other.of_q;
         of_lq = other.of_lp, of_lp = other.of_lq;
     }
-    /* The logarithm of M over one side is log(1 + w (exp(z) - 1)). Here w is the other side's share, and z is d or -d.
-     * The logarithm of the other side differs by d. For |d| < 1 the side is taken that loses no digits, otherwise the
-     * one that does not overflow. The shares are b of p and c of q. */
-    __device__ __forceinline__ void jensen_shannon(N b, N c) {
-        const bool p_first = fabs(d) < 1 ? b > c : d > 0;
-        const N m = b * p + c * q, direct = d != d ? d : -log_plus(p_first ? c : b, p_first ? -d : d);
-        const N p_to_m = p == 0 ? N(0) : p_first ? direct : direct + d;
-        const N q_to_m = q == 0 ? N(0) : p_first ? direct - d : direct;
-        term = f = b * surplus(p, m, p_to_m) + c * surplus(q, m, q_to_m);
-        of_p = b * p_to_m;
-        of_q = c * q_to_m;
-        of_lp = p * of_p;
-        of_lq = q * of_q;
+    /* The shares are b of p and c of q. With has_small, a side may be probabilities. */
+    __device__ __forceinline__ void jensen_shannon(N b, N c, bool is_half, bool by_ratio, bool has_small) {
+        const Mixture<N> mixture(b, c, p, q, d, is_half, by_ratio, has_small);
+        term = f = mixture.divergence();
+        of_p = b * mixture.log_p();
+        of_q = c * mixture.log_q();
+        of_lp = p == 0 && sizeof(N) == 8 ? N(0) : p * of_p;
+        of_lq = q == 0 && sizeof(N) == 8 ? N(0) : q * of_q;
+        if (has_small) {
+            of_p = p == 0 ? N(0) : of_p;
+            of_q = q == 0 ? N(0) : of_q;
+        }
     }
     __device__ __forceinline__ void total_variation() {
         N sign = p > q ? N(0.5) : p < q ? N(-0.5) : N(0);

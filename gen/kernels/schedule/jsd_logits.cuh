@@ -1,11 +1,12 @@
-/* Reverse KL, Jensen-Shannon and total variation of two arrays of logits of one type, and the student's gradient, for
+/* Jensen-Shannon and total variation of two arrays of logits of one type, and the student's gradient, for
  * clusters. With f of divergence_terms.cuh, u = q df/dq without the part of df/dq that is the same for all classes, and
  * T the temperature:
  *
  *   gradient = (u - q sum_c u) / T
  *
  * For Jensen-Shannon, the pass of the sums overwrites the target's logits in shared memory with log(q / M). The
- * gradient reads it from there. */
+ * gradient reads it from there. The first pass finds the forward KL as well, which tells a row that is close to 0. Other rows
+ * take a short formula. */
 #ifndef GPULOSSI_JSD_LOGITS_CUH
 #define GPULOSSI_JSD_LOGITS_CUH
 
@@ -21,16 +22,15 @@ template <class E, int K> struct Distances : Distil<E, K> {
     enum { W = Sides::W, n = Sides::n, kSums = 1 };
     enum { kSmemVectors = 1 + W / 4, kStages = GPULOSSI_DISTANCES_PLACES };
     enum { kAtOnce = W < 8 ? 4 : 2 };
+    static constexpr double kLeast = 0.03125; /* A sum of more is not close to 0. */
 
-    struct OfAny {
-        int weighing; /* The side whose exponentials weigh the differences, or -1 for neither. */
-    };
-    typedef typename Sides::template StateOf<OfAny> State;
+    typedef typename Sides::State State;
     struct Row : Sides::Row {
-        N mean;           /* The mean of u / q under q, or if `approximate`, of log2(q / M). */
+        N mean;           /* The mean of log(q / M) under q, or if `approximate`, of log2(q / M); of Jensen-Shannon. */
         bool approximate; /* Whether Jensen-Shannon is computed from the logarithm of the mixture. */
         bool zeros;       /* Whether this thread has met a probability of 0 in that case. */
-        bool replaced;    /* Whether this thread has overwritten logits with log2(q / M). */
+        bool replaced;    /* Whether this thread has overwritten logits with log(q / M) or log2(q / M). */
+        bool repeated;    /* Whether the sums take a second pass. */
         bool ordinary;    /* Whether the short formulas of the gradient give finite numbers, and 0 where they should. */
     };
     /* The sums of f and u over `inverse`. If pairs() computes the terms, the sums are final. */
@@ -42,67 +42,26 @@ template <class E, int K> struct Distances : Distil<E, K> {
         }
     };
 
-    N beta;
+    N beta, input_share; /* of the target and of the input in M */
 
-    __device__ __forceinline__ explicit Distances(const Params &p) : Sides(p), beta((N)p.beta) {}
+    __device__ __forceinline__ explicit Distances(const Params &p)
+        : Sides(p), beta((N)p.beta), input_share((N)(1.0 - p.beta)) {}
 
     __device__ __forceinline__ bool writes(const Row &) const { return p.rows.grad != 0; }
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;
         r.row = row;
-        r.zeros = r.replaced = r.ordinary = false;
+        r.zeros = r.replaced = r.repeated = r.ordinary = false;
         return r;
     }
-    __device__ __forceinline__ State empty() const {
-        State s;
-        Sides::clear(s);
-        s.weighing = p.divergence == GPULOSS_REVERSE_KL ? 0 : -1;
-        return s;
-    }
-    __device__ __forceinline__ void enter(const typename Sides::Row &, State &s, const Cut<E> &, int, int,
-                                          const Vector<E> (&x)[K][2]) const {
-        /* Other divergences do not read the differences. */
-        Sides::template enter_both<0>(s, x);
-    }
-
     template <class SmemStep> __device__ __forceinline__ bool enter_step(State &s, const SmemStep &step) const {
-        return p.divergence == GPULOSS_REVERSE_KL ? Sides::template enter_all<0, kAtOnce>(s, step)
-                                                  : Sides::template enter_all<-1, kAtOnce>(s, step);
+        return Sides::template enter_all<kAtOnce>(s, step);
     }
     DEVICE bool spoiled(const Row &r) { return r.replaced; }
 
-    /* The terms f and u of a pair of probabilities, where d = log t - log q. */
-    struct Parts {
-        N f, u;
-    };
-    __device__ __forceinline__ Parts reverse(N t, N q, N d) const {
-        /* Where q = 0, -d may be -inf or NaN. Any finite number gives the same term. */
-        Parts y = {surplus(q, t, larger(-d, N(-1e30))), q == 0 ? N(0) : -q * d};
-        return y;
-    }
-    /* The logarithm of M over one side is log(1 + w (exp(z) - 1)). Here w is the other side's share, and z is d or -d.
-     * The logarithm of the other side differs by d. For |d| < 1 the side is taken that loses no digits, otherwise the
-     * one that does not overflow. */
-    __device__ __forceinline__ Parts jensen_shannon(N t, N q, N d) const {
-        N b = beta, c = N(1) - beta, m = b * t + c * q;
-        bool target_first = fabs(d) < 1 ? b > c : d > 0;
-        N z = target_first ? -d : d, direct = -log_plus(target_first ? c : b, z);
-        N t_to_m = target_first ? direct : direct + d, q_to_m = target_first ? direct - d : direct;
-        t_to_m = t == 0 ? N(0) : t_to_m;
-        q_to_m = q == 0 ? N(0) : q_to_m;
-        Parts y = {b * surplus(t, m, t_to_m) + c * surplus(q, m, q_to_m), c * q * q_to_m};
-        y.u = d != d && q != 0 ? d : y.u;
-        return y;
-    }
-    /* Pair::surplus() without a branch: threads diverge, so that both sides would run anyway. For p = 0 the result is
-     * m, and x may be 0. */
-    DEVICE N surplus(N p, N m, N x) {
-        N of_small_x = p * excess(x), of_large_x = fma(p, x - N(1), m);
-        return fabs(x) < 1 && p != 0 ? of_small_x : of_large_x;
-    }
-    /* q, f and u of one vector of each side. */
+    /* q, f and log(q / M) of one vector of each side. */
     __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[1][2], N (&q)[W], N (&f)[W],
-                                          N (&u)[W]) const {
+                                          N (&q_to_m)[W]) const {
         N t[W];
         this->exponentials(x, 0, r.input_max, r.in_fast_range, q);
         this->exponentials(x, 1, r.target_max, r.in_fast_range, t);
@@ -112,9 +71,9 @@ template <class E, int K> struct Distances : Distil<E, K> {
             N d = fma(x[0][1].get(i) - x[0][0].get(i), this->inverse_temperature, -r.lse_difference);
             q[i] *= r.inverse;
             t[i] *= inverse_of_target;
-            Parts y = p.divergence == GPULOSS_REVERSE_KL ? reverse(t[i], q[i], d) : jensen_shannon(t[i], q[i], d);
-            f[i] = y.f;
-            u[i] = y.u;
+            const Mixture<N> mixture(beta, input_share, t[i], q[i], d, beta == N(0.5), W < 8, false);
+            f[i] = mixture.divergence();
+            q_to_m[i] = mixture.log_q();
         }
     }
 
@@ -139,7 +98,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ void approximate_terms(const Row &r, const Vector<E> (&x)[k][2], N (&q)[m], N (&t)[m],
                                                       N (&q_to_m)[m], N (&t_to_m)[m]) const {
         ScaledExp<N> input(r.input_max, this->inverse_temperature), target(r.target_max, this->inverse_temperature);
-        N b = beta * r.ratio, c = N(1) - beta;
+        N b = beta * r.ratio, c = input_share;
 #pragma unroll
         for (int i = 0; i < m; i++) {
             N z_input = input.power(x[i / W][0].get(i % W)), z_target = target.power(x[i / W][1].get(i % W));
@@ -157,11 +116,12 @@ template <class E, int K> struct Distances : Distil<E, K> {
     }
 
     using Sides::close;
+    /* Close to 0, Jensen-Shannon is beta (1 - beta) times the forward KL. */
     __device__ __forceinline__ void close(Row &r, const State &s) const {
         Sides::close(r, s);
-        r.mean = r.sum;
-        r.ordinary = r.known;
-        r.approximate = p.divergence == GPULOSS_JENSEN_SHANNON && r.in_fast_range;
+        r.known = false;
+        r.approximate =
+            p.divergence == GPULOSS_JENSEN_SHANNON && r.in_fast_range && beta * input_share * r.sum > N(kLeast);
     }
     __device__ __forceinline__ bool wants_sums(const Row &r) const {
         return !r.known;
@@ -180,7 +140,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
                 of_t = times(t, f), of_q = times(q, u);
                 r.zeros = true;
             }
-            sums.f += (double)fma(beta * r.ratio, of_t, (N(1) - beta) * of_q);
+            sums.f += (double)fma(beta * r.ratio, of_t, input_share * of_q);
             sums.u += (double)of_q;
             return;
         }
@@ -191,15 +151,15 @@ template <class E, int K> struct Distances : Distil<E, K> {
             return;
         }
         for_each_pair(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
-            N q[W], f[W], u[W];
-            pairs(r, one, q, f, u);
+            N q[W], f[W], q_to_m[W];
+            pairs(r, one, q, f, q_to_m);
             if (!cut.whole(v))
 #pragma unroll
                 for (int i = 0; i < W; i++)
                     if (!cut.inside(cut.first(v) + i))
-                        f[i] = u[i] = N(0);
+                        f[i] = q[i] = N(0);
             sums.f += (double)in_halves<Sum>(f);
-            sums.u += (double)in_halves<Sum>(u);
+            sums.u += (double)times(q, q_to_m);
         });
     }
     /* Does the add() of all vectors of a thread in a stage. Returns false if the general code is needed. */
@@ -218,9 +178,13 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.u += (double)all_u;
             return true;
         }
-        if (!r.approximate)
+        if (p.divergence == GPULOSS_TOTAL_VARIATION || !r.in_fast_range || r.repeated)
             return false;
         r.replaced = writes(r);
+        if (!r.approximate) {
+            add_pairs(r, step, sums);
+            return true;
+        }
         N of_t[4] = {N(0), N(0), N(0), N(0)}, of_q[4] = {N(0), N(0), N(0), N(0)};
 #pragma unroll kAtOnce
         for (int i = 0; i < SmemStep::vectors; i++) {
@@ -238,9 +202,26 @@ template <class E, int K> struct Distances : Distil<E, K> {
         N all_t = in_halves<Sum>(of_t), all_q = in_halves<Sum>(of_q);
         if (!(fabs(all_t + all_q) < Limits<N>::infinity()))
             return false;
-        sums.f += (double)fma(beta * r.ratio, all_t, (N(1) - beta) * all_q);
+        sums.f += (double)fma(beta * r.ratio, all_t, input_share * all_q);
         sums.u += (double)all_q;
         return true;
+    }
+    /* The add_step() of a row that is close to 0. */
+    template <class SmemStep>
+    __device__ __forceinline__ void add_pairs(const Row &r, const SmemStep &step, Sums &sums) const {
+        N all_f = N(0), all_u = N(0);
+#pragma unroll 1
+        for (int i = 0; i < SmemStep::vectors; i++) {
+            const Vector<E> x[1][2] = {{step.vector(i, 0), step.vector(i, 1)}};
+            N q[W], f[W], q_to_m[W];
+            pairs(r, x, q, f, q_to_m);
+            all_f += in_halves<Sum>(f);
+            all_u += times(q, q_to_m);
+            if (r.replaced)
+                step.store(i, 1, q_to_m);
+        }
+        sums.f += (double)all_f;
+        sums.u += (double)all_u;
     }
     /* Calls `use` for each pair of vectors, with its number. The loop is not unrolled, since the terms take long
      * anyway. */
@@ -265,7 +246,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
         return in_halves<Sum>(part);
     }
 
-    /* The approximate sum has an error of a few u. A row whose sum is at most 1/32 could show it, so it is summed
+    /* The approximate sum has an error of a few u. A row whose sum is at most kLeast could show it, so it is summed
      * again. */
     __device__ __forceinline__ void close(Row &r, const Sums &sums) const {
         r.known = true;
@@ -274,11 +255,14 @@ template <class E, int K> struct Distances : Distil<E, K> {
         if (r.approximate) {
             r.sum = N(0.693147181) * fma(r.sum, r.inverse, beta * (natural_log(r.ratio) * N(1.442695041)));
             r.mean *= r.inverse;
-            r.known = r.approximate = r.ordinary = r.sum > N(0.03125) && r.sum < Limits<N>::infinity();
+            r.known = r.approximate = r.ordinary = r.sum > N(kLeast) && r.sum < Limits<N>::infinity();
+            r.repeated = !r.known;
         } else if (p.divergence == GPULOSS_TOTAL_VARIATION) {
             r.sum *= N(0.5) * r.inverse;
             r.mean *= r.inverse;
             r.ordinary = r.in_fast_range && r.sum < Limits<N>::infinity();
+        } else {
+            r.ordinary = r.in_fast_range && !r.repeated && r.sum < Limits<N>::infinity();
         }
     }
 
@@ -290,7 +274,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
             approximate_terms(r, x, q, t, u, f);
             if (r.zeros)
                 drop_zeros(q, u);
-            scale *= N(0.693147181) * (N(1) - beta);
+            scale *= N(0.693147181) * input_share;
 #pragma unroll
             for (int i = 0; i < n; i++)
                 u[i] = q[i] * (u[i] - r.mean);
@@ -299,19 +283,13 @@ template <class E, int K> struct Distances : Distil<E, K> {
 #pragma unroll
             for (int i = 0; i < n; i++)
                 u[i] = q[i] * (u[i] - r.mean);
-        } else if (p.divergence == GPULOSS_REVERSE_KL && r.in_fast_range && r.sum < Limits<N>::infinity()) {
-            this->exponentials(x, 0, r.input_max, true, q);
-            differences(r, x, q, u);
-#pragma unroll
-            for (int i = 0; i < n; i++)
-                u[i] *= q[i];
         } else {
             for_each_pair(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
                 N q[W], f[W], u[W];
                 pairs(r, one, q, f, u);
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    u[i] = fma(u[i] - q[i] * r.mean, r.scale, N(0));
+                    u[i] = fma(q[i] * (u[i] - r.mean), r.scale * input_share, N(0));
                 this->store_gradient(cut, r, v, step, whole, u, false);
             });
             return;
@@ -329,23 +307,18 @@ template <class E, int K> struct Distances : Distil<E, K> {
             return false;
         char *first = this->gradient_at(cut, r, at);
         N scale = r.inverse * r.scale;
-        if (r.approximate)
-            write_vectors(first, step, scale * (N(0.693147181) * (N(1) - beta)),
+        if (p.divergence == GPULOSS_JENSEN_SHANNON)
+            write_vectors(first, step, scale * input_share * (r.approximate ? N(0.693147181) : N(1)),
                           [&](int i, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
                               step.load(i, 1, u);
                               this->exponentials(x, 0, r.input_max, true, q);
                               less(u, r.mean);
                           });
-        else if (p.divergence == GPULOSS_TOTAL_VARIATION)
+        else
             write_vectors(first, step, scale, [&](int, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
                 N f[W];
                 variations(r, x, q, f, u);
                 less(u, r.mean);
-            });
-        else
-            write_vectors(first, step, scale, [&](int, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
-                this->exponentials(x, 0, r.input_max, true, q);
-                differences(r, x, q, u);
             });
         return true;
     }
@@ -367,16 +340,6 @@ template <class E, int K> struct Distances : Distil<E, K> {
 #pragma unroll
         for (int i = 0; i < m; i++)
             u[i] -= mean;
-    }
-    /* log(q / t) less its mean under q, or 0 where q = 0. */
-    template <int k, int m>
-    __device__ __forceinline__ void differences(const Row &r, const Vector<E> (&x)[k][2], const N (&q)[m],
-                                                N (&u)[m]) const {
-        N offset = r.lse_difference - r.mean;
-#pragma unroll
-        for (int i = 0; i < m; i++)
-            u[i] = q[i] == 0 ? N(0)
-                             : fma(x[i / W][0].get(i % W) - x[i / W][1].get(i % W), this->inverse_temperature, offset);
     }
 };
 

@@ -30,8 +30,8 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
     enum { kArrays = 2, kSmemVectors = kArrays, kSums = 0 };
     enum { kStages = GPULOSSI_SLOTS / (kArrays * GPULOSSI_VECTORS_STREAMED) }; /* Stages of a ring. */
 
-    /* The softmaxes of both sides, and the sum of one side's exponentials times its logits less the other side's. */
-    template <class Weighing> struct StateOf : Weighing {
+    /* The softmaxes of both sides, and the sum of the target's exponentials times its logits less the input's. */
+    struct State {
         Softmax<N> side[2]; /* The input and the target. */
         N weighted_difference, scale;
         __device__ __forceinline__ void raise(int a, N higher) {
@@ -39,7 +39,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             if (higher != s.row_max) {
                 N down = exp_below(scale * s.row_max, scale * higher);
                 s.sum *= down;
-                if (this->weighing == a)
+                if (a == 1)
                     weighted_difference *= down;
             }
             s.row_max = higher;
@@ -52,7 +52,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
                   down = row_maxima[a] == side[a].row_max ? N(1) : below;
                 side[a].row_max = row_maxima[a];
                 side[a].sum *= down;
-                if (this->weighing == a)
+                if (a == 1)
                     weighted_difference *= down;
             }
             N sums[3] = {side[0].sum, side[1].sum, weighted_difference};
@@ -62,10 +62,6 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             weighted_difference = sums[2];
         }
     };
-    struct OfTarget {
-        enum { weighing = 1 };
-    };
-    typedef StateOf<OfTarget> State;
     /* With e the exponentials of the logits less their row maximum, q = e_input * inverse and p = e_target * ratio *
      * inverse. `lse_difference` is the target's lse less the input's. `sum` is the sum of f, if `known`. */
     struct Row {
@@ -92,14 +88,11 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         return -Limits<N>::infinity();
     }
 
-    template <class State> __device__ __forceinline__ void clear(State &s) const {
+    __device__ __forceinline__ State empty() const {
+        State s;
         s.side[0] = s.side[1] = Softmax<N>::empty();
         s.weighted_difference = N(0);
         s.scale = inverse_temperature;
-    }
-    __device__ __forceinline__ State empty() const {
-        State s;
-        clear(s);
         return s;
     }
     /* Whether the row takes a second pass. */
@@ -120,9 +113,10 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         return row >= p.rows.rows || this->left_out(row);
     }
 
-    /* Reduces vectors of both sides into the state. Side `a` weighs the differences. */
-    template <int a, class State>
-    __device__ __forceinline__ void enter_both(State &s, const Vector<E> (&x)[K][2]) const {
+    /* Reduces vectors of both sides into the state. */
+    __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int,
+                                          const Vector<E> (&x)[K][2]) const {
+        enum { a = 1 };
         N own[n], other[n];
 #pragma unroll
         for (int i = 0; i < n; i++) {
@@ -162,14 +156,10 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         s.side[a].sum = fma(in_halves<Sum>(e), below.factor, s.side[a].sum);
         s.weighted_difference = fma(all, below.factor, s.weighted_difference);
     }
-    __device__ __forceinline__ void enter(const Row &, State &s, const Cut<E> &, int, int,
-                                          const Vector<E> (&x)[K][2]) const {
-        enter_both<1>(s, x);
-    }
 
-    /* Reduces all vectors of a thread in a stage, of both arrays. Side `weighing` weighs the differences, or neither if
-     * it is -1. Returns false if the general code is needed. Only the row maxima have changed then. */
-    template <int weighing, int at_once, class State, class SmemStep>
+    /* Reduces all vectors of a thread in a stage, of both arrays. `at_once` vectors of each side are unrolled. Returns
+     * false if the general code is needed. Only the row maxima have changed then. */
+    template <int at_once, class SmemStep>
     __device__ __forceinline__ bool enter_all(State &s, const SmemStep &step) const {
         N row_maxima[2];
 #pragma unroll
@@ -197,10 +187,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             for (int j = 0; j < W; j++) {
                 e[0][j] = input.exp(x.get(j));
                 e[1][j] = target.exp(t.get(j));
-                if (weighing >= 0)
-                    weighted_differences[j % 4] =
-                        fma(e[weighing == 1][j], weighing == 1 ? t.get(j) - x.get(j) : x.get(j) - t.get(j),
-                            weighted_differences[j % 4]);
+                weighted_differences[j % 4] = fma(e[1][j], t.get(j) - x.get(j), weighted_differences[j % 4]);
             }
             sums[0] += in_halves<Sum>(e[0]);
             sums[1] += in_halves<Sum>(e[1]);
@@ -210,12 +197,11 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             return false;
         s.side[0].sum = fma(sums[0], input.factor, s.side[0].sum);
         s.side[1].sum = fma(sums[1], target.factor, s.side[1].sum);
-        s.weighted_difference = fma(all, weighing == 1 ? target.factor : input.factor, s.weighted_difference);
+        s.weighted_difference = fma(all, target.factor, s.weighted_difference);
         return true;
     }
-    template <class State, class SmemStep>
-    __device__ __forceinline__ bool enter_step(State &s, const SmemStep &step) const {
-        return enter_all<1, kAtOnce>(s, step);
+    template <class SmemStep> __device__ __forceinline__ bool enter_step(State &s, const SmemStep &step) const {
+        return enter_all<kAtOnce>(s, step);
     }
     DEVICE bool spoiled(const Row &) {
         return false;
@@ -226,7 +212,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
      * classes were tested, with a sum of 1/16 of 2 + |lse_difference|. No error was above 0.8 of the error that the sum
      * of p d - p + q may have. Its terms have errors of about 30u each, most of it from p. In a row with a known sum
      * all logits are finite, or -inf where neither side has a probability above 0. */
-    template <class State> __device__ __forceinline__ void close(Row &r, const State &s) const {
+    __device__ __forceinline__ void close(Row &r, const State &s) const {
         close_sums<Rounded<N>>(r, s);
         if (wants_gradient()) {
             double scale = grad_scale();
@@ -241,7 +227,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
             r.scale = (N)scale;
         }
     }
-    template <class Divides, class State> __device__ __forceinline__ void close_sums(Row &r, const State &s) const {
+    template <class Divides> __device__ __forceinline__ void close_sums(Row &r, const State &s) const {
         Softmax<N> x = s.side[0], t = s.side[1];
         r.in_fast_range = ScaledExp<N>::in_fast_range(inverse_temperature * x.row_max) &&
                           ScaledExp<N>::in_fast_range(inverse_temperature * t.row_max);
@@ -252,10 +238,9 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         r.lse_difference = x.sum > 0 && t.sum > 0
                                ? (t.row_max - x.row_max) * inverse_temperature + log_ratio(t.sum, x.sum)
                                : Limits<N>::nan();
-        N mean = Divides::divide(s.weighted_difference, s.weighing == 0 ? x.sum : t.sum);
-        r.sum = fma(mean, inverse_temperature, s.weighing == 0 ? r.lse_difference : -r.lse_difference);
-        r.known = s.weighing >= 0 && r.in_fast_range && r.sum * N(16) > N(2) + fabs(r.lse_difference) &&
-                  r.sum < Limits<N>::infinity();
+        N mean = Divides::divide(s.weighted_difference, t.sum);
+        r.sum = fma(mean, inverse_temperature, -r.lse_difference);
+        r.known = r.in_fast_range && r.sum * N(16) > N(2) + fabs(r.lse_difference) && r.sum < Limits<N>::infinity();
         /* Both factors are close to 1: there 1 / of_input is 2 - of_input to first order. */
         if (r.in_fast_range) {
             N of_input = ScaledExp<N>(x.row_max, inverse_temperature).factor;

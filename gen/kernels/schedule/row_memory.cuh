@@ -78,7 +78,9 @@ template <class Loss> class RowMemory {
     __device__ __forceinline__ int64_t row() const {
         return has_columns() ? queue.row() * columns(p) + (int)(threadIdx.x & (columns(p) - 1)) : queue.row();
     }
-    __device__ __forceinline__ RowInput fetch() const { return loss.fetch(min(row(), p.rows.rows - 1), rank % kLanes); }
+    __device__ __forceinline__ RowInput fetch() const {
+        return loss.template fetch<true>(min(row(), p.rows.rows - 1), has_columns() ? 0 : rank % kLanes);
+    }
     __device__ __forceinline__ Span span_of(int64_t row) const {
         Span span = {row, 0, 0, Cut<E>(0, p.rows.classes), 0};
         if (has_columns()) {
@@ -395,7 +397,7 @@ template <class Loss> class RowMemory {
         while (queue.more()) {
             const bool is_there = row() < p.rows.rows;
             const Span span = span_of(min(row(), p.rows.rows - 1));
-            const Row r = loss.row_of(input, SomeLanes{min(threads, (int)kLanes)});
+            const Row r = loss.row_of(input, SomeLanes{has_columns() ? 1 : min(threads, (int)kLanes)});
             const bool reads = is_there & loss.is_read(r);
             State state = State::empty();
             N logit = N(0);
