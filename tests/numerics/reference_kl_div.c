@@ -102,11 +102,16 @@ static void reverse_kl(reference_pair *y, long double eps_p, long double eps_q) 
     y->of_p = k.of_b, y->of_log_p = k.of_log_b;
 }
 
+/* log(1 + w (p - q) / m), which is log(p / m) or log(q / m): next to 1 the quotient has no digits. */
+static long double log_of_share(long double p, long double m, long double w_difference) {
+    return fabsl(w_difference) < m / 2 ? log1pl(w_difference / m) : log_ratio(p, m);
+}
+
 /* m = b p + (1-b) q, f = b p log(p / m) + (1-b) q log(q / m). */
 static void jensen_shannon(reference_pair *y, long double b) {
-    long double m = b * y->p + (1 - b) * y->q;
-    y->of_p = y->p == 0 ? 0 : b * log_ratio(y->p, m);
-    y->of_q = y->q == 0 ? 0 : (1 - b) * log_ratio(y->q, m);
+    long double m = b * y->p + (1 - b) * y->q, difference = y->p - y->q;
+    y->of_p = y->p == 0 ? 0 : b * log_of_share(y->p, m, (1 - b) * difference);
+    y->of_q = y->q == 0 ? 0 : (1 - b) * log_of_share(y->q, m, -b * difference);
     y->of_log_p = y->p * y->of_p;
     y->of_log_q = y->q * y->of_q;
     y->f = y->of_log_p + y->of_log_q;

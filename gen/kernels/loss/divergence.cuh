@@ -453,16 +453,16 @@ template <class E> struct Divergence {
         return log_plus_1(m) - m;
     }
     /* The sums of a row's KL from the first sweep, and whether it is direct, from the other sum, or in need of a sweep of its
-     * own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is 1/64 of
+     * own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is 1/32 of
      * its terms and more. The other sum has an error of a few u of E[v + expm1(-v)], and of E[v] and it times m / (1 + m):
-     * the KL has to be 1/8 of both. Large sums leave no digits to m. */
+     * the KL has to be 1/4 of both. Large sums leave no digits to m. */
     enum Way { kDirect, kExcess, kValues };
     struct Kl {
         N sum, other, weighted, excess, distance; /* `distance` is that of the maxima, without their row's number */
         int way;
     };
     __device__ __forceinline__ Kl kl_of(const Row &r, const State &s) const {
-        enum { kOfDirect = 64, kOfExcess = 8, kMost = 64 };
+        enum { kOfDirect = 32, kOfExcess = 4, kMost = 64 };
         const N from_a = difference(own(s.max), own(r.shift)) * inverse_temperature,
                 from_b = difference(other(s.max), other(r.shift)) * inverse_temperature,
                 rest = signed_rest(r.rest) * inverse_temperature;
