@@ -452,29 +452,33 @@ template <class E> struct Divergence {
         }
         return log_plus_1(m) - m;
     }
-    /* The sums of a row's KL from the first sweep, and whether it is direct, from the other sum, or in need of a sweep of its
-     * own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is 1/32 of
-     * its terms and more. The other sum has an error of a few u of E[v + expm1(-v)], and of E[v] and it times m / (1 + m):
-     * the KL has to be 1/4 of both. Large sums leave no digits to m. */
+    /* The sums of a row's KL from the first sweep, and whether it is direct, from the other sum, or in need of a sweep of
+     * its own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is
+     * 1/16 of its terms and more: a shift rounds the maxima, else their difference is what rounds. The other sum has an
+     * error of a few u of E[v + expm1(-v)], and of E[v] and it times m / (1 + m): the KL has to be 1/4 of both. Large sums
+     * leave no digits to m. */
     enum Way { kDirect, kExcess, kValues };
     struct Kl {
         N sum, other, weighted, excess, distance; /* `distance` is that of the maxima, without their row's number */
         int way;
     };
     __device__ __forceinline__ Kl kl_of(const Row &r, const State &s) const {
-        enum { kOfDirect = 32, kOfExcess = 4, kMost = 64 };
-        const N from_a = difference(own(s.max), own(r.shift)) * inverse_temperature,
-                from_b = difference(other(s.max), other(r.shift)) * inverse_temperature,
+        enum { kOfDirect = 16, kOfExcess = 4, kMost = 64 };
+        const N from_a = difference(own(s.max), own(r.shift)), from_b = difference(other(s.max), other(r.shift)),
+                of_maxima = difference(from_b, from_a) * inverse_temperature,
                 rest = signed_rest(r.rest) * inverse_temperature;
-        Kl kl = {own(s.sum), other(s.sum), s.weighted, s.excess, (from_b - from_a) + rest, kValues};
+        const bool is_shifted = own(r.shift) != 0 || other(r.shift) != 0;
+        Kl kl = {own(s.sum), other(s.sum), s.weighted, s.excess, of_maxima + rest, kValues};
         const float inverse = quick_reciprocal((float)kl.sum), mean = (float)kl.weighted * inverse,
                     excess = (float)kl.excess * inverse, m = excess - mean,
                     less = fabs(m) < 0.25f ? 0.5f * m * m * quick_reciprocal(m < 0 ? 1 + m : 1.0f)
                                            : m - 0.693147181f * log2_of(1 + m),
                     at_least = excess - less;
         const float direct = mean + (float)kl.distance + 0.693147181f * log2_of((float)kl.other * inverse);
-        if (direct * kOfDirect > 2 + fabs((float)from_a) + fabs((float)from_b) + fabs((float)rest) &&
-            direct < Limits<float>::infinity())
+        float terms = 2 + fabs((float)of_maxima) + fabs((float)rest);
+        if (is_shifted)
+            terms += (fabs((float)from_a) + fabs((float)from_b)) * (float)inverse_temperature;
+        if (direct * kOfDirect > terms && direct < Limits<float>::infinity())
             kl.way = kDirect;
         else if (excess + fabs(mean) < kMost && excess < kOfExcess * at_least &&
                  fabs(m) * (excess + fabs(mean)) < kOfExcess * at_least * (1 + m))
