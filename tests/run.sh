@@ -51,8 +51,7 @@ formatted() {
 }
 
 usual() {
-    numerics_on sm_120_rows sm_120 0 --only '*rows*' & # one of two about equal parts
-    numerics_on sm_120_others sm_120 0 --skip '*rows*' &
+    numerics_on sm_120 sm_120 0 --skip '*rows*' & # about half of them: deep() has the others
     suite 'README' bash tests/readme.sh
     suite 'installation' bash tests/install.sh
     suite 'compile' bash tests/compile/run.sh
@@ -76,13 +75,14 @@ usual() {
         skip 'formatting' 'clang-format is not installed'
     fi
     wait
-    suite 'numerics interpreted sm_120' result_of sm_120_rows sm_120_others
+    suite 'numerics interpreted sm_120' result_of sm_120
 }
 
 deep() {
     {
         numerics_on shuffled sm_90 1
         numerics_on sm_70 sm_70 0 --only '*every*'
+        numerics_on sm_120_rows sm_120 0 --only '*rows*'
         aside sanitized make -s -f tests/host/host.mk run_host_sanitized BUILD="$BUILD" CC="$CC"
         aside bench make -s test-bench BUILD="$BUILD" CC="$CC"
         aside platforms bash tests/platforms/run.sh
@@ -96,6 +96,7 @@ deep() {
     wait
     suite 'numerics interpreted, shuffled' result_of shuffled
     suite 'numerics interpreted sm_70, some' result_of sm_70
+    suite 'numerics interpreted sm_120, rows' result_of sm_120_rows
     suite 'host, sanitized' result_of sanitized
     suite 'benchmark interpreted' result_of bench
     suite 'other systems' result_of platforms
