@@ -30,7 +30,7 @@ static void run_layout(gpuloss_dtype dtype, gpuloss_dtype target_dtype, divergen
     if (is_shared)
         share_target(&c, &in);
     divergence_vary(&c, number);
-    c.pytorch_zeros = c.divergence == GPULOSS_FORWARD_KL && number % 4 == 1;
+    c.pytorch_zeros = c.divergence == GPULOSS_FORWARD_KL && number / 2 % 3 == 1;
     kl_test(&c, is_shared ? "shared target" : "columns");
     kl_inputs_free(&in);
 }
@@ -46,7 +46,7 @@ static void columns_of_divergences(void **state) {
             for (i = 0; i < sizeof inners / sizeof inners[0]; i++)
                 for (k = 0; k < sizeof classes / sizeof classes[0]; k++, number++) {
                     const divergence_shape shape = {(1 + number % 3) * inners[i], classes[k]};
-                    if (harness_small && (number % 3 != 0 || shape.rows * shape.classes > 4000))
+                    if (harness_small && (number % 4 != 0 || shape.rows * shape.classes > 4000))
                         continue;
                     run_layout(all_dtypes[d], all_dtypes[t], shape, inners[i], false, number * 11);
                 }

@@ -163,13 +163,7 @@ template <> struct Format<float> {
     /* log(a / b) for a / b in [2/3, 3/2]. With s = (a - b) / (a + b), it is 2 atanh(s) = 2 s + (2 s)^3 P((2 s)^2). P is
      * the minimax polynomial, whose error stays below 2^-28 of the result. */
     DEVICE float log_near(float a, float b) {
-        float d = a - b;
-        return of_quotient(quotient(d, fmaf(d, 0.5f, b)));
-    }
-    /* log_near(1 + d, 1). */
-    DEVICE float log_near_1(float d) { return of_quotient(quotient(d, fmaf(d, 0.5f, 1.0f))); }
-    DEVICE float of_quotient(float s) {
-        float z = s * s;
+        float d = a - b, s = quotient(d, fmaf(d, 0.5f, b)), z = s * s;
         float p = fmaf(fmaf(z, 2.372285118e-03f, 1.248675212e-02f), z, 8.333368599e-02f);
         return fmaf(s * z, p, s);
     }
@@ -258,16 +252,6 @@ DEVICE float ordinary_log(float x) {
 }
 DEVICE double ordinary_log(double x) {
     return log(x);
-}
-
-/* log(1 + y), for y > -1 and 1 + y in range. It is log_ratio(1 + y, 1), but uses y itself next to 0, not the rounded 1
- * + y. */
-DEVICE float log_near_1(float y) {
-    typedef Format<float> F;
-    float a = 1.0f + y;
-    int32_t power = ((int32_t)(F::bits(a) - F::bits(1.0f)) + (1 << 22)) & -(1 << 23);
-    float d = power == 0 ? y : F::from(F::bits(a) - (uint32_t)power) - 1.0f;
-    return fmaf((float)power, F::ln2_of_mantissa(), F::log_near_1(d));
 }
 
 /* log(a / b) for any a and b. */

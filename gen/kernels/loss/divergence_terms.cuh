@@ -164,6 +164,7 @@ template <class N> struct Pair {
         term = f = mixture.divergence();
         of_p = b * mixture.log_p();
         of_q = c * mixture.log_q();
+        /* The logarithm of 0 is finite in float only. */
         of_lp = p == 0 && sizeof(N) == 8 ? N(0) : p * of_p;
         of_lq = q == 0 && sizeof(N) == 8 ? N(0) : q * of_q;
         if (has_small) {
