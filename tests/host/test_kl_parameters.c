@@ -279,6 +279,7 @@ static void fields_of_a_sparse_teacher(void **state) {
     d.index_type = GPULOSS_I16, p.index_type = GPULOSS_I16;
     d.value_kind = GPULOSS_LOG_PROBABILITIES, p.value_kind = GPULOSS_LOG_PROBABILITIES;
     d.residual = GPULOSS_BUCKET, p.residual = GPULOSS_BUCKET;
+    d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = p.beta = 0.25;
     d.temperature = 4.0, p.inverse_temperature = 0.25;
     d.row_weights = AT(5), p.row_weights = ADDRESS(5);
     d.loss_rows = AT(6), p.rows.loss_rows = ADDRESS(6);

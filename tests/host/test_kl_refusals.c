@@ -159,7 +159,7 @@ static void ranges(void **state) {
         double high, beyond;  /* beyond: what lies just above */
         const char *bounds;
     } fields[] = {
-        {"beta", offsetof(dense_desc, beta), 0, 1.0, 1.0000000000000002, "[0, 1]"},
+        {"beta", offsetof(dense_desc, beta), offsetof(sparse_desc, beta), 1.0, 1.0000000000000002, "[0, 1]"},
         {"eps", offsetof(dense_desc, eps), 0, 1.0, 1.0000000000000002, "[0, 1]"},
         {"temperature", offsetof(dense_desc, temperature), offsetof(sparse_desc, temperature), 3.4e38, 3.41e38,
          "[0, 3.4e+38]"},
@@ -176,7 +176,7 @@ static void ranges(void **state) {
         char message[128];
         /* Each number has what it needs beside it. */
         if (strcmp(fields[i].field, "beta") == 0)
-            d.divergence = GPULOSS_JENSEN_SHANNON;
+            d.divergence = s.divergence = GPULOSS_JENSEN_SHANNON;
         if (strcmp(fields[i].field, "temperature") == 0)
             d.input_kind = GPULOSS_LOGITS;
         for (k = 0; k < sizeof outside / sizeof outside[0]; k++) {
@@ -277,6 +277,42 @@ static void outputs(void **state) {
     gpuloss_destroy(context);
 }
 
+static void divergences_of_a_sparse_teacher(void) {
+    sparse_desc base = some_kl_div_sparse(), d;
+    int divergence;
+#define DIVERGENCES "divergence: must be GPULOSS_FORWARD_KL, REVERSE_KL, JENSEN_SHANNON or TOTAL_VARIATION (got "
+    REFUSED(sparse, d.divergence = (gpuloss_divergence)4, DIVERGENCES "4)");
+    REFUSED(sparse, d.divergence = (gpuloss_divergence)-1, DIVERGENCES "-1)");
+    for (divergence = GPULOSS_FORWARD_KL; divergence <= GPULOSS_TOTAL_VARIATION; divergence++) {
+        base.divergence = (gpuloss_divergence)divergence;
+        ACCEPTED(sparse, (void)0);
+        if (base.divergence == GPULOSS_JENSEN_SHANNON)
+            continue;
+        REFUSED(sparse, d.beta = 0.5, "beta: is that of GPULOSS_JENSEN_SHANNON (got 0.5)");
+        REFUSED(sparse, d.beta = 1.0, "beta: is that of GPULOSS_JENSEN_SHANNON (got 1)");
+    }
+    /* What is reverse KL has the bucket beside it. */
+    for (divergence = GPULOSS_FORWARD_KL; divergence <= GPULOSS_TOTAL_VARIATION; divergence++) {
+        base.divergence = (gpuloss_divergence)divergence;
+        if (base.divergence == GPULOSS_REVERSE_KL)
+            continue;
+        ACCEPTED(sparse, d.residual = GPULOSS_DROP);
+        ACCEPTED(sparse, d.residual = GPULOSS_RENORMALIZE);
+    }
+#define INFINITE "residual: reverse KL is finite only with GPULOSS_BUCKET (got "
+    base.divergence = GPULOSS_REVERSE_KL;
+    REFUSED(sparse, d.residual = GPULOSS_DROP, INFINITE "1)");
+    REFUSED(sparse, d.residual = GPULOSS_RENORMALIZE, INFINITE "2)");
+    base.divergence = GPULOSS_JENSEN_SHANNON;
+    base.beta = 1.0;
+    ACCEPTED(sparse, (void)0);
+    REFUSED(sparse, d.residual = GPULOSS_DROP, INFINITE "1)");
+    REFUSED(sparse, d.residual = GPULOSS_RENORMALIZE, INFINITE "2)");
+    base.beta = 0.99999999999999989;
+    ACCEPTED(sparse, d.residual = GPULOSS_DROP);
+    ACCEPTED(sparse, d.residual = GPULOSS_RENORMALIZE);
+}
+
 static void of_a_sparse_teacher(void **state) {
     sparse_desc base = some_kl_div_sparse(), d;
     (void)state;
@@ -300,6 +336,7 @@ static void of_a_sparse_teacher(void **state) {
     REFUSED(sparse, d.residual = (gpuloss_residual)-1, RESIDUALS "-1)");
     ACCEPTED(sparse, d.residual = GPULOSS_DROP);
     ACCEPTED(sparse, d.residual = GPULOSS_RENORMALIZE);
+    divergences_of_a_sparse_teacher();
     REFUSED(sparse, d.value_dtype = (gpuloss_dtype)5, "value_dtype: must be GPULOSS_F32, F64, F16 or BF16 (got 5)");
     REFUSED(sparse, d.index_type = GPULOSS_INDEX_UNSET, "index_type: must be GPULOSS_I64, I32, I16 or U8 (got 0)");
     REFUSED(sparse, d.index_type = (gpuloss_index_type)5, "index_type: must be GPULOSS_I64, I32, I16 or U8 (got 5)");
