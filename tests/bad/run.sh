@@ -146,7 +146,7 @@ altered 's/GPULOSS_USE_IGNORE_INDEX, -100, NULL, NULL, 0.0, /GPULOSS_USE_IGNORE_
     reject "a default in the next place" "GPULOSS_CROSS_ENTROPY_DEFAULTS are not" defaults
 altered 's/GPULOSS_FORWARD_KL, GPULOSS_BATCHMEAN, 0, 0.0, /GPULOSS_FORWARD_KL, GPULOSS_REDUCTION_UNSET, 4, 0.0, /' &&
     reject "a default of KL in the next place" "GPULOSS_KL_DIV_DEFAULTS are not" defaults
-altered 's/GPULOSS_RESIDUAL_UNSET, GPULOSS_BATCHMEAN, 0, /GPULOSS_DROP, GPULOSS_BATCHMEAN, 0, /' &&
+altered 's/GPULOSS_RESIDUAL_UNSET, GPULOSS_FORWARD_KL, /GPULOSS_DROP, GPULOSS_FORWARD_KL, /' &&
     reject "another default of a sparse teacher" "GPULOSS_KL_DIV_SPARSE_DEFAULTS are not" defaults
 
 # The whole of tests/compile, shortened, on faulty headers. Their runs go side by side and are judged afterwards.
