@@ -16,6 +16,8 @@ static void make_reference(const sparse_case *c, reference_sparse *ref) {
     ref->values = c->values;
     ref->value_kind = c->value_kind;
     ref->residual = c->residual;
+    ref->divergence = c->divergence;
+    ref->beta = c->beta;
     ref->reduction = c->reduction;
     ref->temperature = c->temperature;
     ref->temperature_squared = c->temperature_squared;

@@ -108,6 +108,9 @@ typedef struct reference_kl_row {
     long double f, sum_of_log_p, sum_of_log_q; /* of the fields of its pairs */
 } reference_kl_row;
 
+/* Sets what follows d, from what comes before it. */
+void reference_pair_terms(gpuloss_divergence divergence, double beta, long double eps_p, long double eps_q,
+                          reference_pair *y);
 bool reference_left_out(const reference_kl_div *r, int64_t row);
 /* Fills pairs[classes] too. */
 reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row, reference_pair *pairs);

@@ -140,27 +140,31 @@ static void pytorch_zero(const reference_kl_div *r, reference_pair *y, double ta
     y->of_log_p = is_log ? y->f + y->p : y->of_p;
 }
 
+void reference_pair_terms(gpuloss_divergence divergence, double beta, long double eps_p, long double eps_q,
+                          reference_pair *y) {
+    double b = divergence == GPULOSS_JENSEN_SHANNON ? beta : 0;
+    if (divergence == GPULOSS_TOTAL_VARIATION)
+        total_variation(y);
+    else if (divergence == GPULOSS_REVERSE_KL || b >= 1)
+        reverse_kl(y, eps_p, eps_q);
+    else if (b > 0)
+        jensen_shannon(y, (long double)b);
+    else
+        forward_kl(y, eps_p, eps_q);
+}
+
 /* y has the probabilities of logits. */
 static void set_pair(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c,
                      reference_pair *y) {
     double input = r->input[row * r->classes + c], target = r->target[row * r->classes + c];
     bool plain_input = r->input_kind == GPULOSS_PROBABILITIES, plain_target = r->target_kind == GPULOSS_PROBABILITIES;
     long double eps_q = plain_input ? (long double)r->eps : 0, eps_p = plain_target ? (long double)r->eps : 0;
-    double b = r->divergence == GPULOSS_JENSEN_SHANNON ? r->beta : -1;
     read_side(r, r->input_kind, &of_row->input, input, &y->q, &y->log_q);
     read_side(r, r->target_kind, &of_row->target, target, &y->p, &y->log_p);
     y->d = plain_input && plain_target ? log_ratio(y->p + eps_p, y->q + eps_q) : y->log_p - y->log_q;
-    if (r->divergence == GPULOSS_TOTAL_VARIATION) {
-        total_variation(y);
-    } else if (r->divergence == GPULOSS_REVERSE_KL || b >= 1) {
-        reverse_kl(y, eps_p, eps_q);
-    } else if (b > 0) {
-        jensen_shannon(y, (long double)b);
-    } else {
-        forward_kl(y, eps_p, eps_q);
-        if (r->pytorch_zeros)
-            pytorch_zero(r, y, target, eps_q);
-    }
+    reference_pair_terms(r->divergence, r->beta, eps_p, eps_q, y);
+    if (r->pytorch_zeros)
+        pytorch_zero(r, y, target, eps_q);
 }
 
 /* Of a side of logits, whose probabilities go to the pairs. */

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool left_out(const reference_sparse *r, int64_t row) {
     return r->labels && r->labels[row] == r->ignore_index;
@@ -39,29 +40,109 @@ static void read_teacher(const reference_sparse *r, int64_t row, reference_spars
     }
 }
 
-/* What t is divided by. */
-static long double norm_of(const reference_sparse *r, const reference_sparse_row *of_row) {
-    return r->residual == GPULOSS_RENORMALIZE ? of_row->sum : 1;
+bool reference_sparse_is_forward(const reference_sparse *r) {
+    return r->divergence == GPULOSS_FORWARD_KL || (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta <= 0);
+}
+
+bool reference_sparse_is_reverse(const reference_sparse *r) {
+    return r->divergence == GPULOSS_REVERSE_KL || (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta >= 1);
+}
+
+/* Of a KL, S(a, b) = a log(a / b) + b - a stands for its term: the sum of a is known, and that of b. It has the digits
+ * of a ratio close to 1, of which d is the logarithm. */
+static long double surplus(long double a, long double b, long double d) {
+    if (a == 0)
+        return b;
+    return fabsl(d) < 1 ? a * (d + expm1l(-d)) : a * (d - 1) + b;
+}
+
+static long double term_of(const reference_sparse *r, const reference_pair *y) {
+    if (isnan(y->f))
+        return y->f;
+    if (reference_sparse_is_forward(r))
+        return surplus(y->p, y->q, y->d);
+    return reference_sparse_is_reverse(r) ? surplus(y->q, y->p, -y->d) : y->f;
+}
+
+/* What was left out of the sum of surpluses, where the student's probabilities add up to 1. */
+static long double missing(const reference_sparse *r, long double total) {
+    return reference_sparse_is_forward(r) ? total - 1 : reference_sparse_is_reverse(r) ? 1 - total : 0;
+}
+
+reference_pair reference_sparse_sides(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
+                                      int64_t c, long double t) {
+    reference_pair y = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    y.log_q = reference_sparse_log_q(r, of_row, row, c);
+    y.q = expl(y.log_q);
+    y.p = r->residual != GPULOSS_RENORMALIZE ? t : of_row->sum == 0 ? 0 : t / of_row->sum;
+    y.log_p = logl(y.p);
+    y.d = y.log_p - y.log_q;
+    return y;
+}
+
+reference_pair reference_sparse_pair(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
+                                     int64_t c, long double t) {
+    reference_pair y = reference_sparse_sides(r, of_row, row, c, t);
+    reference_pair_terms(r->divergence, r->beta, 0, 0, &y);
+    return y;
+}
+
+/* Their softmax, from their own maximum: what they have together may be far below what an exponential can be. */
+static void set_others(const reference_sparse *r, int64_t row, reference_sparse_row *of_row, const long double *t) {
+    reference_row *o = &of_row->others;
+    long double sum = 0;
+    int64_t c;
+    o->max = -(long double)INFINITY;
+    for (c = 0; c < r->classes; c++)
+        if (t[c] == REFERENCE_OTHER)
+            o->max = fmaxl(o->max, reference_sparse_logit(r, row, c));
+    for (c = 0; c < r->classes && !isinf(o->max); c++) {
+        long double distance = o->max - reference_sparse_logit(r, row, c), e = expl(-distance);
+        if (t[c] != REFERENCE_OTHER)
+            continue;
+        sum += e;
+        o->mean_distance += isinf(distance) ? 0 : e * distance;
+    }
+    if (sum > 0) {
+        o->mean_distance /= sum;
+        o->log_sum = logl(sum);
+    }
+}
+
+static void set_rest(const reference_sparse *r, reference_sparse_row *of_row) {
+    reference_pair *y = &of_row->rest;
+    if (r->residual == GPULOSS_BUCKET)
+        y->p = of_row->sum > 1 ? 0 : 1 - of_row->sum;
+    y->log_q = of_row->others.max - of_row->softmax.max + (of_row->others.log_sum - of_row->softmax.log_sum);
+    y->q = expl(y->log_q);
+    y->log_p = logl(y->p);
+    y->d = y->log_p - y->log_q;
+    reference_pair_terms(r->divergence, r->beta, 0, 0, y);
+    of_row->total = of_row->sum;
+    if (r->residual == GPULOSS_RENORMALIZE)
+        of_row->total = of_row->sum == 0 ? 0 : of_row->sum / of_row->sum;
+    if (r->residual == GPULOSS_BUCKET && of_row->sum <= 1)
+        of_row->total = 1;
 }
 
 static void add_terms(const reference_sparse *r, int64_t row, reference_sparse_row *of_row, const long double *t) {
     int64_t c;
-    for (c = 0; c < r->classes; c++) {
-        long double log_q = reference_sparse_log_q(r, of_row, row, c), p = t[c] / norm_of(r, of_row);
-        if (t[c] == REFERENCE_OTHER)
-            of_row->left += expl(log_q);
-        else if (p != 0)
-            of_row->f += p * (logl(p) - log_q);
-    }
-    if (r->residual != GPULOSS_BUCKET)
-        return;
-    of_row->rest = of_row->sum > 1 ? 0 : 1 - of_row->sum;
-    if (of_row->rest != 0)
-        of_row->f += of_row->rest * logl(of_row->rest / of_row->left);
+    of_row->sum_of_log_q = of_row->rest.of_log_q;
+    of_row->f = term_of(r, &of_row->rest);
+    for (c = 0; c < r->classes; c++)
+        if (t[c] != REFERENCE_OTHER) {
+            reference_pair y = reference_sparse_pair(r, of_row, row, c, t[c]);
+            of_row->f += term_of(r, &y);
+            of_row->sum_of_log_q += y.of_log_q;
+        }
+    of_row->f += missing(r, of_row->total);
+    if (of_row->total == 0 && reference_sparse_is_forward(r) && !isnan(of_row->f))
+        of_row->f = 0;
 }
 
 reference_sparse_row reference_sparse_row_of(const reference_sparse *r, int64_t row, long double *t) {
-    reference_sparse_row of_row = {false, 0, {0, 0, 0}, 0, 0, 0, 0};
+    reference_sparse_row of_row;
+    memset(&of_row, 0, sizeof of_row);
     of_row.out = left_out(r, row);
     if (of_row.out)
         return of_row;
@@ -69,6 +150,8 @@ reference_sparse_row reference_sparse_row_of(const reference_sparse *r, int64_t 
     if (of_row.bad > 0)
         return of_row;
     of_row.softmax = reference_cooled_softmax(r->logits + row * r->classes, r->classes, r->temperature, NULL);
+    set_others(r, row, &of_row, t);
+    set_rest(r, &of_row);
     add_terms(r, row, &of_row, t);
     return of_row;
 }
@@ -85,18 +168,28 @@ long double reference_sparse_scale(const reference_sparse *r, int64_t row) {
     return upstream * reference_sparse_factor(r, row) / r->divisor / reference_temperature(r->temperature);
 }
 
-/* f = sum p (log p - log q) + rest (log rest - log left) has the derivative q (sum p + rest) - p with respect to the
- * logit of a class of the teacher, and q (sum p + rest - rest / left) to any other. */
+long double reference_sparse_part(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
+                                  int64_t c) {
+    long double z = reference_sparse_logit(r, row, c);
+    return isinf(z) && z < 0 ? 0 : expl(z - of_row->others.max - of_row->others.log_sum);
+}
+
+/* u - q sum u of a class of the teacher. The others share theirs in proportion to q; a class of q = 0 has none of it,
+ * even where it is infinite. */
 static void run_gradient(reference_sparse *r, int64_t row, const reference_sparse_row *of_row, const long double *t) {
-    long double scale = reference_sparse_scale(r, row), norm = norm_of(r, of_row), mass = of_row->sum / norm;
+    long double scale = reference_sparse_scale(r, row);
+    const reference_pair *rest = &of_row->rest;
     int64_t c;
-    mass += of_row->rest;
     for (c = 0; c < r->classes; c++) {
-        long double q = expl(reference_sparse_log_q(r, of_row, row, c)), derivative = q * mass;
-        if (t[c] != REFERENCE_OTHER)
-            derivative -= t[c] / norm;
-        else if (of_row->rest != 0)
-            derivative -= q * of_row->rest / of_row->left;
+        reference_pair y = reference_sparse_pair(r, of_row, row, c, t[c]);
+        long double part, derivative;
+        if (t[c] != REFERENCE_OTHER) {
+            derivative = y.q == 0 ? y.of_log_q : y.of_log_q - y.q * of_row->sum_of_log_q;
+        } else {
+            part = reference_sparse_part(r, of_row, row, c);
+            derivative = rest->of_log_q - (rest->q == 0 ? 0 : rest->q * of_row->sum_of_log_q);
+            derivative = y.q == 0 && part == 0 ? 0 : part * derivative;
+        }
         r->grad[row * r->classes + c] = scale * derivative;
     }
 }

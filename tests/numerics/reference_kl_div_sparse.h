@@ -1,4 +1,4 @@
-/* Forward KL of a teacher that is known by k classes a row, in extended precision. */
+/* Divergences of a teacher that is known by k classes a row, in extended precision. */
 #ifndef TESTS_NUMERICS_REFERENCE_KL_DIV_SPARSE_H
 #define TESTS_NUMERICS_REFERENCE_KL_DIV_SPARSE_H
 
@@ -13,9 +13,10 @@ typedef struct reference_sparse {
     const double *values;   /* [rows, k] */
     gpuloss_kind value_kind;
     gpuloss_residual residual;
+    gpuloss_divergence divergence;
     gpuloss_reduction reduction;
     int temperature_squared;
-    double temperature, external_divisor;
+    double beta, temperature, external_divisor;
     const double *row_weights; /* [rows] */
     const int64_t *labels;     /* [rows] */
     int64_t ignore_index;      /* of labels */
@@ -37,10 +38,11 @@ typedef struct reference_sparse_row {
     bool out;              /* by its label: nothing else is set */
     int64_t bad;           /* how many of its indices are out of range; if any, nothing that follows is set */
     reference_row softmax; /* of the logits over the temperature */
+    reference_row others;  /* of those of the classes that the teacher does not know */
     long double sum;       /* P: what the values add up to */
-    long double rest;      /* 1 - P, and 0 where P is above 1 or there is no bucket */
-    long double left;      /* 1 - Q: what the student gives to all other classes */
-    long double f;
+    long double total;     /* what the teacher gives to all classes, the bucket among them */
+    reference_pair rest;   /* of all other classes: the bucket, or none of the teacher's. q is R, which is 1 - Q */
+    long double f, sum_of_log_q;
 } reference_sparse_row;
 
 /* Fills t[classes] too: of a class of the row its probability, which is their sum for equal indices, else
@@ -50,6 +52,17 @@ reference_sparse_row reference_sparse_row_of(const reference_sparse *r, int64_t 
 long double reference_sparse_logit(const reference_sparse *r, int64_t row, int64_t c);
 long double reference_sparse_log_q(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
                                    int64_t c);
+/* The pair of a class that the teacher knows, by its t; without the terms of the divergence, and with them. */
+reference_pair reference_sparse_sides(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
+                                      int64_t c, long double t);
+reference_pair reference_sparse_pair(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
+                                     int64_t c, long double t);
+/* A class's part of what all others have together. */
+long double reference_sparse_part(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
+                                  int64_t c);
+/* Whether it is forward or reverse KL, as it also is as Jensen-Shannon of beta 0 or 1. */
+bool reference_sparse_is_forward(const reference_sparse *r);
+bool reference_sparse_is_reverse(const reference_sparse *r);
 /* The probability that a value stands for. */
 long double reference_sparse_value(const reference_sparse *r, int64_t row, int64_t j);
 /* r_i F, and s_i r_i F / temperature. */

@@ -19,22 +19,23 @@ gpuloss_dtype sparse_value_dtype(const sparse_case *c) {
 
 void sparse_describe(const sparse_case *c, const char *what, char *text, size_t size) {
     static const char *const residuals[] = {"unset", "drop", "renormalize", "bucket"};
+    static const char *const divergences[] = {"forward", "reverse", "js", "tv"};
     char options[160];
-    (void)snprintf(options, sizeof options, ", T %g%s, divisor %g%s%s%s%s%s%s%s", c->temperature,
+    (void)snprintf(options, sizeof options, ", beta %g, T %g%s, divisor %g%s%s%s%s%s%s%s", c->beta, c->temperature,
                    c->temperature_squared ? " squared" : "", c->divisor, c->divisor_on_device ? " (device)" : "",
                    c->row_weights ? ", row weights" : "", c->labels ? ", labels" : "",
                    c->use_grad_scale ? ", grad_scale" : "", c->grad_loss ? ", grad_loss" : "",
                    c->grad_loss_rows ? ", grad_loss_rows" : "", c->own_workspace ? ", workspace" : "");
-    (void)snprintf(text, size,
-                   "kl_div_sparse %s: %s %lldx%lld, %lld of %s %s at %s%u, %s, %s, outputs %u%s, strides %d %d %d %d, "
-                   "offsets %d %d %d %d %d%s",
-                   what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, (long long)c->k,
-                   dtype_name(sparse_value_dtype(c)), c->value_kind == GPULOSS_PROBABILITIES ? "t" : "log t",
-                   c->index_type == GPULOSS_U8 ? "u" : "i", (unsigned)(8 * index_size(c->index_type)),
-                   residuals[c->residual], reduction_name(c->reduction), sparse_outputs(c),
-                   c->in_place ? " in place" : "", (int)c->logits_stride, (int)c->indices_stride, (int)c->values_stride,
-                   (int)c->grad_stride, c->logits_offset, c->indices_offset, c->values_offset, c->grad_offset,
-                   c->result_offset, options);
+    (void)snprintf(
+        text, size,
+        "kl_div_sparse %s: %s, %s %lldx%lld, %lld of %s %s at %s%u, %s, %s, outputs %u%s, strides %d %d %d %d, "
+        "offsets %d %d %d %d %d%s",
+        what, divergences[c->divergence], dtype_name(c->dtype), (long long)c->rows, (long long)c->classes,
+        (long long)c->k, dtype_name(sparse_value_dtype(c)), c->value_kind == GPULOSS_PROBABILITIES ? "t" : "log t",
+        c->index_type == GPULOSS_U8 ? "u" : "i", (unsigned)(8 * index_size(c->index_type)), residuals[c->residual],
+        reduction_name(c->reduction), sparse_outputs(c), c->in_place ? " in place" : "", (int)c->logits_stride,
+        (int)c->indices_stride, (int)c->values_stride, (int)c->grad_stride, c->logits_offset, c->indices_offset,
+        c->values_offset, c->grad_offset, c->result_offset, options);
 }
 
 /* The operands of a call; those that are not wanted stay zero. */
@@ -107,6 +108,7 @@ static void set_options(const sparse_case *c, const sparse_operands *o, gpuloss_
     d->flags = (c->labels ? (unsigned)GPULOSS_USE_IGNORE_INDEX : 0u) |
                (c->use_grad_scale ? (unsigned)GPULOSS_USE_GRAD_SCALE : 0u) |
                (c->temperature_squared ? (unsigned)GPULOSS_TEMPERATURE_SQUARED : 0u);
+    d->beta = c->beta;
     d->temperature = c->temperature;
     d->row_weights = operand_pointer(&o->row_weights);
     d->labels = operand_pointer(&o->labels);
@@ -133,6 +135,7 @@ static void make_desc(const sparse_case *c, const sparse_operands *o, gpuloss_kl
     d->k = c->k;
     d->dtype = c->dtype;
     d->value_dtype = c->value_dtype;
+    d->divergence = c->divergence;
     d->index_type = c->index_type;
     d->value_kind = c->value_kind;
     d->residual = c->residual;

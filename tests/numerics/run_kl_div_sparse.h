@@ -12,6 +12,7 @@ typedef struct sparse_case {
     gpuloss_index_type index_type, label_type;
     gpuloss_kind value_kind;
     gpuloss_residual residual;
+    gpuloss_divergence divergence;
     gpuloss_reduction reduction;
     int64_t rows, classes, k;
     const double *logits, *values;
@@ -21,7 +22,7 @@ typedef struct sparse_case {
     stride_kind logits_stride, indices_stride, values_stride, grad_stride;
     int logits_offset, indices_offset, values_offset, grad_offset, result_offset; /* in elements */
     bool temperature_squared;
-    double temperature, divisor;
+    double beta, temperature, divisor;
     bool divisor_on_device;
     const double *row_weights; /* NULL: not given */
     const int64_t *labels;     /* NULL: not given; else ignore_index is used */

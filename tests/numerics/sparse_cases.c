@@ -7,6 +7,32 @@
 #include "run_common.h"
 
 const gpuloss_residual sparse_residuals[SPARSE_RESIDUALS] = {GPULOSS_BUCKET, GPULOSS_DROP, GPULOSS_RENORMALIZE};
+const sparse_divergence sparse_divergences[SPARSE_DIVERGENCES] = {{GPULOSS_BUCKET, GPULOSS_FORWARD_KL, 0},
+                                                                  {GPULOSS_DROP, GPULOSS_JENSEN_SHANNON, 0.5},
+                                                                  {GPULOSS_RENORMALIZE, GPULOSS_TOTAL_VARIATION, 0},
+                                                                  {GPULOSS_BUCKET, GPULOSS_REVERSE_KL, 0},
+                                                                  {GPULOSS_DROP, GPULOSS_FORWARD_KL, 0},
+                                                                  {GPULOSS_RENORMALIZE, GPULOSS_JENSEN_SHANNON, 0.3},
+                                                                  {GPULOSS_BUCKET, GPULOSS_JENSEN_SHANNON, 0.5},
+                                                                  {GPULOSS_DROP, GPULOSS_TOTAL_VARIATION, 0},
+                                                                  {GPULOSS_RENORMALIZE, GPULOSS_FORWARD_KL, 0},
+                                                                  {GPULOSS_BUCKET, GPULOSS_TOTAL_VARIATION, 0},
+                                                                  {GPULOSS_DROP, GPULOSS_JENSEN_SHANNON, 0x1p-20},
+                                                                  {GPULOSS_RENORMALIZE, GPULOSS_JENSEN_SHANNON, 0.5},
+                                                                  {GPULOSS_BUCKET, GPULOSS_JENSEN_SHANNON, 0.9},
+                                                                  {GPULOSS_DROP, GPULOSS_JENSEN_SHANNON, 1 - 0x1p-20},
+                                                                  {GPULOSS_RENORMALIZE, GPULOSS_JENSEN_SHANNON, 0},
+                                                                  {GPULOSS_BUCKET, GPULOSS_JENSEN_SHANNON, 1},
+                                                                  {GPULOSS_BUCKET, GPULOSS_JENSEN_SHANNON, 1 - 0x1p-20},
+                                                                  {GPULOSS_BUCKET, GPULOSS_JENSEN_SHANNON, 0x1p-20}};
+
+void sparse_take(sparse_case *c, unsigned number) {
+    const sparse_divergence *of = &sparse_divergences[number % SPARSE_DIVERGENCES];
+    c->residual = of->residual;
+    c->divergence = of->divergence;
+    c->beta = of->beta;
+}
+
 const gpuloss_kind sparse_kinds[SPARSE_KINDS] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES};
 const gpuloss_index_type sparse_index_types[SPARSE_INDEX_TYPES] = {GPULOSS_I64, GPULOSS_U8, GPULOSS_I32, GPULOSS_I16};
 
@@ -122,7 +148,7 @@ void sparse_vary(sparse_case *c, unsigned number) {
     vary_places(c, number);
     c->value_dtype = number / 2 % 5 ? all_dtypes[number / 2 % 5 - 1] : GPULOSS_DTYPE_UNSET;
     c->value_kind = sparse_kinds[number / 3 % SPARSE_KINDS];
-    c->residual = sparse_residuals[number % SPARSE_RESIDUALS];
+    sparse_take(c, number);
     c->reduction = all_reductions[number % REDUCTION_COUNT];
     c->index_type = sparse_index_types[number / 3 % SPARSE_INDEX_TYPES];
     c->label_type = sparse_index_types[number / 5 % SPARSE_INDEX_TYPES];

@@ -6,6 +6,18 @@
 #include "run_kl_div_sparse.h"
 
 enum { SPARSE_RESIDUALS = 3, SPARSE_KINDS = 2, SPARSE_INDEX_TYPES = 4 };
+
+/* What a sparse teacher can be given: every divergence with each residual that it goes with, Jensen-Shannon with several
+ * betas. */
+typedef struct sparse_divergence {
+    gpuloss_residual residual;
+    gpuloss_divergence divergence;
+    double beta;
+} sparse_divergence;
+enum { SPARSE_DIVERGENCES = 18 };
+extern const sparse_divergence sparse_divergences[SPARSE_DIVERGENCES];
+void sparse_take(sparse_case *c, unsigned number); /* of sparse_divergences, modulo how many there are */
+
 extern const gpuloss_residual sparse_residuals[SPARSE_RESIDUALS];
 extern const gpuloss_kind sparse_kinds[SPARSE_KINDS];
 extern const gpuloss_index_type sparse_index_types[SPARSE_INDEX_TYPES];
