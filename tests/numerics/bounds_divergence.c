@@ -5,17 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Errors of one pair and of what a divergence makes of it. All are absolute. */
-typedef struct pair_errors {
-    long double p, q;
-    long double own, shared;   /* of d = log p - log q: of this class alone, and what all have in common */
-    long double reference;     /* of d in the reference */
-    long double term;          /* of f */
-    long double summed, slope; /* of f as it enters the sum of a row: without `shared`, and what that is times */
-    long double of_p, of_q;    /* of the derivatives, and times p and q */
-    long double of_log_p, of_log_q;
-} pair_errors;
-
 static bool is_power_of_two(double x) {
     int exponent;
     return fabs(frexp(x, &exponent)) == 0.5;
@@ -111,183 +100,6 @@ static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div 
                  a->u * fabsl(y->d);
 }
 
-/* Of S(p, m, x) = p (x - 1) + m with x = log(p / m), which is m where p = 0. For |x| < 1 it is p (x - 1 + exp(-x)), x^2
- * times a polynomial, within 5u, with 4u for the products. In float the polynomial leaves out u/5 and its last two steps
- * round to 1.5u, in double it is a series whose last factors round to 2u; the square and the product are 2u more. Its
- * error in x is times p - m, to which the second order is added because x may be smaller than its error. Else each part
- * has its roundings, and x is times p. Where x may be on either side of 1 the difference between the two, m, is
- * uncertain. `dx` is the whole error of x, `own` what is not shared. */
-typedef struct surplus_error {
-    long double value, error, slope; /* slope: what x is times */
-    long double uncertain;           /* of slope */
-} surplus_error;
-
-static surplus_error surplus_of(const arithmetic *a, long double p, long double dp, long double m, long double dm,
-                                long double x, long double own, long double dx) {
-    surplus_error s = {m, dm, 0, 0};
-    if (p == 0)
-        return s;
-    s.value = p * (x - 1) + m;
-    if (fabsl(x) + dx < 1) {
-        s.error = s.value * (dp / p + 9 * a->u) + fabsl(p - m) * own + p * expl(fabsl(x) + dx) * dx * dx / 2;
-        s.slope = p - m;
-        return s;
-    }
-    s.error = dp * fabsl(x - 1) + dm + 3 * a->u * (p * fabsl(x - 1) + m) + (p + m) * own;
-    s.slope = p;
-    s.uncertain = fabsl(x) - dx < 1 ? m : 0;
-    return s;
-}
-
-/* KL(a || b) with the logarithm d of a / b. What is summed is f itself, or S(a, b, d) where both sides are logits. */
-static void kl_errors(const divergence_bounds *b, const reference_kl_div *r, bool reversed, const reference_pair *y,
-                      pair_errors *e) {
-    const arithmetic *a = &b->a;
-    bool surplus = r->input_kind == GPULOSS_LOGITS && r->target_kind == GPULOSS_LOGITS;
-    long double of = reversed ? y->q : y->p, other = reversed ? y->p : y->q, sign = reversed ? -1 : 1;
-    long double d_of = reversed ? e->q : e->p, d_other = reversed ? e->p : e->q, eps = (long double)r->eps;
-    long double d = e->own + e->shared, of_a = fabsl(reversed ? y->of_q : y->of_p), of_a_error, of_b_error = 0;
-    if (surplus) {
-        surplus_error s = surplus_of(a, of, d_of, other, d_other, sign * y->d, e->own, d);
-        e->summed = s.error + s.uncertain * e->shared;
-        e->slope = sign * s.slope;
-    }
-    if (of == 0)
-        return;
-    e->term = of * d + fabsl(y->d) * d_of + a->u * fabsl(y->f) + a->smallest * (1 + fabsl(y->d));
-    if (!surplus) {
-        e->summed = e->term - of * e->shared;
-        e->slope = sign * of;
-    }
-    /* d + a / (a + eps): a quotient whose eps and sum cost 2u, and the sum. */
-    of_a_error = d + a->u * (fabsl(y->d) + 1 + of_a) + (eps > 0 ? 4 * a->u : 0);
-    /* a / (b + eps): both errors, eps and the sum, the quotient. */
-    if (other + eps > 0)
-        of_b_error = of / (other + eps) * (d_of / of + d_other / (other + eps) + 4 * a->u);
-    e->of_p = reversed ? of_b_error : of_a_error;
-    e->of_q = reversed ? of_a_error : of_b_error;
-    *(reversed ? &e->of_log_q : &e->of_log_p) = of * of_a_error + of_a * d_of + a->u * of * of_a;
-    *(reversed ? &e->of_log_p : &e->of_log_q) = d_of;
-}
-
-/* A share of the mixture m: 1 + x = p / m, of p or q. */
-typedef struct share {
-    long double x, dx, relative; /* relative: error of p / m */
-    long double log, dlog;       /* log(1 + x) */
-} share;
-
-/* log(1 + x). Close to 0, x - x^2 P(x): its error comes divided by 1 + x; P and the square round to u/2 of x, the
- * difference to u. In double log1p is within an ulp, up to |x| < 1/2. Elsewhere it is the logarithm of the share: lg2.approx
- * is within 2^-22 of the result, or absolutely where that is below 1, and the constant and its product cost 2u. Where x may
- * be on either side, so may be the error. */
-static void set_log_error(const divergence_bounds *b, share *of) {
-    const arithmetic *a = &b->a;
-    bool is_double = b->setting.dtype == GPULOSS_F64;
-    long double limit = is_double ? 0.5L : 0.25L, size = fabsl(of->x), close, distant;
-    close = of->dx / (1 + of->x) + 2 * a->u * fabsl(of->log);
-    distant = of->relative + 2 * a->u * fabsl(of->log);
-    if (!is_double)
-        distant += ldexpl(1, -22) * (fabsl(of->log) + logl(2));
-    of->dlog = 0;
-    if (size - of->dx < limit)
-        of->dlog = close;
-    if (size + of->dx >= limit && distant > of->dlog)
-        of->dlog = distant;
-}
-
-/* g(x) = (1 + x) log(1 + x) - x. Close to 0 it is x^2 (1 - P(x) (1 + x)), where P takes half of it: its error, the square,
- * and three roundings. The error of x comes times the slope, log(1 + x). Elsewhere the product and the difference are
- * rounded, and x and the share have errors of their own. */
-static long double g_error(const arithmetic *a, const share *of) {
-    long double part = 1 + of->x, g = part * of->log - of->x, close, distant;
-    close = fabsl(of->log) * of->dx + of->dx * of->dx + 6 * a->u * g;
-    distant = part * (of->dlog + fabsl(of->log) * (of->relative + a->u)) + of->dx + a->u * g;
-    if (fabsl(of->x) + of->dx < 0.25L)
-        return close;
-    return fabsl(of->x) - of->dx >= 0.25L || distant > close ? distant : close;
-}
-
-/* (g(x) + g(-x)) / 2, where both shares count alike: a polynomial of x^2, or half the sum of two products. */
-static long double half_error(const arithmetic *a, const share *of_p, const share *of_q) {
-    long double p = 1 + of_p->x, q = 1 + of_q->x, x = fabsl(of_p->x), dx = of_p->dx, close, distant;
-    long double g = ((p > 0 ? p * of_p->log : 0) + (q > 0 ? q * of_q->log : 0)) / 2;
-    close = (fabsl(of_p->log) + fabsl(of_q->log)) / 2 * dx + dx * dx + 5 * a->u * g;
-    distant = (p * (of_p->dlog + fabsl(of_p->log) * (of_p->relative + a->u)) +
-               q * (of_q->dlog + fabsl(of_q->log) * (of_q->relative + a->u))) /
-                  2 +
-              a->u * g;
-    if (x + dx < 0.25L)
-        return close;
-    return x - dx >= 0.25L || distant > close ? distant : close;
-}
-
-/* p - q. As p (1 - exp(-d)) where both sides are logarithms and |d| < 1, in types of more than 16 bits: the error of d
- * comes times q, and 1 - exp(-d) is d less an excess that is within 9u. Else the errors of both, and a rounding. */
-static long double difference_error(const divergence_bounds *b, const reference_pair *y, const pair_errors *e) {
-    long double d = fabsl(y->d), dd = e->own + e->shared, size = fabsl(y->p - y->q);
-    long double direct = e->p + e->q + b->a.u * size, by_ratio;
-    bool is_short = b->setting.dtype == GPULOSS_F16 || b->setting.dtype == GPULOSS_BF16;
-    if (is_short || b->input.kind == GPULOSS_PROBABILITIES || b->target.kind == GPULOSS_PROBABILITIES ||
-        !(d - dd < 1) || y->p == 0)
-        return direct;
-    by_ratio = size * (e->p / y->p + 12 * b->a.u) + (y->q + e->q) * dd * (1 + dd);
-    return d + dd < 1 || by_ratio > direct ? by_ratio : direct;
-}
-
-/* M (b g(x) + c g(y)), of x = c (p - q) / M and y = -b (p - q) / M: M is of two products and a sum, its reciprocal within
- * an ulp, and x takes a rounded c and two products. Without probabilities, M is larger by 2^-120. */
-static void jensen_shannon_errors(const divergence_bounds *bounds, long double b, const reference_pair *y,
-                                  pair_errors *e) {
-    const arithmetic *a = &bounds->a;
-    long double c = 1 - b, m = b * y->p + c * y->q, dm = b * e->p + c * e->q + 3 * a->u * m, apart, of_m;
-    bool has_small = bounds->input.kind == GPULOSS_PROBABILITIES || bounds->target.kind == GPULOSS_PROBABILITIES;
-    share of_p, of_q;
-    if (m == 0)
-        return;
-    if (!has_small && bounds->setting.dtype != GPULOSS_F64)
-        dm += ldexpl(1, -120);
-    of_m = dm / m + 2 * a->u;
-    apart = difference_error(bounds, y, e) / m + fabsl(y->p - y->q) / m * (of_m + 3 * a->u);
-    memset(&of_p, 0, sizeof of_p);
-    memset(&of_q, 0, sizeof of_q);
-    of_p.x = c * (y->p - y->q) / m, of_q.x = b * (y->q - y->p) / m;
-    of_p.dx = c * apart, of_q.dx = b * apart;
-    of_p.log = y->p > 0 ? y->of_p / b : 0, of_q.log = y->q > 0 ? y->of_q / c : 0;
-    if (y->p > 0) {
-        of_p.relative = e->p / y->p + of_m + a->u;
-        set_log_error(bounds, &of_p);
-    }
-    if (y->q > 0) {
-        of_q.relative = e->q / y->q + of_m + a->u;
-        set_log_error(bounds, &of_q);
-    }
-    if (bounds->setting.dtype == GPULOSS_F64) {
-        surplus_error s_p = surplus_of(a, y->p, e->p, m, dm, of_p.log, of_p.dlog, of_p.dlog);
-        surplus_error s_q = surplus_of(a, y->q, e->q, m, dm, of_q.log, of_q.dlog, of_q.dlog);
-        e->summed = b * s_p.error + c * s_q.error + 5 * a->u * (b * s_p.value + c * s_q.value);
-        e->summed += (b * s_p.uncertain * of_p.dlog + c * s_q.uncertain * of_q.dlog);
-    } else if (b == 0.5L) {
-        e->summed = m * half_error(a, &of_p, &of_q) + fabsl(y->f) * (dm / m + 5 * a->u);
-    } else {
-        e->summed = m * (b * g_error(a, &of_p) + c * g_error(a, &of_q)) + fabsl(y->f) * (dm / m + 5 * a->u);
-    }
-    e->summed += 4 * a->smallest;
-    e->term = e->summed;
-    e->of_p = y->p > 0 ? b * of_p.dlog + 2 * a->u * fabsl(y->of_p) : 0;
-    e->of_q = y->q > 0 ? c * of_q.dlog + 2 * a->u * fabsl(y->of_q) : 0;
-    e->of_log_p = y->p * e->of_p + e->p * fabsl(y->of_p) + a->u * fabsl(y->of_log_p);
-    e->of_log_q = y->q * e->of_q + e->q * fabsl(y->of_q) + a->u * fabsl(y->of_log_q);
-}
-
-/* Where p and q are as near as their errors, the sign of their difference may be any. */
-static void total_variation_errors(const arithmetic *a, const reference_pair *y, pair_errors *e) {
-    long double apart = e->p + e->q;
-    e->term = e->summed = apart / 2 + a->u * fabsl(y->f) + a->smallest;
-    e->of_p = e->of_q = apart > 0 && fabsl(y->p - y->q) <= apart ? 1 : 0;
-    e->of_log_p = y->p * e->of_p + e->p / 2 + a->smallest;
-    e->of_log_q = y->q * e->of_q + e->q / 2 + a->smallest;
-}
-
 /* Each side's p or q times the error of a logarithm in long double. What is NaN has no error. */
 static void add_reference_error(const reference_pair *y, pair_errors *e) {
     long double p = isnan(y->p) ? 0 : y->p, q = isnan(y->q) ? 0 : y->q;
@@ -299,9 +111,26 @@ static void add_reference_error(const reference_pair *y, pair_errors *e) {
     e->of_log_q += q * e->reference;
 }
 
+/* p - q comes from d where both sides are logarithms, in types of more than 16 bits. */
+static pair_setting setting_of(const divergence_bounds *b, const reference_kl_div *r) {
+    bool is_short = b->setting.dtype == GPULOSS_F16 || b->setting.dtype == GPULOSS_BF16;
+    pair_setting s;
+    s.dtype = b->setting.dtype;
+    s.a = b->a;
+    s.divergence = r->divergence;
+    s.beta = r->beta;
+    s.eps = (long double)r->eps;
+    s.is_surplus = r->input_kind == GPULOSS_LOGITS && r->target_kind == GPULOSS_LOGITS;
+    s.has_small = r->input_kind == GPULOSS_PROBABILITIES || r->target_kind == GPULOSS_PROBABILITIES;
+    s.by_ratio = !is_short && !s.has_small;
+    s.any_form = false;
+    return s;
+}
+
 static pair_errors errors_of(const divergence_bounds *b, const reference_kl_div *r, const reference_pair *y,
                              int64_t c) {
     double x = r->input[b->row * r->classes + c], t = r->target[b->row * r->classes + c];
+    pair_setting setting;
     pair_errors e;
     memset(&e, 0, sizeof e);
     if (isnan(y->p) || isnan(y->q)) /* and so is what comes of it, or 0 */
@@ -309,12 +138,8 @@ static pair_errors errors_of(const divergence_bounds *b, const reference_kl_div 
     e.q = probability_error(b, r, &b->input, x, y->q);
     e.p = probability_error(b, r, &b->target, t, y->p);
     set_ratio_errors(b, r, y, x, t, &e);
-    if (r->divergence == GPULOSS_TOTAL_VARIATION)
-        total_variation_errors(&b->a, y, &e);
-    else if (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta > 0 && r->beta < 1)
-        jensen_shannon_errors(b, (long double)r->beta, y, &e);
-    else
-        kl_errors(b, r, r->divergence == GPULOSS_REVERSE_KL || r->beta >= 1, y, &e);
+    setting = setting_of(b, r);
+    pair_errors_of(&setting, y, &e);
     add_reference_error(y, &e);
     return e;
 }

@@ -3,7 +3,7 @@
 #ifndef TESTS_NUMERICS_BOUNDS_DIVERGENCE_H
 #define TESTS_NUMERICS_BOUNDS_DIVERGENCE_H
 
-#include "bounds.h"
+#include "bounds_pair.h"
 
 typedef struct divergence_setting {
     gpuloss_dtype dtype, target_dtype;
@@ -26,8 +26,8 @@ typedef struct divergence_bounds {
     arithmetic a;
     int64_t row;
     reference_kl_row of_row;
-    reference_pair *pairs;      /* [classes] */
-    struct pair_errors *errors; /* [classes] */
+    reference_pair *pairs; /* [classes] */
+    pair_errors *errors;   /* [classes] */
     side_bounds input, target;
     long double factor;                     /* |r_i| F */
     long double shared;                     /* error of log p - log q that all classes have in common */

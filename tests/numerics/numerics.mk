@@ -5,7 +5,7 @@ NUMERICS := tests/numerics
 NUMERICS_OUT := $(BUILD)/numerics
 NUMERICS_LIBS := -lcmocka -lm -ldl -lpthread
 
-NUMERICS_COMMON := dtypes compare bounds bounds_options bounds_divergence bounds_kl_div_sparse data \
+NUMERICS_COMMON := dtypes compare bounds bounds_options bounds_pair bounds_divergence bounds_kl_div_sparse data \
 	reference_cross_entropy reference_kl_div reference_kl_div_sparse
 NUMERICS_GPU := gpuloss_impl harness shapes run_common run_cross_entropy run_cross_entropy_sharded check_cross_entropy \
 	option_cases run_kl_div check_kl_div divergence_cases test_cross_entropy test_cross_entropy_corners \
