@@ -1,5 +1,6 @@
 #include "bounds_kl_div_sparse.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -10,53 +11,61 @@ static long double largest_of_two(long double a, long double b) {
     return a > b ? a : b;
 }
 
-/* A logit is multiplied with a rounded 1 / temperature: 2u, and nothing for a power of two. */
+/* A logit, or its distance from a maximum, is multiplied with a rounded 1 / temperature: 2u, and nothing for a power of
+ * two. */
 static long double cooling_of(const arithmetic *a, const reference_sparse *r) {
     int exponent;
     return r->temperature == 0 || frexp(r->temperature, &exponent) == 0.5 ? 0 : 2 * a->u;
-}
-
-static long double logit_error(const sparse_bounds *b, const reference_sparse *r, int64_t c) {
-    long double z = reference_sparse_logit(r, b->row, c);
-    return isfinite(z) && b->cooling > 0 ? b->cooling * fabsl(z) + b->a.smallest : 0;
 }
 
 static long double distance_of(const sparse_bounds *b, const reference_sparse *r, int64_t c) {
     return b->of_row.softmax.max - reference_sparse_logit(r, b->row, c);
 }
 
+static long double logit_error(const sparse_bounds *b, const reference_sparse *r, int64_t c) {
+    long double z = reference_sparse_logit(r, b->row, c);
+    if (!isfinite(z) || b->cooling == 0)
+        return 0;
+    return b->cooling * largest_of_two(fabsl(z), distance_of(b, r, c)) + b->a.smallest;
+}
+
 /* Of exp(z - m), relative, from the error of z and those of the exponential. */
-static long double exponential_error(const sparse_bounds *b, const reference_sparse *r, int64_t c) {
-    return logit_error(b, r, c) + b->a.exp_roundings * b->a.u * distance_of(b, r, c) + b->a.exp_relative;
+static long double exponential_error(const sparse_bounds *b, const reference_sparse *r, int64_t c, long double m) {
+    long double distance = m - reference_sparse_logit(r, b->row, c);
+    return logit_error(b, r, c) + b->a.exp_roundings * b->a.u * distance + b->a.exp_relative;
 }
 
 /* Of q = exp(z - m) times a rounded reciprocal of their sum, relative: see cross_entropy_gradient_bound. */
 static long double q_relative(const sparse_bounds *b, const reference_sparse *r, int64_t c) {
-    return exponential_error(b, r, c) + b->shift + b->log_sum + 3 * b->a.u;
-}
-
-/* log q = (z - m) - log_sum: two rounded differences. */
-static long double log_q_error(const sparse_bounds *b, const reference_sparse *r, int64_t c, long double log_q) {
-    return logit_error(b, r, c) + b->shift + b->log_sum + b->a.u * (distance_of(b, r, c) + fabsl(log_q));
+    return exponential_error(b, r, c, b->of_row.softmax.max) + b->shared + 3 * b->a.u;
 }
 
 /* Two vectors at a time enter the sum of a thread, which has four of them, or as many as 256 threads leave it: each time
- * and at each level of the tree over the threads the maximum may rise. */
+ * and at each level of the tree over the threads the maximum may rise. The sum of the k classes and that of the others are
+ * rescaled once more to become one. */
 static sum_shape shape_of(gpuloss_dtype dtype, int64_t classes) {
     int64_t vectors = (classes * (int64_t)dtype_size(dtype) + 15) / 16 + 1, share = (vectors + 255) / 256;
     sum_shape shape = sum_shape_of(dtype, classes);
-    shape.rescalings = (long double)((share < 4 ? 4 : share) + 1) / 2 + 8;
+    shape.rescalings = largest_of_two(shape.rescalings, (long double)((share < 4 ? 4 : share) + 1) / 2 + 8) + 1;
     return shape;
 }
 
+/* The errors of the logits come weighed by the shares of a sum. */
 static void set_softmax(gpuloss_dtype dtype, const reference_sparse *r, sparse_bounds *b) {
+    const reference_sparse_row *of_row = &b->of_row;
     int64_t c;
     b->cooling = cooling_of(&b->a, r);
-    b->log_sum = log_sum_bound(dtype, shape_of(dtype, r->classes), &b->of_row.softmax);
+    b->shared = log_sum_bound(dtype, shape_of(dtype, r->classes), &of_row->softmax);
+    b->others = log_sum_bound(dtype, shape_of(dtype, r->classes), &of_row->others);
     for (c = 0; c < r->classes && b->cooling > 0; c++) {
-        long double q = expl(reference_sparse_log_q(r, &b->of_row, b->row, c));
+        long double q = expl(reference_sparse_log_q(r, of_row, b->row, c)), part;
         if (q > 0)
-            b->shift += q * logit_error(b, r, c);
+            b->shared += q * logit_error(b, r, c);
+        if (b->t[c] != REFERENCE_OTHER)
+            continue;
+        part = reference_sparse_part(r, of_row, b->row, c);
+        if (part > 0)
+            b->others += part * logit_error(b, r, c);
     }
 }
 
@@ -89,107 +98,134 @@ static void set_teacher(gpuloss_dtype value_dtype, const reference_sparse *r, lo
     }
     b->t_error = t_error;
     b->sum = all + (adds_up_exactly(r, b->row) ? 0 : (long double)(r->k + 3) * double_u * b->of_row.sum);
-    if (r->residual == GPULOSS_RENORMALIZE) /* the sum is rounded, and the quotient */
+    if (r->residual == GPULOSS_RENORMALIZE && b->of_row.sum > 0) /* the sum is rounded, and the quotient */
         b->norm = b->sum / b->of_row.sum + 2 * b->a.u;
-    if (r->residual == GPULOSS_DROP || (r->residual == GPULOSS_BUCKET && b->of_row.sum + b->sum > 1))
-        b->own = b->others = b->sum + b->a.u * b->of_row.sum;
 }
 
-/* x - 1 + exp(-x). */
-static long double excess(long double x) {
-    return x + expm1l(-x);
+/* Of d in the reference. */
+static long double reference_error(const sparse_bounds *b, const reference_pair *y) {
+    long double top = b->of_row.softmax.max, others = isinf(b->of_row.others.max) ? 0 : b->of_row.others.max;
+    return LDBL_EPSILON * (4 + fabsl(y->log_p) + fabsl(y->log_q) + fabsl(top) + fabsl(others));
 }
 
-/* A class of the teacher, and what it adds to f as the kernels form it. */
-typedef struct term {
-    long double value, error;
-} term;
-
-/* t d + q - t from 1 on: the difference d - 1, the product and the sum are rounded. Below, t (d - 1 + exp(-d)) by a
- * series, whose Horner scheme, factors and what it leaves out make 8u; where d is as small as its own error, the square
- * of that counts too. */
-static term surplus(const sparse_bounds *b, long double p, long double dp, long double q, long double dq, long double d,
-                    long double dd) {
-    long double u = b->a.u, direct, series;
-    term y;
-    y.value = p * (d - 1) + q;
-    direct = dp * fabsl(d - 1) + p * dd + 2 * u * p * fabsl(d - 1) + u * fabsl(y.value) + dq;
-    series = (dp + 8 * u * p) * excess(d) + p * (fabsl(expm1l(-d)) * dd + 1.5L * dd * dd);
-    y.error = fabsl(d) + dd < 1 ? series : fabsl(d) - dd >= 1 ? direct : largest_of_two(direct, series);
-    return y;
-}
-
-/* p = t / norm; the logarithm is within an ulp (2u), and d = log p - log q and p d are rounded. Where the values add up
- * to more than 1, what the surplus adds has to come off again, so that neither form has fewer errors. */
-static term term_of(const sparse_bounds *b, const reference_sparse *r, int64_t c) {
-    long double u = b->a.u, norm = r->residual == GPULOSS_RENORMALIZE ? b->of_row.sum : 1, p = b->t[c] / norm;
-    long double log_q = reference_sparse_log_q(r, &b->of_row, b->row, c), q = expl(log_q), relative, d, dd, dq;
-    term y = {0, 0}, other;
-    dq = q > 0 ? q * q_relative(b, r, c) + b->a.smallest : 0;
-    if (p == 0 || q == 0) {
-        y.value = r->residual == GPULOSS_BUCKET ? q : 0;
-        y.error = r->residual == GPULOSS_BUCKET ? dq : 0;
-        return y;
-    }
-    relative = b->t_error[c] / b->t[c] + b->norm;
-    d = logl(p) - log_q;
-    dd = relative + 2 * u * fabsl(logl(p)) + log_q_error(b, r, c, log_q) + u * fabsl(d);
-    y.value = p * d;
-    y.error = p * relative * fabsl(d) + p * dd + u * fabsl(y.value);
-    if (r->residual == GPULOSS_BUCKET) {
-        other = surplus(b, p, p * relative, q, dq, d, dd);
-        y.error = b->of_row.sum > 1 ? largest_of_two(other.error, y.error) : other.error;
-        y.value = largest_of_two(fabsl(other.value), fabsl(y.value));
-    }
-    y.error += b->a.smallest * (2 + fabsl(d));
-    return y;
-}
-
-/* Of 1 - Q, which is the difference of two sums in double of the same exponentials, over one of them: the errors of the
- * exponentials count where they are left over, and in the whole sum; those of adding up are of the size of the whole. */
-static long double left_error(gpuloss_dtype dtype, const sparse_bounds *b, const reference_sparse *r) {
-    sum_shape shape = shape_of(dtype, r->classes);
-    long double all = 0, others = 0, additions = shape.sequential + 2 * shape.tree + (long double)r->k + 4;
-    int64_t c;
-    for (c = 0; c < r->classes; c++) {
-        long double q = expl(reference_sparse_log_q(r, &b->of_row, b->row, c)), error;
-        if (q == 0)
-            continue;
-        error = q * exponential_error(b, r, c) + b->a.smallest;
-        all += error;
-        if (b->t[c] == REFERENCE_OTHER)
-            others += error;
-    }
-    return others + b->of_row.left * all + additions * double_u;
-}
-
-/* The bucket's surplus, which is convex in both: within a box it is largest at a corner, and no further below. */
-static long double bucket_of(long double rest, long double left) {
-    return rest > 0 ? rest * (logl(rest / left) - 1) + left : left;
-}
-
-static long double bucket_error(const sparse_bounds *b, long double left_off) {
-    long double rest = b->of_row.rest, left = b->of_row.left, value = bucket_of(rest, left), worst = 0;
-    long double over = 1 - b->of_row.sum; /* negative where nothing is left over */
-    int corner;
-    for (corner = 0; corner < 4; corner++) {
-        long double at_rest = over + (corner & 1 ? b->sum : -b->sum),
-                    at_left = left + (corner & 2 ? left_off : -left_off);
-        at_rest = at_rest > 0 ? at_rest : 0;
-        at_left = at_left > 0 ? at_left : 0;
-        worst = largest_of_two(worst, bucket_of(at_rest, at_left) - value);
-    }
-    /* In double: a logarithm within 8u, and four operations. */
-    return worst + double_u * (rest > 0 ? rest * (8 * fabsl(logl(rest / left)) + 4) : 0) + 4 * double_u * left;
-}
-
-/* 1 - rest / left is rounded. A rest that may be left over where nothing is has no bound. */
-static void set_others(sparse_bounds *b, long double left_off) {
-    long double rest = b->of_row.rest, left = b->of_row.left, most;
-    if (1 - b->of_row.sum + b->sum <= 0)
+/* Of d, from the errors of p and of log q. A logarithm is within an ulp (2u), and the difference is rounded. */
+static void set_ratio_error(const sparse_bounds *b, const reference_pair *y, long double of_log_q, pair_errors *e) {
+    if (!isfinite(y->d))
         return;
-    most = left > left_off ? (rest + b->sum) / (left - left_off) : (long double)INFINITY;
-    b->others += most - rest / left + (double_u * 2 + b->a.u) * (1 + rest / left);
+    e->reference = reference_error(b, y);
+    e->own = e->p / y->p + 2 * b->a.u * fabsl(y->log_p) + of_log_q + b->a.u * fabsl(y->d) + e->reference;
+    e->shared = b->shared;
+}
+
+/* What is below the smallest normal number may be flushed, in each factor. Jensen-Shannon in the reference is a
+ * difference of two products, each of the size of b c |p - q|. */
+static void complete_errors(const sparse_bounds *b, const reference_sparse *r, const reference_pair *y,
+                            pair_errors *e) {
+    long double flushed = b->a.smallest * (2 + (isfinite(y->d) ? fabsl(y->d) : 0));
+    pair_errors_of(&b->setting, y, e);
+    e->summed += flushed;
+    e->of_log_q += flushed + e->reference * y->q;
+    if (b->setting.divergence == GPULOSS_JENSEN_SHANNON)
+        e->summed += 4 * LDBL_EPSILON * (long double)r->beta * (1 - (long double)r->beta) * fabsl(y->p - y->q);
+}
+
+/* log q = (z - m) - log_sum: two rounded differences. */
+static pair_errors entry_errors(const sparse_bounds *b, const reference_sparse *r, int64_t c, const reference_pair *y) {
+    pair_errors e;
+    memset(&e, 0, sizeof e);
+    if (isnan(y->p) || isnan(y->q))
+        return e;
+    if (y->p > 0)
+        e.p = y->p * (b->t_error[c] / b->t[c] + b->norm) + (y->p < b->a.smallest ? b->a.smallest : 0);
+    if (y->q > 0)
+        e.q = y->q * (q_relative(b, r, c) + reference_error(b, y)) + b->a.smallest;
+    if (isfinite(y->d)) {
+        long double of_p = e.p;
+        e.p = y->p * (b->t_error[c] / b->t[c] + b->norm);
+        set_ratio_error(b, y, logit_error(b, r, c) + b->a.u * (distance_of(b, r, c) + fabsl(y->log_q)), &e);
+        e.p = of_p;
+    }
+    complete_errors(b, r, y, &e);
+    return e;
+}
+
+/* How far the maximum of the other classes is below that of all, and log(S_o / S) of the sums. */
+typedef struct gap {
+    long double distance, logs;
+} gap;
+static gap gap_of(const sparse_bounds *b) {
+    gap g;
+    g.distance = b->of_row.softmax.max - b->of_row.others.max;
+    g.logs = b->of_row.others.log_sum - b->of_row.softmax.log_sum;
+    return g;
+}
+
+/* R = exp(m_o - m) S_o / S: the errors of both sums and of an exponential; a reciprocal and two products. */
+static long double rest_q_error(const sparse_bounds *b) {
+    long double q = b->of_row.rest.q;
+    if (q == 0)
+        return b->of_row.others.max > -(long double)INFINITY ? b->a.smallest : 0;
+    return q * ((b->a.exp_roundings * b->a.u + b->cooling) * gap_of(b).distance + b->a.exp_relative + b->others +
+                b->shared + 4 * b->a.u + reference_error(b, &b->of_row.rest)) +
+           b->a.smallest;
+}
+
+/* Of the rest's pair, where p is off by dp. log R = (m_o - m) + log(S_o / S): a difference, a quotient, its logarithm
+ * within an ulp, and a sum. */
+static pair_errors rest_errors_at(const sparse_bounds *b, const reference_sparse *r, const reference_pair *y,
+                                  long double dp) {
+    gap g = gap_of(b);
+    pair_errors e;
+    memset(&e, 0, sizeof e);
+    e.p = dp;
+    e.q = rest_q_error(b);
+    set_ratio_error(b, y,
+                    (b->a.u + b->cooling) * g.distance + b->others + b->a.u * (1 + 2 * fabsl(g.logs)) +
+                        b->a.u * fabsl(y->log_q),
+                    &e);
+    complete_errors(b, r, y, &e);
+    return e;
+}
+
+/* Where 1 - P may be anything next to 0, first order won't do. What is summed is convex in p, so that it is off by the
+ * most at either end of what p may be, or by 2 dp at p = q; its derivative is monotone. */
+static pair_errors uncertain_errors(const sparse_bounds *b, const reference_sparse *r, long double low,
+                                    long double high) {
+    const reference_pair *at = &b->of_row.rest;
+    pair_errors worst;
+    int end;
+    memset(&worst, 0, sizeof worst);
+    for (end = 0; end < 2; end++) {
+        reference_pair y = *at;
+        pair_errors e;
+        y.p = end ? high : low;
+        y.log_p = logl(y.p);
+        y.d = y.log_p - y.log_q;
+        reference_pair_terms(r->divergence, r->beta, 0, 0, &y);
+        e = rest_errors_at(b, r, &y, b->a.u * y.p);
+        e.summed += fabsl(e.slope) * e.shared + 2 * (high - low) +
+                    fabsl(reference_sparse_term(r, &y) - reference_sparse_term(r, at));
+        e.of_log_q += fabsl(y.of_log_q - at->of_log_q);
+        worst.q = e.q;
+        worst.summed = largest_of_two(worst.summed, isnan(e.summed) ? (long double)INFINITY : e.summed);
+        worst.of_log_q = largest_of_two(worst.of_log_q, isnan(e.of_log_q) ? (long double)INFINITY : e.of_log_q);
+    }
+    return worst;
+}
+
+/* 1 - P has the error of P and is rounded; without a bucket it is exactly 0. */
+static pair_errors rest_errors(const sparse_bounds *b, const reference_sparse *r) {
+    const reference_pair *y = &b->of_row.rest;
+    long double over = 1 - b->of_row.sum, low = over - b->sum, high = over + b->sum;
+    pair_errors none;
+    memset(&none, 0, sizeof none);
+    if (isnan(y->p) || isnan(y->q))
+        return none;
+    if (r->residual != GPULOSS_BUCKET || high <= 0 || (b->sum == 0 && over == 0))
+        return rest_errors_at(b, r, y, 0);
+    if (low < over / 2)
+        return uncertain_errors(b, r, low > 0 ? low : 0, high);
+    return rest_errors_at(b, r, y, b->sum + b->a.u * y->p);
 }
 
 /* An error times a factor: where that is 0, nothing is left of an error that has no bound. */
@@ -197,9 +233,39 @@ static long double scaled(long double factor, long double error) {
     return factor > 0 ? factor * error : 0;
 }
 
+/* The kernels take surpluses, and the mixture in whichever form. */
+static void set_setting(gpuloss_dtype dtype, const reference_sparse *r, sparse_bounds *b) {
+    b->setting.dtype = dtype;
+    b->setting.a = b->a;
+    b->setting.divergence = r->divergence;
+    b->setting.beta = r->beta;
+    b->setting.is_surplus = b->setting.by_ratio = b->setting.any_form = true;
+}
+
+/* Of a KL, what the sides add up to is taken off the surpluses. P is rounded; it may be found on the other side of 1. */
+static long double total_error(const sparse_bounds *b, const reference_sparse *r) {
+    bool is_kl = reference_sparse_is_forward(r) || reference_sparse_is_reverse(r);
+    bool is_sum = r->residual == GPULOSS_DROP || (r->residual == GPULOSS_BUCKET && b->of_row.sum + b->sum > 1);
+    return is_kl && is_sum ? b->sum + b->a.u * b->of_row.sum : 0;
+}
+
+/* What a row adds up to: as row_sums of bounds_divergence.c. */
+typedef struct row_sums {
+    long double f, slope, magnitude, u, u_magnitude;
+} row_sums;
+
+static void add_pair(const reference_sparse *r, const reference_pair *y, const pair_errors *e, row_sums *s) {
+    s->f += e->summed;
+    s->slope += e->slope;
+    s->magnitude += fabsl(reference_sparse_term(r, y));
+    s->u += e->of_log_q;
+    s->u_magnitude += fabsl(y->of_log_q);
+}
+
 void sparse_bounds_of(gpuloss_dtype dtype, gpuloss_dtype value_dtype, const reference_sparse *r, int64_t row,
                       long double *t, long double *t_error, sparse_bounds *b) {
-    long double errors = 0, magnitudes = 0, off, factor = fabsl(reference_sparse_factor(r, row));
+    long double factor = fabsl(reference_sparse_factor(r, row)), error;
+    row_sums s = {0, 0, 0, 0, 0};
     int64_t c;
     memset(b, 0, sizeof *b);
     b->a = arithmetic_of(dtype);
@@ -208,47 +274,55 @@ void sparse_bounds_of(gpuloss_dtype dtype, gpuloss_dtype value_dtype, const refe
     b->of_row = reference_sparse_row_of(r, row, t);
     if (b->of_row.out || b->of_row.bad > 0)
         return;
+    set_setting(dtype, r, b);
     set_softmax(dtype, r, b);
     set_teacher(value_dtype, r, t_error, b);
+    b->rest = rest_errors(b, r);
+    add_pair(r, &b->of_row.rest, &b->rest, &s);
     for (c = 0; c < r->classes; c++)
         if (t[c] != REFERENCE_OTHER) {
-            term y = term_of(b, r, c);
-            errors += y.error;
-            magnitudes += fabsl(y.value);
+            reference_pair y = reference_sparse_pair(r, &b->of_row, row, c, t[c]);
+            pair_errors e = entry_errors(b, r, c, &y);
+            add_pair(r, &y, &e, &s);
         }
-    if (r->residual == GPULOSS_BUCKET) {
-        off = left_error(dtype, b, r);
-        set_others(b, off);
-        errors += bucket_error(b, off);
-        magnitudes += fabsl(bucket_of(b->of_row.rest, b->of_row.left)) + b->of_row.sum;
-        if (fabsl(1 - b->of_row.sum) <= b->sum) /* it may be found to be above 1 */
-            errors += b->sum;
-    }
     /* Sums in double, the factor and one rounding at the end. */
-    errors += (long double)(r->k + 8) * double_u * magnitudes;
-    b->loss = scaled(factor, errors + (b->a.u + 4 * double_u) * fabsl(b->of_row.f)) + b->a.smallest;
+    error = s.f + fabsl(s.slope) * b->shared + total_error(b, r) +
+            (long double)(r->k + 8) * double_u * (s.magnitude + b->of_row.total + 1);
+    b->loss = scaled(factor, error + (b->a.u + 4 * double_u) * fabsl(b->of_row.f)) + b->a.smallest;
+    b->sum_of_log_q = s.u + (long double)(r->k + 3) * double_u * s.u_magnitude + b->a.u * fabsl(b->of_row.sum_of_log_q);
 }
 
-/* s (q own - t / norm), or s q others: products, a difference and a quotient. s is formed in double, from at most twelve
- * roundings, and rounded once. */
+/* Of u - q sum u: a product and a difference. A class of q = 0 has u alone. */
+static long double derivative_error(const sparse_bounds *b, const reference_pair *y, const pair_errors *e) {
+    long double sum = b->of_row.sum_of_log_q, u = b->a.u;
+    long double error = e->of_log_q + u * fabsl(y->of_log_q) + 4 * b->a.smallest;
+    if (y->q > 0)
+        error += (e->q + 2 * u * y->q) * fabsl(sum) + y->q * b->sum_of_log_q + u * fabsl(y->of_log_q - y->q * sum);
+    return error;
+}
+
+/* Of what all others have together, times the class's part of it: an exponential over their sum. */
+static long double part_error(const sparse_bounds *b, const reference_sparse *r, int64_t c) {
+    const reference_pair *y = &b->of_row.rest;
+    long double part = reference_sparse_part(r, &b->of_row, b->row, c), relative, derivative;
+    if (!(part > 0))
+        return b->a.smallest;
+    relative = exponential_error(b, r, c, b->of_row.others.max) + b->others + 5 * b->a.u;
+    derivative = fabsl(y->of_log_q - (y->q > 0 ? y->q * b->of_row.sum_of_log_q : 0));
+    return part * (derivative_error(b, y, &b->rest) + relative * derivative) + b->a.smallest * (1 + derivative);
+}
+
+/* s is formed in double, from at most twelve roundings, and rounded once; the product is rounded. */
 long double sparse_gradient_bound(gpuloss_dtype dtype, const sparse_bounds *b, const reference_sparse *r, int64_t c,
                                   long double value) {
-    long double u = b->a.u, scale = fabsl(reference_sparse_scale(r, b->row)), error, factor, off, tiny;
-    long double q = expl(reference_sparse_log_q(r, &b->of_row, b->row, c)), norm, p = 0, difference;
-    int is_other = b->t[c] == REFERENCE_OTHER;
-    norm = r->residual == GPULOSS_RENORMALIZE ? b->of_row.sum : 1;
-    factor = b->of_row.sum / norm + b->of_row.rest;
-    if (is_other && b->of_row.rest > 0)
-        factor = fabsl(factor - b->of_row.rest / b->of_row.left);
-    off = is_other ? b->others : b->own;
-    tiny = b->a.smallest * (1 + factor);
-    error = q > 0 ? q * factor * (q_relative(b, r, c) + 2 * u) + q * off + tiny : 0;
-    difference = q * factor;
-    if (!is_other) {
-        p = b->t[c] / norm;
-        difference = fabsl(difference - p);
-        error += p > 0 ? b->t_error[c] / norm + p * b->norm : 0;
+    long double scale = fabsl(reference_sparse_scale(r, b->row)), error;
+    if (b->t[c] == REFERENCE_OTHER) {
+        error = part_error(b, r, c);
+    } else {
+        reference_pair y = reference_sparse_pair(r, &b->of_row, b->row, c, b->t[c]);
+        pair_errors e = entry_errors(b, r, c, &y);
+        error = derivative_error(b, &y, &e);
     }
-    error += u * difference + tiny;
-    return scaled(scale, error) + fabsl(value) * (2 * u + 12 * double_u) + b->a.smallest + store_rounding(dtype, value);
+    return scaled(scale, error) + fabsl(value) * (2 * b->a.u + 12 * double_u) + b->a.smallest +
+           store_rounding(dtype, value);
 }

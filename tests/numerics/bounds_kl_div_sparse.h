@@ -2,7 +2,7 @@
 #ifndef TESTS_NUMERICS_BOUNDS_KL_DIV_SPARSE_H
 #define TESTS_NUMERICS_BOUNDS_KL_DIV_SPARSE_H
 
-#include "bounds.h"
+#include "bounds_pair.h"
 #include "reference_kl_div_sparse.h"
 
 /* Of one row: absolute errors, unless they say relative. */
@@ -13,11 +13,13 @@ typedef struct sparse_bounds {
     int64_t row;
     reference_sparse_row of_row;
     const long double *t, *t_error; /* [classes]; the errors are set where the teacher knows the class */
-    long double cooling;            /* relative error of a logit over the temperature */
-    long double log_sum, shift;     /* of log sum exp(z - m) for exact z, and what the errors of z add */
-    long double sum;                /* of P */
-    long double norm;               /* relative error of what t is divided by */
-    long double own, others;        /* of what q is multiplied with: classes of the teacher, and others */
+    pair_setting setting;
+    long double cooling;        /* relative error of a logit over the temperature */
+    long double shared, others; /* of log S of all classes, and of log S_o of those that the teacher does not know */
+    long double sum;            /* of P */
+    long double norm;           /* relative error of what t is divided by */
+    pair_errors rest;           /* of all other classes */
+    long double sum_of_log_q;
 } sparse_bounds;
 
 /* t and t_error are filled, and b points to them. */

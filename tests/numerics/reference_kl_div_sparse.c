@@ -56,7 +56,7 @@ static long double surplus(long double a, long double b, long double d) {
     return fabsl(d) < 1 ? a * (d + expm1l(-d)) : a * (d - 1) + b;
 }
 
-static long double term_of(const reference_sparse *r, const reference_pair *y) {
+long double reference_sparse_term(const reference_sparse *r, const reference_pair *y) {
     if (isnan(y->f))
         return y->f;
     if (reference_sparse_is_forward(r))
@@ -69,20 +69,14 @@ static long double missing(const reference_sparse *r, long double total) {
     return reference_sparse_is_forward(r) ? total - 1 : reference_sparse_is_reverse(r) ? 1 - total : 0;
 }
 
-reference_pair reference_sparse_sides(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
-                                      int64_t c, long double t) {
+reference_pair reference_sparse_pair(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
+                                     int64_t c, long double t) {
     reference_pair y = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     y.log_q = reference_sparse_log_q(r, of_row, row, c);
     y.q = expl(y.log_q);
     y.p = r->residual != GPULOSS_RENORMALIZE ? t : of_row->sum == 0 ? 0 : t / of_row->sum;
     y.log_p = logl(y.p);
     y.d = y.log_p - y.log_q;
-    return y;
-}
-
-reference_pair reference_sparse_pair(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
-                                     int64_t c, long double t) {
-    reference_pair y = reference_sparse_sides(r, of_row, row, c, t);
     reference_pair_terms(r->divergence, r->beta, 0, 0, &y);
     return y;
 }
@@ -128,11 +122,11 @@ static void set_rest(const reference_sparse *r, reference_sparse_row *of_row) {
 static void add_terms(const reference_sparse *r, int64_t row, reference_sparse_row *of_row, const long double *t) {
     int64_t c;
     of_row->sum_of_log_q = of_row->rest.of_log_q;
-    of_row->f = term_of(r, &of_row->rest);
+    of_row->f = reference_sparse_term(r, &of_row->rest);
     for (c = 0; c < r->classes; c++)
         if (t[c] != REFERENCE_OTHER) {
             reference_pair y = reference_sparse_pair(r, of_row, row, c, t[c]);
-            of_row->f += term_of(r, &y);
+            of_row->f += reference_sparse_term(r, &y);
             of_row->sum_of_log_q += y.of_log_q;
         }
     of_row->f += missing(r, of_row->total);

@@ -52,11 +52,11 @@ reference_sparse_row reference_sparse_row_of(const reference_sparse *r, int64_t 
 long double reference_sparse_logit(const reference_sparse *r, int64_t row, int64_t c);
 long double reference_sparse_log_q(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
                                    int64_t c);
-/* The pair of a class that the teacher knows, by its t; without the terms of the divergence, and with them. */
-reference_pair reference_sparse_sides(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
-                                      int64_t c, long double t);
+/* The pair of a class that the teacher knows, by its t. */
 reference_pair reference_sparse_pair(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
                                      int64_t c, long double t);
+/* What is summed of a pair: of a KL p log(p / q) + q - p, and the term of the divergence of any other. */
+long double reference_sparse_term(const reference_sparse *r, const reference_pair *y);
 /* A class's part of what all others have together. */
 long double reference_sparse_part(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
                                   int64_t c);
