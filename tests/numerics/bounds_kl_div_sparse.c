@@ -102,10 +102,11 @@ static void set_teacher(gpuloss_dtype value_dtype, const reference_sparse *r, lo
         b->norm = b->sum / b->of_row.sum + 2 * b->a.u;
 }
 
-/* Of d in the reference. */
+/* Of log q in the reference, and of d. */
 static long double reference_error(const sparse_bounds *b, const reference_pair *y) {
     long double top = b->of_row.softmax.max, others = isinf(b->of_row.others.max) ? 0 : b->of_row.others.max;
-    return LDBL_EPSILON * (4 + fabsl(y->log_p) + fabsl(y->log_q) + fabsl(top) + fabsl(others));
+    long double logs = isfinite(y->log_p) ? fabsl(y->log_p) + fabsl(y->log_q) : fabsl(y->log_q);
+    return LDBL_EPSILON * (4 + logs + fabsl(top) + fabsl(others));
 }
 
 /* Of d, from the errors of p and of log q. A logarithm is within an ulp (2u), and the difference is rounded. */
