@@ -90,11 +90,11 @@ static void set_teacher(gpuloss_dtype value_dtype, const reference_sparse *r, lo
         long double value = reference_sparse_value(r, b->row, j), relative = narrowing, error;
         if (r->value_kind == GPULOSS_LOG_PROBABILITIES)
             relative = narrowing * fabsl((long double)r->values[at]) + (is_double ? 2 : 4) * b->a.u;
-        error = value > 0 ? value * relative + (relative > 0 ? b->a.smallest : 0) : 0;
+        error = value > 0 ? value * relative : 0;
         if (value != b->t[c])
             error += b->a.u * b->t[c];
         t_error[c] += error;
-        all += error;
+        all += error + (relative > 0 ? b->a.smallest : 0);
     }
     b->t_error = t_error;
     b->sum = all + (adds_up_exactly(r, b->row) ? 0 : (long double)(r->k + 3) * double_u * b->of_row.sum);
@@ -137,15 +137,13 @@ static pair_errors entry_errors(const sparse_bounds *b, const reference_sparse *
     if (isnan(y->p) || isnan(y->q))
         return e;
     if (y->p > 0)
-        e.p = y->p * (b->t_error[c] / b->t[c] + b->norm) + (y->p < b->a.smallest ? b->a.smallest : 0);
+        e.p = y->p * (b->t_error[c] / b->t[c] + b->norm);
     if (y->q > 0)
         e.q = y->q * (q_relative(b, r, c) + reference_error(b, y)) + b->a.smallest;
-    if (isfinite(y->d)) {
-        long double of_p = e.p;
-        e.p = y->p * (b->t_error[c] / b->t[c] + b->norm);
+    if (isfinite(y->d))
         set_ratio_error(b, y, logit_error(b, r, c) + b->a.u * (distance_of(b, r, c) + fabsl(y->log_q)), &e);
-        e.p = of_p;
-    }
+    if (y->p > 0 && (e.p > 0 || y->p < b->a.smallest)) /* it may be flushed, which is no error of its logarithm */
+        e.p += b->a.smallest;
     complete_errors(b, r, y, &e);
     return e;
 }

@@ -33,6 +33,14 @@ void sparse_take(sparse_case *c, unsigned number) {
     c->beta = of->beta;
 }
 
+void sparse_leave(sparse_case *c, gpuloss_residual residual) {
+    c->residual = residual;
+    if (residual == GPULOSS_BUCKET || (c->divergence != GPULOSS_REVERSE_KL && c->beta < 1))
+        return;
+    c->divergence = GPULOSS_TOTAL_VARIATION;
+    c->beta = 0;
+}
+
 const gpuloss_kind sparse_kinds[SPARSE_KINDS] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES};
 const gpuloss_index_type sparse_index_types[SPARSE_INDEX_TYPES] = {GPULOSS_I64, GPULOSS_U8, GPULOSS_I32, GPULOSS_I16};
 

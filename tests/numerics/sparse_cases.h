@@ -17,6 +17,8 @@ typedef struct sparse_divergence {
 enum { SPARSE_DIVERGENCES = 18 };
 extern const sparse_divergence sparse_divergences[SPARSE_DIVERGENCES];
 void sparse_take(sparse_case *c, unsigned number); /* of sparse_divergences, modulo how many there are */
+/* Another residual; what is reverse KL becomes total variation where it needs the bucket. */
+void sparse_leave(sparse_case *c, gpuloss_residual residual);
 
 extern const gpuloss_residual sparse_residuals[SPARSE_RESIDUALS];
 extern const gpuloss_kind sparse_kinds[SPARSE_KINDS];

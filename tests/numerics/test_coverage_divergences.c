@@ -67,6 +67,7 @@ static void groups_of_sparse(void **state) {
                 sparse_shape shape = {vectors[k] > 128 ? 5 : 9, vectors[k] * width_of(all_dtypes[d]) - (k < 4), 3};
                 sparse_case c = sparse_case_of(all_dtypes[d], shape);
                 sparse_inputs in;
+                sparse_take(&c, 4 * k + d + 9 * little);
                 sparse_fill(&c, LOGITS_NORMAL, 0.7, k, &in);
                 c.in_place = d % 2 == little;
                 if (little)
@@ -93,6 +94,7 @@ static void types_of_sparse(void **state) {
                 for (little = 0; little < 2; little++) {
                     sparse_case c = sparse_case_of(all_dtypes[d], shape);
                     sparse_inputs in;
+                    sparse_take(&c, 5 * type + 4 * values + d + 9 * little);
                     c.value_dtype = all_dtypes[values];
                     c.index_type = sparse_index_types[type];
                     c.label_type = sparse_index_types[(type + values) % SPARSE_INDEX_TYPES];

@@ -15,7 +15,7 @@ static void test_varied(gpuloss_dtype dtype, sparse_shape shape, logits_kind kin
     sparse_inputs in;
     sparse_vary(&c, number);
     if (c.k == c.classes && c.residual == GPULOSS_BUCKET) /* something over of nothing is infinite: a case of its own */
-        c.residual = GPULOSS_RENORMALIZE;
+        sparse_leave(&c, GPULOSS_RENORMALIZE);
     sparse_fill(&c, kind, number % 4 == 3 ? 0.999 : 0.75, number, &in);
     if (number % 5 == 2)
         sparse_mask(&c, &in);
@@ -81,7 +81,7 @@ static void types_of_sparse(void **state) {
                         c.value_dtype = all_dtypes[v];
                         c.value_kind = sparse_kinds[kind];
                         c.index_type = sparse_index_types[i];
-                        c.residual = sparse_residuals[residual];
+                        sparse_leave(&c, sparse_residuals[residual]);
                         sparse_fill(&c, LOGITS_NORMAL, 0.8, number, &in);
                         sparse_test(&c, "types");
                         sparse_inputs_free(&in);
@@ -117,7 +117,7 @@ static void outputs_of_sparse(void **state) {
         for (k = 0; k < REDUCTION_COUNT; k++, number++) {
             sparse_case c = sparse_case_of(all_dtypes[(outputs + k) % DTYPE_COUNT], shape);
             sparse_inputs in;
-            c.residual = sparse_residuals[number % SPARSE_RESIDUALS];
+            sparse_take(&c, number);
             c.reduction = all_reductions[k];
             c.outputs = outputs;
             if (sparse_outputs(&c) == 0)
@@ -145,7 +145,7 @@ static void factors_of_sparse(void **state) {
             sparse_inputs in;
             if (harness_small && given % 4 != d)
                 continue;
-            c.residual = sparse_residuals[given % SPARSE_RESIDUALS];
+            sparse_take(&c, given);
             c.reduction = given & 8 ? GPULOSS_MEAN : GPULOSS_BATCHMEAN;
             c.temperature = given & 8 ? 3.5 : 0;
             c.temperature_squared = (given & 10) == 10;
@@ -179,7 +179,7 @@ static void offsets_of_sparse(void **state) {
                 sparse_inputs in;
                 if (harness_small && k > 0)
                     continue;
-                c.residual = sparse_residuals[number % SPARSE_RESIDUALS];
+                sparse_take(&c, number);
                 c.logits_offset = i;
                 c.grad_offset = 3 * i % (int)(16 / dtype_size(c.dtype));
                 c.in_place = number % 2;

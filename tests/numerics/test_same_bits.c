@@ -311,7 +311,7 @@ static void same_bits_of_sparse(void **state) {
             sparse_shape shape = {rows_of(&shapes[k]), shapes[k].more, k ? 33 : 4};
             sparse_case c = sparse_case_of(all_dtypes[d], shape);
             sparse_inputs in;
-            c.residual = sparse_residuals[(d + k) % SPARSE_RESIDUALS];
+            sparse_take(&c, 2 * d + k);
             sparse_fill(&c, LOGITS_NORMAL, 0.8, d, &in);
             c.runs = runs();
             sparse_test(&c, "same bits");
