@@ -1,4 +1,5 @@
 /* The reference of the sparse teacher against what PyTorch computed, and against what is known in closed form. */
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -151,10 +152,131 @@ static void kl_div_sparse_of_equal_logits(void **state) {
     assert_true(fabsl(grad[1]) < 1e-15L && fabsl(grad[0] + 0.125L) < 1e-15L);
 }
 
+/* A row of five logits at a temperature of 2, and three of its classes. The values come from the formulas with 40 digits. */
+typedef struct five {
+    double logits[5];
+    long double loss, grad[5];
+} five;
+static const int64_t three_indices[3] = {2, 0, 3};
+static const double three_values[3] = {0.125, 0.375, 0.0625};
+
+static void of_five(five *row, gpuloss_residual residual, gpuloss_divergence divergence, double beta,
+                    const double *values) {
+    reference_sparse r;
+    memset(&r, 0, sizeof r);
+    r.rows = 1;
+    r.classes = 5;
+    r.k = 3;
+    r.logits = row->logits;
+    r.indices = three_indices;
+    r.values = values;
+    r.value_kind = GPULOSS_PROBABILITIES;
+    r.residual = residual;
+    r.divergence = divergence;
+    r.beta = beta;
+    r.temperature = 2;
+    r.reduction = GPULOSS_NONE;
+    r.grad_scale = 1;
+    r.loss_rows = &row->loss;
+    r.grad = row->grad;
+    reference_sparse_run(&r);
+}
+
+static const five some_five = {{0.5, -1, 1.25, 0, 0.25}, 0, {0, 0, 0, 0, 0}};
+
+static const struct {
+    gpuloss_residual residual;
+    gpuloss_divergence divergence;
+    double beta;
+    long double loss;
+} known_losses[] = {
+    {GPULOSS_DROP, GPULOSS_FORWARD_KL, 0, 0.024739783275427166694L},
+    {GPULOSS_RENORMALIZE, GPULOSS_FORWARD_KL, 0, 0.61934598183765459567L},
+    {GPULOSS_BUCKET, GPULOSS_FORWARD_KL, 0, 0.19676821487608246101L},
+    {GPULOSS_BUCKET, GPULOSS_REVERSE_KL, 0, 0.23033057557330299431L},
+    {GPULOSS_BUCKET, GPULOSS_JENSEN_SHANNON, 1, 0.23033057557330299431L},
+    {GPULOSS_DROP, GPULOSS_JENSEN_SHANNON, 0, 0.024739783275427166694L},
+    {GPULOSS_DROP, GPULOSS_JENSEN_SHANNON, 0x1.3333333333333p-2, 0.11020233186370747015L},
+    {GPULOSS_RENORMALIZE, GPULOSS_JENSEN_SHANNON, 0x1.3333333333333p-2, 0.13371882313242792263L},
+    {GPULOSS_BUCKET, GPULOSS_JENSEN_SHANNON, 0x1.3333333333333p-2, 0.042476053031328334569L},
+    {GPULOSS_DROP, GPULOSS_TOTAL_VARIATION, 0, 0.37582124796063141685L},
+    {GPULOSS_RENORMALIZE, GPULOSS_TOTAL_VARIATION, 0, 0.44873791462729808352L},
+    {GPULOSS_BUCKET, GPULOSS_TOTAL_VARIATION, 0, 0.29930754595777439734L},
+};
+
+/* The gradient is the slope of the loss: the difference of two losses leaves h^2 / 6 times a third derivative, which is
+ * below 4 for logarithms of ratios below 2, and the roundings of two losses over h. */
+static void expect_slopes(gpuloss_residual residual, gpuloss_divergence divergence, double beta) {
+    const long double h = 0x1p-14L, allowed = h * h * 4 / 6 + 16 * LDBL_EPSILON / h;
+    five here = some_five;
+    int i;
+    of_five(&here, residual, divergence, beta, three_values);
+    for (i = 0; i < 5; i++) {
+        five up = some_five, down = some_five;
+        up.logits[i] += (double)h;
+        down.logits[i] -= (double)h;
+        of_five(&up, residual, divergence, beta, three_values);
+        of_five(&down, residual, divergence, beta, three_values);
+        assert_true(fabsl((up.loss - down.loss) / (2 * h) - here.grad[i]) <= allowed);
+    }
+}
+
+static void kl_div_sparse_of_known_losses(void **state) {
+    size_t n;
+    (void)state;
+    for (n = 0; n < sizeof known_losses / sizeof known_losses[0]; n++) {
+        five row = some_five;
+        of_five(&row, known_losses[n].residual, known_losses[n].divergence, known_losses[n].beta, three_values);
+        assert_true(fabsl(row.loss - known_losses[n].loss) < 64 * LDBL_EPSILON);
+        expect_slopes(known_losses[n].residual, known_losses[n].divergence, known_losses[n].beta);
+    }
+}
+
+/* No probability at all: forward KL is 0, Jensen-Shannon (1-b) log(1 / (1-b)), total variation 1/2, and no logit moves
+ * them, because the student's probabilities add up to 1. */
+static void kl_div_sparse_of_nothing(void **state) {
+    static const double nothing[3] = {0, 0, 0};
+    static const struct {
+        gpuloss_divergence divergence;
+        double beta;
+        long double loss;
+    } cases[] = {{GPULOSS_FORWARD_KL, 0, 0},
+                 {GPULOSS_JENSEN_SHANNON, 0.5, 0.34657359027997265471L},
+                 {GPULOSS_TOTAL_VARIATION, 0, 0.5L}};
+    int n, residual, i;
+    (void)state;
+    for (n = 0; n < 3; n++)
+        for (residual = GPULOSS_DROP; residual <= GPULOSS_RENORMALIZE; residual++) {
+            five row = some_five;
+            of_five(&row, (gpuloss_residual)residual, cases[n].divergence, cases[n].beta, nothing);
+            assert_true(fabsl(row.loss - cases[n].loss) < 64 * LDBL_EPSILON);
+            for (i = 0; i < 5; i++)
+                assert_true(fabsl(row.grad[i]) < 64 * LDBL_EPSILON);
+        }
+}
+
+/* All that is not known is masked: a bucket of 1/4 is infinitely far from it, and a gradient of masked classes is 0. The
+ * student gives 1/3 to each known class. */
+static void kl_div_sparse_of_masked_classes(void **state) {
+    static const double values[3] = {0.25, 0.25, 0.25};
+    int divergence, i;
+    (void)state;
+    for (divergence = GPULOSS_FORWARD_KL; divergence <= GPULOSS_TOTAL_VARIATION; divergence++) {
+        five row = {{0, -(double)INFINITY, 0, 0, -(double)INFINITY}, 0, {0, 0, 0, 0, 0}};
+        of_five(&row, GPULOSS_BUCKET, (gpuloss_divergence)divergence, divergence == GPULOSS_JENSEN_SHANNON ? 0.5 : 0,
+                values);
+        assert_true(row.grad[1] == 0 && row.grad[4] == 0);
+        assert_true((isinf(row.loss) && row.loss > 0) == (divergence == GPULOSS_FORWARD_KL));
+        for (i = 0; i < 4; i += 2) /* of forward KL q - p, over a temperature of 2; else all three are alike */
+            assert_true(fabsl(row.grad[i] - (divergence == GPULOSS_FORWARD_KL ? 1.0L / 24 : 0)) < 64 * LDBL_EPSILON);
+    }
+}
+
 int run_sparse_reference_tests(const char *vectors) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kl_div_sparse_as_pytorch),
-        cmocka_unit_test(kl_div_sparse_of_equal_logits),
+        cmocka_unit_test(kl_div_sparse_as_pytorch),        cmocka_unit_test(kl_div_sparse_of_equal_logits),
+        cmocka_unit_test(kl_div_sparse_of_known_losses),   cmocka_unit_test(kl_div_sparse_of_nothing),
+        cmocka_unit_test(kl_div_sparse_of_masked_classes),
     };
     folder = vectors;
     return cmocka_run_group_tests_name("reference of kl_div_sparse", tests, NULL, NULL);
