@@ -170,6 +170,8 @@ static kl_case dense_of(const sparse_case *c, double *target) {
         target[i / c->k * c->classes + c->indices[i]] = c->values[i];
     dense.input_kind = GPULOSS_LOGITS;
     dense.target_dtype = c->value_dtype;
+    dense.divergence = c->divergence;
+    dense.beta = c->beta;
     dense.temperature = c->temperature;
     dense.temperature_squared = c->temperature_squared;
     dense.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD;
@@ -208,28 +210,34 @@ static void compare_dense(const sparse_case *c, report *r) {
 /* Two kernels of other arithmetic on the same numbers: they may be apart by the bounds of both. */
 static void all_classes_of_sparse_as_kl_div(void **state) {
     static const sparse_shape shapes[] = {{3, 12, 12}, {2, 90, 90}, {2, 700, 700}};
-    unsigned d, k, number = 0;
+    static const gpuloss_divergence divergences[] = {GPULOSS_FORWARD_KL, GPULOSS_JENSEN_SHANNON,
+                                                     GPULOSS_TOTAL_VARIATION};
+    enum { DIVERGENCES = 3 };
+    unsigned d, k, of, number = 0;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
-        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++, number++) {
-            sparse_case c = sparse_case_of(all_dtypes[d], shapes[k]);
-            char text[SPARSE_DESCRIPTION];
-            sparse_inputs in;
-            report r;
-            if (harness_small && (k == 2 || (k == 1 && d > 1)))
-                continue;
-            c.residual = GPULOSS_DROP;
-            c.value_dtype = all_dtypes[number % DTYPE_COUNT];
-            c.temperature = number % 2 ? 2.5 : 0;
-            c.temperature_squared = number % 2;
-            sparse_fill(&c, LOGITS_NORMAL, 1, number, &in);
-            sparse_describe(&c, "against kl_div", text, sizeof text);
-            r = report_on(text);
-            compare_dense(&c, &r);
-            sparse_inputs_free(&in);
-            case_done(&r);
-        }
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (of = 0; of < DIVERGENCES; of++, number++) {
+                sparse_case c = sparse_case_of(all_dtypes[d], shapes[k]);
+                char text[SPARSE_DESCRIPTION];
+                sparse_inputs in;
+                report r;
+                if (harness_small && (k == 2 || (k == 1 && d > 1)))
+                    continue;
+                c.residual = GPULOSS_DROP;
+                c.divergence = divergences[of];
+                c.beta = c.divergence == GPULOSS_JENSEN_SHANNON ? 0.3 : 0;
+                c.value_dtype = all_dtypes[number % DTYPE_COUNT];
+                c.temperature = number % 2 ? 2.5 : 0;
+                c.temperature_squared = number % 2;
+                sparse_fill(&c, LOGITS_NORMAL, 1, number, &in);
+                sparse_describe(&c, "against kl_div", text, sizeof text);
+                r = report_on(text);
+                compare_dense(&c, &r);
+                sparse_inputs_free(&in);
+                case_done(&r);
+            }
     test_done();
 }
 
