@@ -19,7 +19,8 @@ enum { /* buffers of a cell */
        BENCH_LOSS_ROWS = 8,
        BENCH_GRAD_TARGET = 9,
        BENCH_LABELS = 10, /* of the rows of a divergence */
-       BENCH_BUFFERS = 11
+       BENCH_VALUES = 11, /* of a sparse teacher, whose indices are the target */
+       BENCH_BUFFERS = 12
 };
 
 typedef struct bench_cell {

@@ -162,6 +162,29 @@ extern "C" __global__ void fill_probabilities(void *out, int64_t rows, int64_t c
     }
 }
 
+/* k entries of each row: a random class of each k-th part of it, and probabilities like exp of normal numbers, which add
+ * up to `all`. */
+extern "C" __global__ void fill_entries(int64_t *indices, float *values, int64_t rows, int64_t classes, int64_t k,
+                                        float deviation, float all, uint64_t seed) {
+    int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32), part = classes / k;
+#pragma unroll 1
+    for (int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; row < rows; row += warps) {
+        float sum = 0;
+#pragma unroll 1
+        for (int64_t j = threadIdx.x % 32; j < k; j += 32)
+            sum += __expf(deviation * normal((uint64_t)(row * k + j), seed));
+#pragma unroll 1
+        for (int lanes = 16; lanes > 0; lanes /= 2)
+            sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+#pragma unroll 1
+        for (int64_t j = threadIdx.x % 32; j < k; j += 32) {
+            indices[row * k + j] =
+                j * part + (int64_t)(uniform((uint64_t)(row * k + j), seed + 1) * (float)part) % part;
+            values[row * k + j] = all * __expf(deviation * normal((uint64_t)(row * k + j), seed)) / sum;
+        }
+    }
+}
+
 /* n random targets in [0, classes). */
 extern "C" __global__ void fill_targets(int64_t *out, int64_t n, int64_t classes, uint64_t seed) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;

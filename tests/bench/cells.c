@@ -207,6 +207,8 @@ static const struct pair_group {
     {{"reverse_logits", "tv_logits", "logits_p", "logits_l", "logits_both", "reverse_ll", "jsd_pp", "tv_pp",
       "ll_weights", "ll_labels", "ll_rows"},
      {OPTION(PLAIN), {"f32", "bf16"}, {PAIR_ROWS}, LOSS | BOTH, BENCH_PACKED}},
+    {{"sparse_16", "sparse_64", "sparse_256", "sparse_reverse", "sparse_jsd", "sparse_tv"},
+     {OPTION(PLAIN), {"f32", "bf16"}, {PAIR_ROWS}, LOSS | BOTH, BENCH_PACKED}},
     {{"logits_f32", "pp_f32"}, {OPTION(PLAIN), {"bf16"}, {PAIR_ROWS}, LOSS | BOTH, BENCH_PACKED}},
     {{"kl_div_logits", "reverse_logits", "jsd_logits", "tv_logits"},
      {OPTION(SIGMA_1_100) | OPTION(SIGMA_3_10) | OPTION(SIGMA_1),

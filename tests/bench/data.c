@@ -158,10 +158,21 @@ static int fill_side(const bench_cell *c, int which, const char *dtype, bench_ki
     return fill_random(which, bench_elements(c), dtype, probabilities, scale, shift);
 }
 
+/* A sparse teacher has nine tenths of each row. */
+static int fill_entries(const bench_cell *c) {
+    int64_t rows = c->rows, classes = c->classes, k = bench_entries(c);
+    float deviation = DEVIATION, all = 0.9f;
+    uint64_t seed = seed_of(BENCH_VALUES);
+    void *arguments[] = {&buffers[BENCH_TARGET], &buffers[BENCH_VALUES], &rows, &classes, &k, &deviation, &all, &seed};
+    return fill("fill_entries", WARP * rows, arguments);
+}
+
 static int fill_pair(const bench_cell *c) {
     const bench_pair *p = c->pair;
     const double closeness = bench_request_of(c)->closeness;
     const int64_t n = bench_elements(c);
+    if (p->entries > 0)
+        return fill_normal(BENCH_INPUT, n, c->dtype) || fill_entries(c);
     if (closeness > 0
             ? fill_normal(BENCH_TARGET, n, c->dtype) || fill_near(BENCH_INPUT, BENCH_TARGET, n, c->dtype, closeness)
             : fill_side(c, BENCH_INPUT, c->dtype, p->input) ||
@@ -198,9 +209,10 @@ static size_t bytes_of(const bench_cell *c, int which) {
     case BENCH_INPUT:
         return array_bytes(c, c->dtype);
     case BENCH_TARGET:
-        return bench_is_pair(c)   ? array_bytes(c, bench_target_dtype(c))
-               : r->probabilities ? array_bytes(c, bench_probabilities_dtype(c))
-                                  : rows * 8;
+        return bench_entries(c) > 0 ? rows * (size_t)bench_entries(c) * 8
+               : bench_is_pair(c)   ? array_bytes(c, bench_target_dtype(c))
+               : r->probabilities   ? array_bytes(c, bench_probabilities_dtype(c))
+                                    : rows * 8;
     case BENCH_GRADIENT:
         return c->pass == BENCH_LOSS || bench_layout_of(c)->in_place ? 0 : array_bytes(c, bench_gradient_dtype(c));
     case BENCH_WEIGHTS:
@@ -217,6 +229,8 @@ static size_t bytes_of(const bench_cell *c, int which) {
         return bench_wants_grad_target(c) ? array_bytes(c, bench_target_dtype(c)) : 0;
     case BENCH_LABELS:
         return p != NULL && p->labels ? rows * 8 : 0;
+    case BENCH_VALUES:
+        return rows * (size_t)bench_entries(c) * sizeof(float);
     default:
         return 256; /* the loss and the count of correct rows */
     }

@@ -22,10 +22,11 @@ static bytes pair_bytes(const bench_cell *c, double elements) {
     const double rows = (double)c->rows, results = strcmp(c->dtype, "f64") == 0 ? 8 : 4;
     const double input = elements * bench_dtype_bytes(c->dtype);
     const double target = elements * bench_dtype_bytes(bench_target_dtype(c));
-    bytes b = {input + target, 0, c->pass == BENCH_LOSS ? 0 : input};
+    bytes b = {input + (p->entries > 0 ? 0 : target), 0, c->pass == BENCH_LOSS ? 0 : input};
     b.written += bench_wants_grad_target(c) ? target : 0;
     b.arrays += b.written;
-    b.others = (p->row_weights ? results * rows : 0) + (p->labels ? 8 * rows : 0) + (p->loss_rows ? results * rows : 0);
+    b.others = (p->row_weights ? results * rows : 0) + (p->labels ? 8 * rows : 0) +
+               (p->loss_rows ? results * rows : 0) + rows * p->entries * (8 + bench_dtype_bytes(bench_target_dtype(c)));
     return b;
 }
 
@@ -98,7 +99,9 @@ static double store(const char *dtype) {
 }
 
 static double loads_of(const bench_cell *c) {
-    const char *second = bench_is_pair(c) ? bench_target_dtype(c) : bench_probabilities_dtype(c);
+    const char *second = bench_entries(c) > 0 ? NULL
+                         : bench_is_pair(c)   ? bench_target_dtype(c)
+                                              : bench_probabilities_dtype(c);
     return load(c->dtype) + (second != NULL ? load(second) : 0);
 }
 

@@ -110,10 +110,14 @@ static void set_row_options(gpuloss_kl_div_desc *d, const bench_pair *p) {
     }
 }
 
-gpuloss_kl_div_desc bench_kl_div_desc(int cell) {
-    static const gpuloss_kind kinds[] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES, GPULOSS_LOGITS};
+static gpuloss_divergence divergence_of(const bench_pair *p) {
     static const gpuloss_divergence divergences[] = {GPULOSS_FORWARD_KL, GPULOSS_REVERSE_KL, GPULOSS_JENSEN_SHANNON,
                                                      GPULOSS_TOTAL_VARIATION};
+    return divergences[p->divergence];
+}
+
+gpuloss_kl_div_desc bench_kl_div_desc(int cell) {
+    static const gpuloss_kind kinds[] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES, GPULOSS_LOGITS};
     const bench_cell *c = &bench_cells[cell];
     const bench_pair *p = c->pair;
     gpuloss_kl_div_desc d = GPULOSS_KL_DIV_DEFAULTS;
@@ -126,7 +130,7 @@ gpuloss_kl_div_desc bench_kl_div_desc(int cell) {
         d.target_dtype = dtype_of(p->target_dtype);
     d.input_kind = kinds[p->input];
     d.target_kind = kinds[p->target];
-    d.divergence = divergences[p->divergence];
+    d.divergence = divergence_of(p);
     d.beta = p->beta;
     set_row_options(&d, p);
     d.loss = bench_array(BENCH_RESULTS);
@@ -135,8 +139,32 @@ gpuloss_kl_div_desc bench_kl_div_desc(int cell) {
     return d;
 }
 
+static gpuloss_kl_div_sparse_desc kl_div_sparse_desc(int cell) {
+    const bench_cell *c = &bench_cells[cell];
+    gpuloss_kl_div_sparse_desc d = GPULOSS_KL_DIV_SPARSE_DEFAULTS;
+    d.logits = bench_array(BENCH_INPUT);
+    d.indices = bench_array(BENCH_TARGET);
+    d.values = bench_array(BENCH_VALUES);
+    d.rows = c->rows;
+    d.classes = c->classes;
+    d.k = bench_entries(c);
+    d.dtype = dtype_of(c->dtype);
+    d.value_dtype = GPULOSS_F32;
+    d.index_type = GPULOSS_I64;
+    d.value_kind = GPULOSS_PROBABILITIES;
+    d.residual = GPULOSS_BUCKET;
+    d.divergence = divergence_of(c->pair);
+    d.beta = c->pair->beta;
+    d.loss = bench_array(BENCH_RESULTS);
+    d.grad_logits = c->pass == BENCH_LOSS ? NULL : bench_array(BENCH_GRADIENT);
+    return d;
+}
+
 int bench_library_call(int cell, void *stream) {
-    if (bench_is_pair(&bench_cells[cell])) {
+    if (bench_entries(&bench_cells[cell]) > 0) {
+        const gpuloss_kl_div_sparse_desc d = kl_div_sparse_desc(cell);
+        return check(gpuloss_kl_div_sparse(context, &d, stream));
+    } else if (bench_is_pair(&bench_cells[cell])) {
         const gpuloss_kl_div_desc d = bench_kl_div_desc(cell);
         return check(gpuloss_kl_div(context, &d, stream));
     } else {

@@ -1,4 +1,4 @@
-/* The table of the losses of two arrays. */
+/* The table of the losses of two arrays, and of a sparse teacher. */
 #include "pairs.h"
 
 #include <string.h>
@@ -21,6 +21,12 @@
  * gradient takes both exponentials anew, a difference and a multiplication. */
 #define WORK_LOGITS                                                                                                    \
     { {2, 10}, {2, 6}, 1, 1, 2 }
+
+/* The sum of exponentials of the logits. The gradient takes an exponential anew, and a multiplication. The entries of a
+ * row are few next to its classes. */
+#define WORK_SPARSE                                                                                                    \
+    { {1, 4}, {1, 3}, 1, 1, 1 }
+#define SPARSE(k) .input = BENCH_OF_LOGITS, .target = BENCH_OF_PROBABILITIES, .target_dtype = "f32", .entries = k
 
 static const bench_pair pairs[] = {
     {"kl_div_pp", PP, TYPE_OF_INPUT, .work = WORK_PP},
@@ -61,6 +67,12 @@ static const bench_pair pairs[] = {
     {"ll_weights", LL, TYPE_OF_INPUT, .row_weights = 1, .work = WORK_LL},
     {"ll_labels", LL, TYPE_OF_INPUT, .labels = 1, .work = WORK_LL},
     {"ll_rows", LL, TYPE_OF_INPUT, .loss_rows = 1, .work = WORK_LL},
+    {"sparse_16", SPARSE(16), .work = WORK_SPARSE},
+    {"sparse_64", SPARSE(64), .work = WORK_SPARSE},
+    {"sparse_256", SPARSE(256), .work = WORK_SPARSE},
+    {"sparse_reverse", SPARSE(64), .divergence = BENCH_REVERSE, .work = WORK_SPARSE},
+    {"sparse_jsd", SPARSE(64), JENSEN_SHANNON, .work = WORK_SPARSE},
+    {"sparse_tv", SPARSE(64), .divergence = BENCH_TOTAL_VARIATION, .work = WORK_SPARSE},
 };
 
 const bench_pair *bench_pair_of(const char *loss) {
@@ -73,6 +85,10 @@ const bench_pair *bench_pair_of(const char *loss) {
 
 const char *bench_target_dtype(const bench_cell *c) {
     return *c->pair->target_dtype == 0 ? c->dtype : c->pair->target_dtype;
+}
+
+int bench_entries(const bench_cell *c) {
+    return c->pair != NULL ? c->pair->entries : 0;
 }
 
 int bench_wants_grad_target(const bench_cell *c) {

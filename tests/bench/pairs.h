@@ -1,4 +1,4 @@
-/* The losses of two arrays, by name: what their calls ask for, and their work. */
+/* The losses of two arrays, or of one and a sparse teacher, by name: what their calls ask for, and their work. */
 #ifndef GPULOSSI_BENCH_PAIRS_H
 #define GPULOSSI_BENCH_PAIRS_H
 
@@ -29,11 +29,13 @@ typedef struct bench_pair {
     const char *target_dtype; /* "" for that of the input */
     int grad_target;          /* wanted, too, where the pass has a gradient */
     int row_weights, labels, loss_rows;
+    int entries; /* of a row of a sparse teacher: indices of 8 bytes and floats; 0: the teacher has an array */
     bench_work work;
 } bench_pair;
 
 const bench_pair *bench_pair_of(const char *loss);   /* NULL: it is no loss of two arrays */
 const char *bench_target_dtype(const bench_cell *c); /* of a cell of two arrays */
 int bench_wants_grad_target(const bench_cell *c);    /* of any cell */
+int bench_entries(const bench_cell *c);              /* of a row of any cell */
 
 #endif
