@@ -61,6 +61,16 @@ typedef struct variant {
     VARIANT(kl_div, row_pipeline, any16, "f16_" name, call, format)                                                    \
     VARIANT(kl_div, row_pipeline, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
 
+/* A sparse teacher for each type, in memory and in the pipeline. */
+#define SPARSE(name, call)                                                                                             \
+    VARIANT(kl_div, sparse_memory, f32, name, call, 0)                                                                 \
+    VARIANT(kl_div, sparse_memory, f64, name, call, 0)                                                                 \
+    VARIANT(kl_div, sparse_memory, any16, "f16_" name, call, 0)                                                        \
+    VARIANT(kl_div, sparse_memory, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)                                    \
+    VARIANT(kl_div, sparse_pipeline, f32, name, call, 0)                                                               \
+    VARIANT(kl_div, sparse_pipeline, any16, "f16_" name, call, 0)                                                      \
+    VARIANT(kl_div, sparse_pipeline, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+
 /* Of a mean over rows that are not ignored. With many rows and a gradient another kernel counts them before. */
 enum {
     VARIANT_LOSS = GPULOSSI_CE_LOSS | GPULOSSI_CE_COUNTS,
@@ -78,7 +88,9 @@ enum {
     VARIANT_REVERSE = VARIANT_KL | GPULOSSI_KL_REVERSE | GPULOSSI_KL_OWN_GRADIENT,
     VARIANT_HALVES = GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_HALF_BETA,
     VARIANT_SHANNON = VARIANT_LOGITS | VARIANT_HALVES | VARIANT_VALUES,
-    VARIANT_TEACHER = GPULOSSI_KL_LOSS | GPULOSSI_KL_INPUT_LOGITS | VARIANT_VALUES /* of probabilities */
+    VARIANT_TEACHER = GPULOSSI_KL_LOSS | GPULOSSI_KL_INPUT_LOGITS | VARIANT_VALUES, /* of probabilities */
+    VARIANT_SPARSE = GPULOSSI_KL_LOSS | GPULOSSI_KL_BUCKET | GPULOSSI_KL_VALUES,
+    VARIANT_SPARSE_SHANNON = GPULOSSI_KL_LOSS | GPULOSSI_KL_RENORMALIZE | VARIANT_HALVES | VARIANT_VALUES
 };
 
 static const variant usual_variants[] = {
@@ -134,13 +146,16 @@ static const variant usual_variants[] = {
     PAIRS("reverse_gradient", VARIANT_REVERSE | GPULOSSI_KL_GRADIENT)
     PAIRS("shannon_gradient", VARIANT_SHANNON | GPULOSSI_KL_GRADIENT)
     PAIRS("teacher_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT)
-    BOTH(kl_div, sparse)
     PAIR_PIPELINE("logits_loss", VARIANT_KL, VARIANT_STAGED)
     PAIR_PIPELINE("logits_gradient", VARIANT_KL | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
     PAIR_PIPELINE("reverse_gradient", VARIANT_REVERSE | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
     PAIR_PIPELINE("shannon_gradient", VARIANT_SHANNON | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
     PAIR_PIPELINE("teacher_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
     PAIR_PIPELINE("teacher_cluster_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT, VARIANT_STAGED | GPULOSSI_FORMAT_CLUSTER)
+    /* a sparse teacher with a bucket, and Jensen-Shannon of one that is renormalised */
+    SPARSE("sparse_loss", VARIANT_SPARSE)
+    SPARSE("sparse_gradient", VARIANT_SPARSE | GPULOSSI_KL_GRADIENT)
+    SPARSE("sparse_shannon_gradient", VARIANT_SPARSE_SHANNON | GPULOSSI_KL_GRADIENT)
     BOTH(kl_div, logits_packed)
     BOTH(kl_div, logits_packed_held)
     BOTH(kl_div, logits_block_rows)
@@ -157,6 +172,7 @@ static const variant usual_variants[] = {
 #undef MEMORY
 #undef PAIRS
 #undef PAIR_PIPELINE
+#undef SPARSE
 #undef BASIC
 
 enum { USUAL_VARIANTS = sizeof usual_variants / sizeof usual_variants[0] };

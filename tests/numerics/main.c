@@ -41,6 +41,7 @@ static int (*const groups[])(void) = {
     run_kl_div_sparse_tests,
     run_kl_div_sparse_corner_tests,
     run_kl_div_sparse_property_tests,
+    run_kl_div_sparse_schedule_tests,
     run_kl_div_sparse_divergence_tests,
     run_cluster_tests,
     run_row_cluster_tests,

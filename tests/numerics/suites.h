@@ -22,6 +22,7 @@ int run_kl_div_logits_tests(void);
 int run_kl_div_sparse_tests(void);
 int run_kl_div_sparse_corner_tests(void);
 int run_kl_div_sparse_property_tests(void);
+int run_kl_div_sparse_schedule_tests(void);
 int run_kl_div_sparse_divergence_tests(void);
 int run_cluster_tests(void);
 int run_row_cluster_tests(void);

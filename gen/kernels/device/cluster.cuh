@@ -10,8 +10,13 @@
 struct Cluster {
     uint32_t size, rank, number, count; /* This block has a rank below `size`, in cluster `number` of `count`. */
 
+    DEVICE uint32_t blocks() {
+        uint32_t count;
+        asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
+        return count;
+    }
     __device__ __forceinline__ Cluster() {
-        asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+        size = blocks();
         asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
         number = blockIdx.x / size;
         count = gridDim.x / size;

@@ -119,6 +119,24 @@ DEVICE float quick_reciprocal(float x) {
     return r;
 }
 
+DEVICE double quick_reciprocal(double x) {
+    return 1.0 / x;
+}
+/* The logarithm, within 2^-22 of it, or within 2^-22 next to 1. That of a subnormal float is -inf. */
+DEVICE float quick_log(float x) {
+    return 0.693147181f * log2_of(x);
+}
+DEVICE double quick_log(double x) {
+    return log(x);
+}
+/* The least normal float for a subnormal one above 0. */
+DEVICE float at_least_normal(float x) {
+    return x > 0 && x < 0x1p-126f ? 0x1p-126f : x;
+}
+DEVICE double at_least_normal(double x) {
+    return x;
+}
+
 DEVICE float exponential(float x) {
     return expf(x);
 }

@@ -207,6 +207,18 @@ template <int most> DEVICE float largest_over(const Repeated<most> &, float x) {
     return largest_over(WholeWarp(), x);
 }
 
+/* The sum of a few integers over lanes. */
+template <class Lanes> DEVICE int sum_over(const Lanes &lanes, int x) {
+    return lanes.template over<Sum>(x);
+}
+DEVICE int sum_over(const WholeWarp &lanes, int x) {
+    if (!is_sm_80())
+        return lanes.over<Sum>(x);
+    int sum;
+    asm volatile("redux.sync.add.s32 %0, %1, 0xffffffff;" : "=r"(sum) : "r"(x) : "memory");
+    return sum;
+}
+
 /* The threads that share a row: neighbouring lanes of a warp, or whole neighbouring warps of a block. */
 struct Group {
     int size, shift; /* threads of a group, and log2 of them */

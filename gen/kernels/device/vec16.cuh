@@ -245,6 +245,9 @@ template <class E> struct Vector {
             word[i] = E::pair(x[2 * i], x[2 * i + 1], finite);
     }
 
+    __device__ __forceinline__ uint32_t replaced(int i, int position, uint64_t b) const {
+        return i / 2 == position ? (uint32_t)(b >> (32 * (i % 2))) : word[i];
+    }
     __device__ __forceinline__ uint32_t replaced(int i, int position, uint32_t b) const {
         return i == position ? b : word[i];
     }

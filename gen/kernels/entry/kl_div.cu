@@ -5,9 +5,9 @@
 #include "../schedule/kl_prob.cuh"
 #include "../schedule/packed_smem2.cuh"
 #include "../loss/divergence.cuh"
+#include "../loss/sparse_divergence.cuh"
 #include "../schedule/row_memory.cuh"
 #include "../schedule/row_pipeline.cuh"
-#include "../schedule/kl_topk.cuh"
 
 /* p stands for probabilities and l for logarithms, the input first. The blocks of a multiprocessor are the most that
  * the registers allow without spilling. */
@@ -69,8 +69,16 @@ template <class E> struct distances_clustered {
     DEVICE void run(const Params &p) { PairsRing<Distances<E, K>, K, kTimes, threads>::run(p); }
 };
 
-template <class E> struct sparse : Sparse<E> {
+template <class E> struct sparse_memory {
+    typedef gpulossi_kl_div_sparse Params;
     enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
+    DEVICE void run(const Params &p) { RowMemory<SparseDivergence<E>>::run(p); }
+};
+
+template <class E> struct sparse_pipeline {
+    typedef gpulossi_kl_div_sparse Params;
+    enum { threads = GPULOSSI_BLOCK, blocks = 2 };
+    DEVICE void run(const Params &p) { RowPipeline<SparseDivergence<E>>::run(p); }
 };
 
 typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;

@@ -25,7 +25,14 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     typedef gpulossi_cross_entropy Params;
     typedef FormatArray<E, GPULOSSI_FORMAT_GRADIENT_SHIFT> Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* probabilities, and their gradients */
-    enum { W = Width<E>::value, kHasBasicRows = 1, kHasClasses = 1, kHasValues = 0, kClusterSlots = GPULOSSI_SLOTS };
+    enum {
+        W = Width<E>::value,
+        kHasBasicRows = 1,
+        kHasClasses = 1,
+        kHasValues = 0,
+        kHasEntries = 0,
+        kClusterSlots = GPULOSSI_SLOTS
+    };
 
     DEVICE bool has(uint32_t features) { return ::has(features & ~kNever); }
 
@@ -94,6 +101,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
     DEVICE const Bits *first_input(const Params &p) { return (const Bits *)p.logits; }
     DEVICE int64_t stride_of_input(const Params &p) { return p.logits_stride; }
+    DEVICE int64_t inner(const Params &p) { return p.inner; }
     __device__ __forceinline__ const Bits *logits(int64_t row) const { return first_input(p) + row * p.logits_stride; }
     /* The target probabilities of a row from class c on. */
     __device__ __forceinline__ const void *second_input(int64_t row, int64_t c) const {
@@ -128,6 +136,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         Index target_class;
         N weight, lse, class_weight; /* A weight of 0 means neither loss nor gradients, whatever the logits are. */
     };
+    typedef Row DeferredRow;
     template <class Lanes = WholeWarp>
     __device__ __forceinline__ Row row_of(const RowInput &in, const Lanes & = Lanes()) const {
         Row r = {kNoIndex, in.weight, in.lse, N(1)};

@@ -16,32 +16,22 @@
 #ifndef GPULOSSI_DIVERGENCE_CUH
 #define GPULOSSI_DIVERGENCE_CUH
 
-#include "../device/any_dtype.cuh"
+#include "divergence_rows.cuh"
 #include "divergence_terms.cuh"
-#include "targets.cuh"
 
-template <class E> struct Divergence {
-    typedef E Element;
-    typedef typename E::Number N;
-    typedef typename E::Bits Bits;
-    typedef gpulossi_kl_div Params;
-    typedef FormatArray<E, kOwnType> Gradients;
+template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
+    typedef DivergenceRows<E, gpulossi_kl_div> Base;
+    typedef typename Base::N N;
+    typedef typename Base::Bits Bits;
+    typedef typename Base::Params Params;
+    typedef typename Base::Gradients Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
-    enum {
-        W = Width<E>::value,
-        kHasBasicRows = 0,
-        kHasClasses = 0,
-        kHasValues = 1,
-        kClusterSlots = GPULOSSI_PAIR_SLOTS
-    };
+    using Base::exp_from;
+    using Base::finite;
+    using Base::inverse_temperature;
+    using Base::p;
+    enum { W = Base::W, kHasEntries = 0, kClusterSlots = GPULOSSI_PAIR_SLOTS };
     enum { kInput, kTarget };
-
-    struct Wanted {
-        DEVICE bool sum(int) { return has(GPULOSSI_KL_LOSS); }
-        DEVICE bool count(int) { return has(GPULOSSI_KL_COUNTS); }
-        DEVICE bool first_only() { return true; }
-    };
-    typedef Total<1, 1, Wanted, uint32_t> Totals;
 
     DEVICE bool is_logits(int side) {
         return has(side == kInput ? GPULOSSI_KL_INPUT_LOGITS : GPULOSSI_KL_TARGET_LOGITS);
@@ -69,8 +59,6 @@ template <class E> struct Divergence {
     DEVICE bool in_one_sweep() { return has(GPULOSSI_KL_ONE_SWEEP); }
     /* Whether the gradient of a side needs a sum of the sweep for the sums. */
     DEVICE bool has_sum(int side) { return has(side == kInput ? GPULOSSI_KL_INPUT_SUM : GPULOSSI_KL_TARGET_SUM); }
-    DEVICE bool sums_only() { return false; }
-    DEVICE bool is_basic() { return false; }
     DEVICE bool writes() { return has(GPULOSSI_KL_GRADIENT | GPULOSSI_KL_TARGET_GRADIENT | GPULOSSI_KL_ELEMENTS); }
     DEVICE bool reduces() { return has_logits(); }
     /* Whether rows may take a sweep for the sums, after that for the softmax, and whether all do. */
@@ -80,31 +68,14 @@ template <class E> struct Divergence {
     }
     DEVICE bool has_values_of_all() { return has(GPULOSSI_KL_VALUES); }
 
-    const Params &p;
-    N inverse_temperature, exponent; /* exp(x / T) is 2^(exponent x) */
+    __device__ __forceinline__ explicit Divergence(const Params &p) : Base(p) {}
 
-    /* All threads of the block call. */
-    __device__ __forceinline__ explicit Divergence(const Params &p) : p(p) {
-        inverse_temperature = (N)p.inverse_temperature;
-        exponent = inverse_temperature * N(1.4426950408889634);
-        if (threadIdx.x == 0) {
-            const double counted =
-                p.rows.flags & GPULOSSI_PREPARED ? (double)scratch()->counts[GPULOSSI_COUNT_ROWS] : 1.0;
-            grad_scale() = gradient_scale<N>(p.rows, counted);
-            smem_inverse_temperature() = inverse_temperature;
-        }
-        __syncthreads();
-    }
-
-    __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
     DEVICE const Bits *first_input(const Params &p) { return (const Bits *)p.input; }
     DEVICE int64_t stride_of_input(const Params &p) { return p.input_stride; }
+    DEVICE int64_t inner(const Params &p) { return p.inner; }
     __device__ __forceinline__ const Bits *logits(int64_t row) const { return first_input(p) + row * p.input_stride; }
     __device__ __forceinline__ const void *second_input(int64_t row, int64_t c) const {
         return Targets(p.target, row * p.target_stride + c).base;
-    }
-    __device__ __forceinline__ Gradients gradients_of(int64_t row) const {
-        return Gradients(p.rows.grad, row * p.rows.grad_stride);
     }
     /* An element of probability 0. */
     DEVICE N padding(int side) { return is_probability(side) ? N(0) : -Limits<N>::infinity(); }
@@ -149,6 +120,7 @@ template <class E> struct Divergence {
         bool is_counted;
         N shift[2], rest;
     };
+    typedef Row DeferredRow;
     /* All lanes of a row call. */
     template <class Lanes> __device__ __forceinline__ Row row_of(const RowInput &in, const Lanes &lanes) const {
         enum { kFar = 8 };
@@ -172,9 +144,6 @@ template <class E> struct Divergence {
         }
         return r;
     }
-    __device__ __forceinline__ bool is_read(const Row &r) const { return r.weight != 0; }
-    DEVICE Bits target_logit(int64_t, const Row &) { return 0; }
-
     /* ---- the sums of a row ---- */
 
     struct Softmax {
@@ -190,7 +159,7 @@ template <class E> struct Divergence {
         __device__ __forceinline__ void raise(int side, N higher) {
             if (higher == max[side])
                 return;
-            const N down = exp_of_difference(smem_inverse_temperature() * difference(max[side], higher));
+            const N down = exp_of_difference(Base::smem_inverse_temperature() * difference(max[side], higher));
             max[side] = higher;
             sum[side] *= down;
             if (in_one_sweep() && side == weighing()) {
@@ -282,16 +251,6 @@ template <class E> struct Divergence {
 #pragma unroll
         for (int i = 0; i < W; i++)
             t[i] = side.is_inside(k, i) ? t[i] : padding(kTarget);
-    }
-    DEVICE N finite(N max) {
-        return max == -Limits<N>::infinity() ? N(0) : max;
-    }
-    /* exp((z - from) / T), for z <= from. */
-    __device__ __forceinline__ N exp_from(N z, N from) const {
-        if constexpr (sizeof(N) == 4)
-            return power_of_2(difference(z, from) * exponent);
-        else
-            return exp(difference(z, from) * inverse_temperature);
     }
     /* Whether exponentials of a side may be taken by a ScaledExp. */
     __device__ __forceinline__ bool in_fast_range(int side, N max) const {
@@ -646,11 +605,7 @@ template <class E> struct Divergence {
         const ScaledExp<N> none(N(0));
         Gradient g = {sides_of(r, s), {N(0), N(0)}, {N(0), N(0)}, N(0),
                       r.weight == 0,  false,        {none, none}, {N(0), N(0)}};
-        double scale = grad_scale() * p.factor;
-        if (has(GPULOSSI_KL_ROW_WEIGHTS))
-            scale *= (double)r.weight;
-        if (has(GPULOSSI_KL_ROW_GRADIENTS))
-            scale *= (double)((const N *)p.rows.grad_loss_rows)[row];
+        const double scale = this->scale_of(row, r.weight);
         g.of_terms = (N)(p.factor * (double)r.weight);
 #pragma unroll
         for (int a = kInput; a <= kTarget; a++) {
@@ -750,54 +705,6 @@ template <class E> struct Divergence {
         if (in_one_sweep())
             of.kl = kl_of(r, s);
         return of;
-    }
-    struct Result {
-        double loss;
-        int counted;
-    };
-    __device__ __forceinline__ Result finish(int64_t row, const Row &r, const Outcome &outcome, N) const {
-        Result of = {0.0, r.is_counted};
-        if (r.weight != 0 && has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS))
-            of.loss = outcome.sum() * (p.factor * (double)r.weight);
-        if (has(GPULOSSI_KL_ROW_OUTPUTS))
-            ((N *)p.rows.loss_rows)[row] = (N)of.loss;
-        return of;
-    }
-    __device__ __forceinline__ void add(const Result &of, Totals &total) const {
-        if (has(GPULOSSI_KL_COUNTS))
-            total.counts[GPULOSSI_COUNT_ROWS] += of.counted;
-        if (has(GPULOSSI_KL_LOSS))
-            total.add(GPULOSSI_SUM_LOSS, of.loss, scratch());
-    }
-
-    /* ---- the results of a launch ---- */
-
-    __device__ __forceinline__ bool wants(int i) const {
-        return Wanted::sum(i);
-    }
-    __device__ __forceinline__ bool prepared() const {
-        return p.rows.flags & GPULOSSI_PREPARED;
-    }
-    __device__ __forceinline__ bool concludes() const {
-        return has(GPULOSSI_KL_LOSS) || prepared();
-    }
-    __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
-        double divisor = divisor_of<N>(p.rows);
-        if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
-            divisor = (double)counts[GPULOSSI_COUNT_ROWS] * p.rows.divisor;
-        if (p.rows.loss)
-            *(N *)p.rows.loss = (N)(sums[GPULOSSI_SUM_LOSS] / divisor);
-    }
-
-  private:
-    /* They are rarely read, so they are in shared memory. */
-    DEVICE double &grad_scale() {
-        __shared__ double of_block;
-        return of_block;
-    }
-    DEVICE N &smem_inverse_temperature() {
-        __shared__ N of_block;
-        return of_block;
     }
 };
 

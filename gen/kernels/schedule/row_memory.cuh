@@ -8,7 +8,7 @@
 #ifndef GPULOSSI_ROW_MEMORY_CUH
 #define GPULOSSI_ROW_MEMORY_CUH
 
-#include "../device/grid.cuh"
+#include "../device/class_bits.cuh"
 #include "class_vector.cuh"
 
 template <class Loss> class RowMemory {
@@ -41,7 +41,7 @@ template <class Loss> class RowMemory {
     /* A row that is reduced and not yet finished. */
     struct Deferred {
         int64_t row;
-        Row of_row;
+        typename Loss::DeferredRow of_row;
         typename Loss::Outcome outcome;
         N target_logit;
     };
@@ -79,13 +79,16 @@ template <class Loss> class RowMemory {
         return has_columns() ? queue.row() * columns(p) + (int)(threadIdx.x & (columns(p) - 1)) : queue.row();
     }
     __device__ __forceinline__ RowInput fetch() const {
-        return loss.template fetch<true>(min(row(), p.rows.rows - 1), has_columns() ? 0 : rank % kLanes);
+        if constexpr (Loss::kHasEntries)
+            return loss.fetch(min(row(), p.rows.rows - 1), Sharers{*this, {}});
+        else
+            return loss.template fetch<true>(min(row(), p.rows.rows - 1), has_columns() ? 0 : rank % kLanes);
     }
     __device__ __forceinline__ Span span_of(int64_t row) const {
         Span span = {row, 0, 0, Cut<E>(0, p.rows.classes), 0};
         if (has_columns()) {
-            span.image = (int64_t)((uint64_t)row / (uint64_t)p.inner);
-            span.within = row - span.image * p.inner;
+            span.image = (int64_t)((uint64_t)row / (uint64_t)Loss::inner(p));
+            span.within = row - span.image * Loss::inner(p);
         }
         span.logits = Loss::first_input(p) + start(span, Loss::stride_of_input(p));
         if (is_ragged() && !has_columns())
@@ -101,7 +104,7 @@ template <class Loss> class RowMemory {
 
     __device__ __forceinline__ Classes classes_of(const Span &span, int v) const {
         const int64_t first = span.cut.first(v), left = span.cut.classes - first;
-        return {first, p.inner, first < 0 ? (int)-first : 0, left < W ? (int)left : (int)W};
+        return {first, Loss::inner(p), first < 0 ? (int)-first : 0, left < W ? (int)left : (int)W};
     }
     /* Vector v by elements, of which one each `step` is a class. Elements outside the row are padding. */
     __device__ __forceinline__ Vector<E> gathered(const Span &span, int v, int64_t step) const {
@@ -126,7 +129,7 @@ template <class Loss> class RowMemory {
         if (has_columns()) {
 #pragma unroll
             for (int k = 0; k < K; k++)
-                x[k] = gathered(span, v + k * threads, p.inner);
+                x[k] = gathered(span, v + k * threads, Loss::inner(p));
             return;
         }
         if (span.cut.whole(v) && span.cut.whole(v + (K - 1) * threads)) {
@@ -190,6 +193,10 @@ template <class Loss> class RowMemory {
         }
         __device__ __forceinline__ bool is_inside(int k, int i) const { return classes(k).is_inside(i); }
         enum { kHasPartialVectors = 1 }; /* if rows are ragged, and in columns */
+        enum { kExcludesEntries = 1 };
+        DEVICE bool is_edge() { return false; }
+        __device__ __forceinline__ int position(int k) const { return vector(k) * W; }
+        __device__ __forceinline__ int64_t row_number() const { return span.row; }
         DEVICE bool is_staged() { return false; }
         DEVICE bool has_vectors_of_target() { return false; }
         DEVICE Vector<E> load_target(int) { return {}; }
@@ -212,12 +219,30 @@ template <class Loss> class RowMemory {
         }
     };
 
+    /* The threads that share a row, for a loss whose rows have entries. */
+    struct Sharers {
+        enum { kMayHaveMore = 1 }; /* entries than registers of all threads */
+        const RowMemory &of;
+        const Cut<E> cut;
+        __device__ __forceinline__ int rank() const { return of.rank; }
+        __device__ __forceinline__ int size() const { return of.threads; }
+        __device__ __forceinline__ void settle() const { of.group.settle(); }
+        DEVICE bool counts_bad() { return true; }
+        __device__ __forceinline__ int64_t positions() const { return of.p.rows.classes + 2 * W; }
+        __device__ __forceinline__ int position(int64_t c) const { return (int)c + cut.head; }
+    };
+    __device__ __forceinline__ void begin_entries() {
+        const Cut<E> whole(0, p.rows.classes);
+        const uint32_t bytes = GPULOSSI_CLASS_BITS_FEWER_BYTES / (uint32_t)group.count;
+        loss.begin(Sharers{*this, whole}, Shared::address(stash_of_block()) + (uint32_t)group.number * bytes, bytes);
+    }
+
     /* ---- a row ---- */
 
     template <int K>
     __device__ __forceinline__ void accumulate_sums(const Span &span, int v, Vector<E> (&x)[K], State &state) const {
         const Side side = {*this, span, v, 0, min((span.cut.vectors - v + threads - 1) >> shift, (int)K)};
-        if constexpr (Loss::kHasBasicRows)
+        if constexpr (Loss::kHasBasicRows || Loss::kHasEntries)
             loss.accumulate_sums(state, x, side);
     }
     /* Adds a row in two halves, which takes fewer registers. */
@@ -244,7 +269,7 @@ template <class Loss> class RowMemory {
             const Side side = {*this, span, at, 0, 1};
             if constexpr (Loss::kHasBasicRows) {
                 loss.accumulate(state, x[0], side, 0);
-            } else {
+            } else if constexpr (!Loss::kHasEntries) {
                 raise(state, x[0], side);
                 loss.accumulate(state, loss.batch_of(r, state), x[0], side, 0);
             }
@@ -288,6 +313,15 @@ template <class Loss> class RowMemory {
             return;
         if (has_values)
             add_values(span, r, state);
+        reduce(state.values);
+    }
+    /* Completes a row whose softmax is reduced, with the values of its entries. */
+    __device__ __forceinline__ void reduce_entries(const Span &span, bool reads, State &state) const {
+        loss.complete(state);
+        if (!Loss::may_have_values())
+            return;
+        if (reads)
+            loss.add_values(state, span.row, Sharers{*this, span.cut});
         reduce(state.values);
     }
     /* A barrier for the threads of a row, or for the block. Memory that one of them has read before may be overwritten by
@@ -334,7 +368,7 @@ template <class Loss> class RowMemory {
     }
     __device__ __forceinline__ void write_target_class(const Gradient &g, const Row &r, const Span &span,
                                                        N logit) const {
-        const int64_t c = has_columns() ? r.target_class * p.inner : r.target_class;
+        const int64_t c = has_columns() ? r.target_class * Loss::inner(p) : r.target_class;
         if (!has(GPULOSSI_CE_GRADIENT) || r.target_class < 0 ||
             (span.cut.vector_of(r.target_class) & (threads - 1)) != rank)
             return;
@@ -377,12 +411,15 @@ template <class Loss> class RowMemory {
         }
         if (has_gradient)
             write_target(g, r, span, logit);
+        if constexpr (Loss::kHasEntries)
+            if (has_gradient)
+                loss.write_entries(g, span.row, Sharers{*this, span.cut});
     }
 
     __device__ __forceinline__ N target_logit(const Span &span, const Row &r) const {
         if (r.target_class < 0)
             return N(0);
-        return E::widen(span.logits[has_columns() ? r.target_class * p.inner : r.target_class]);
+        return E::widen(span.logits[has_columns() ? r.target_class * Loss::inner(p) : r.target_class]);
     }
     DEVICE Deferred &smem_deferred() {
         __shared__ Deferred of_threads[kThreads];
@@ -391,6 +428,8 @@ template <class Loss> class RowMemory {
     __device__ __forceinline__ void all_rows(Totals &total) {
         RowInput input = {};
         int deferred_rows = 0;
+        if constexpr (Loss::kHasEntries)
+            begin_entries();
         if (queue.more())
             input = fetch();
 #pragma unroll 1
@@ -403,6 +442,8 @@ template <class Loss> class RowMemory {
             N logit = N(0);
             Vector<E> reg_row[kRegVectors];
             queue.announce();
+            if constexpr (Loss::kHasEntries)
+                loss.open(span.row, r, reads, Sharers{*this, span.cut});
             if (reads) {
                 if (in_registers())
                     load<kRegVectors, kRead_once>(span, rank, reg_row);
@@ -411,12 +452,16 @@ template <class Loss> class RowMemory {
                     accumulate_registers(span, reg_row, state);
                 else if (Loss::reduces())
                     accumulate_row(span, r, state);
+                if constexpr (Loss::kHasEntries)
+                    loss.add_entries(state, span.row, Sharers{*this, span.cut});
             }
             if (Loss::reduces())
                 reduce((typename Loss::Softmax &)state);
             else
                 group.settle();
-            if constexpr (Loss::kHasValues)
+            if constexpr (Loss::kHasEntries)
+                reduce_entries(span, reads, state);
+            else if constexpr (Loss::kHasValues)
                 if (Loss::may_have_values())
                     reduce_values(span, r, reads, state);
             queue.advance();

@@ -8,7 +8,7 @@
 #define GPULOSSI_ROW_PIPELINE_CUH
 
 #include "../device/any_dtype.cuh"
-#include "../device/smem_words.cuh"
+#include "../device/class_bits.cuh"
 #include "../device/tile_scheduler.cuh"
 #include "team.cuh"
 
@@ -48,7 +48,7 @@ template <class Loss> class RowPipeline {
     /* A row that is reduced and not yet finished. */
     struct Deferred {
         uint32_t row;
-        Row of_row;
+        typename Loss::DeferredRow of_row;
         typename Loss::Outcome outcome;
     };
     const Params &p;
@@ -82,11 +82,16 @@ template <class Loss> class RowPipeline {
     DEVICE int stages() {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
             return Loss::kClusterSlots / kClusterVectors;
-        const int all = has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) ? 2 : (int)GPULOSSI_RING_STEPS;
+        const int all = Loss::kHasEntries || has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) ? 2 : (int)GPULOSSI_RING_STEPS;
         return has_format(GPULOSSI_FORMAT_SHORT_STAGES) && !has_format(GPULOSSI_FORMAT_THREE_BLOCKS) ? 2 * all : all;
     }
     DEVICE int stage_bytes() { return kLanes * vectors() * (GPULOSSI_VECTOR_BYTES + second_bytes()); }
 
+    /* The number of a vector of a row among those that its block has. */
+    DEVICE int in_block(int v) {
+        const int part = vectors() * kLanes; /* of a warp's step */
+        return has_format(GPULOSSI_FORMAT_CLUSTER) ? v / part / Team::blocks() * part + v % part : v;
+    }
     /* A thread's vectors of a stage. Vectors `begin` to `end` are whole vectors of the row. */
     struct Side {
         const Cut<E> &cut;
@@ -104,6 +109,10 @@ template <class Loss> class RowPipeline {
         __device__ __forceinline__ int count(int k) const { return k >= begin && k < end ? (int)W : 0; }
         __device__ __forceinline__ bool is_inside(int, int) const { return true; }
         enum { kHasPartialVectors = 0 };
+        enum { kExcludesEntries = 0 };
+        DEVICE bool is_edge() { return false; }
+        __device__ __forceinline__ int position(int k) const { return (in_block(v) + k * kLanes) * W; }
+        __device__ __forceinline__ int64_t row_number() const { return row; }
         /* Whether the arrays of the soft targets are in shared memory. */
         DEVICE bool is_staged() { return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_STAGED_TARGETS); }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return row * stride; }
@@ -183,7 +192,13 @@ template <class Loss> class RowPipeline {
     /* A class of a row outside its whole vectors, as the first element of a vector. */
     struct Edge {
         int64_t row, c;
+        enum { kExcludesEntries = 0 };
+        DEVICE bool is_edge() { return true; }
+        /* The first lanes of the team have the edges. */
+        __device__ __forceinline__ int position(int) const { return lane(); }
+        __device__ __forceinline__ int64_t row_number() const { return row; }
         __device__ __forceinline__ int64_t first(int) const { return c; }
+        DEVICE int count(int) { return 1; }
         __device__ __forceinline__ bool is_inside(int, int i) const { return i == 0; }
         DEVICE bool is_staged() { return false; }
         DEVICE bool has_vectors_of_target() { return false; }
@@ -207,6 +222,43 @@ template <class Loss> class RowPipeline {
             array.write(c, y[0]);
         }
     };
+
+    /* The threads of this block that share rows, for a loss whose rows have entries. */
+    struct Sharers {
+        enum { kMayHaveMore = 0 }; /* entries than registers of all threads */
+        const RowPipeline &of;
+        const Cut<E> cut;
+        __device__ __forceinline__ int rank() const { return of.rank_in_block(); }
+        __device__ __forceinline__ int size() const { return of.team.warps_in_block() * kLanes; }
+        __device__ __forceinline__ void settle() const { of.team.settle(); }
+        /* One block counts the entries that are no class. */
+        __device__ __forceinline__ bool counts_bad() const { return of.team.rank == rank(); }
+        __device__ __forceinline__ int64_t positions() const {
+            return min((int64_t)(of.steps * of.team.warps_in_block() * vectors() * kLanes) * W,
+                       of.p.rows.classes + 2 * kLine);
+        }
+        /* The position of a class among the vectors of the row that this block has. */
+        __device__ __forceinline__ int position(int64_t c) const {
+            const int64_t whole = min(cut.first(cut.lead), cut.classes), end = whole + (int64_t)cut.whole_vectors * W;
+            if (has_format(GPULOSSI_FORMAT_RAGGED) && (c < whole || c >= end))
+                return counts_bad() ? ClassBits::edge((int)(c < whole ? c : W + c - end)) : (int)ClassBits::kElsewhere;
+            if (!has_format(GPULOSSI_FORMAT_CLUSTER))
+                return (int)c + cut.head;
+            const int v = cut.vector_of(c);
+            if (v / (vectors() * kLanes) % Team::blocks() != of.team.block())
+                return ClassBits::kElsewhere;
+            return in_block(v) * W + cut.position_of(c);
+        }
+    };
+    /* Memory for the bits of classes follows the stages of all warps. */
+    __device__ __forceinline__ void begin_entries() {
+        const Sharers sharers = {*this, cut_of(0)};
+        const uint32_t bytes = GPULOSSI_CLASS_BITS_BYTES * (uint32_t)sharers.size() / blockDim.x;
+        loss.begin(sharers,
+                   Shared::address(stash_of_block()) + blockDim.x / kLanes * (uint32_t)(stages() * stage_bytes()) +
+                       (uint32_t)team.in_block * bytes,
+                   bytes);
+    }
 
     __device__ __forceinline__ explicit RowPipeline(const Params &p)
         : p(p), loss(p), team(p.rows.group), steps(steps_of(p, team)),
@@ -279,6 +331,10 @@ template <class Loss> class RowPipeline {
     }
     DEVICE int lane() {
         return (int)(threadIdx.x % kLanes);
+    }
+    /* The rank of this thread among those of its block that share a row. */
+    __device__ __forceinline__ int rank_in_block() const {
+        return has_format(GPULOSSI_FORMAT_CLUSTER) ? (int)threadIdx.x : team.rank;
     }
     DEVICE Arrival &arrival(int stage) {
         __shared__ Arrival arrivals[Team::kMaxWarps][kMaxStages];
@@ -416,7 +472,7 @@ template <class Loss> class RowPipeline {
     template <int n> __device__ __forceinline__ void accumulate_sums(const Side &side, State &state) const {
         Vector<E> x[n];
         load_stage(side, 0, x);
-        if constexpr (Loss::kHasBasicRows)
+        if constexpr (Loss::kHasBasicRows || Loss::kHasEntries)
             loss.accumulate_sums(state, x, side);
     }
     __device__ __forceinline__ N highest_of_half(const Side &side, int first) const {
@@ -429,6 +485,9 @@ template <class Loss> class RowPipeline {
         if constexpr (Loss::kHasBasicRows) {
             loss.raise(state, loss.highest_of({at_edge}));
             loss.accumulate(state, at_edge, side, 0);
+        } else if constexpr (Loss::kHasEntries) {
+            Vector<E> x[1] = {at_edge};
+            loss.accumulate_sums(state, x, side);
         } else {
             auto highest = loss.lowest();
             loss.note_highest(highest, at_edge, side, 0);
@@ -446,7 +505,7 @@ template <class Loss> class RowPipeline {
 #pragma unroll 1
             for (int k = side.begin; k < side.end; k++)
                 loss.accumulate(state, side.load(k), side, k);
-        } else {
+        } else if constexpr (!Loss::kHasEntries) {
             auto highest = loss.lowest();
 #pragma unroll 2
             for (int k = side.begin; k < side.end; k++)
@@ -487,6 +546,16 @@ template <class Loss> class RowPipeline {
             if (step < steps - retained)
                 release();
         }
+    }
+    /* Completes a row whose softmax is reduced, with the values of its entries. */
+    __device__ __forceinline__ void reduce_entries(int64_t row, bool reads, const Sharers &sharers, State &state) {
+        uint32_t no_tile = 0;
+        loss.complete(state);
+        if (!Loss::may_have_values())
+            return;
+        if (reads)
+            loss.add_values(state, row, sharers);
+        team.template reduce<Cluster::kSums>(state.values, false, no_tile, 0, values_number++);
     }
     /* Adds up the values of a row by stages. */
     template <class Sides, class Values>
@@ -558,6 +627,17 @@ template <class Loss> class RowPipeline {
 #pragma unroll 1
                 for (int k = side.begin; k < side.end; k++)
                     loss.write_zeros(side, k);
+            } else if (Loss::kHasEntries && g.is_fast && fits) {
+                if constexpr (Loss::kHasEntries) {
+                    const typename Loss::Gradients gradients = loss.gradients_of(row);
+#pragma unroll 4
+                    for (int k = 0; k < side.of_warp; k++) {
+                        N y[W];
+                        loss.fast_gradients(g, side.load_or_zero(k), y);
+                        if (side.count(k) > 0)
+                            gradients.write_vector(side.first(k), y);
+                    }
+                }
             } else if (Loss::is_basic() && g.is_fast && fits) {
                 if constexpr (Loss::kHasBasicRows) {
                     const typename Loss::Gradients gradients = loss.gradients_of(row);
@@ -573,11 +653,17 @@ template <class Loss> class RowPipeline {
             }
             release();
         }
+        if constexpr (Loss::kHasEntries)
+            if (!writes_zeros)
+                loss.defer_entries(g, row);
     }
 
     __device__ __forceinline__ RowInput fetch(uint32_t row) const {
         RowInput none = {};
-        return row < rows.rows ? loss.fetch(row, lane()) : none;
+        if constexpr (Loss::kHasEntries)
+            return row < rows.rows ? loss.fetch(row, Sharers{*this, {}}) : none;
+        else
+            return row < rows.rows ? loss.fetch(row, lane()) : none;
     }
 
     __device__ __forceinline__ void all_rows() {
@@ -594,6 +680,8 @@ template <class Loss> class RowPipeline {
         if constexpr (Loss::kHasClasses)
             if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
                 store_weights();
+        if constexpr (Loss::kHasEntries)
+            begin_entries();
 #pragma unroll 1
         for (; rows.more(); number++) {
             const uint32_t row = rows.row[0];
@@ -611,6 +699,8 @@ template <class Loss> class RowPipeline {
             edge_after = logit_at_edge(rows.row[1]);
             if (team.rank == deferred_rows)
                 target_logit = loss.target_logit(row, r);
+            if constexpr (Loss::kHasEntries)
+                loss.open(row, r, reads, Sharers{*this, cut});
             if (Loss::reduces()) {
                 reduce(cut, row, r, reads, state);
                 if (edge_of(cut) >= 0 && reads) {
@@ -618,10 +708,15 @@ template <class Loss> class RowPipeline {
                     accumulate_edge(r, state, edge_vector(at_edge), side);
                 }
             }
+            if constexpr (Loss::kHasEntries)
+                if (reads)
+                    loss.add_entries(state, row, Sharers{*this, cut});
             const bool ends_tile = rows.ends_tile();
             team.reduce((typename Loss::Softmax &)state, ends_tile, rows.fetched, (uint32_t)target_logit,
                         has_format(GPULOSSI_FORMAT_CLUSTER) ? number : (uint32_t)deferred_rows);
-            if constexpr (Loss::kHasValues)
+            if constexpr (Loss::kHasEntries)
+                reduce_entries(row, reads, Sharers{*this, cut}, state);
+            else if constexpr (Loss::kHasValues)
                 reduce_values(cut, row, r, reads, at_edge, state);
             if (team.rank == deferred_rows) {
                 const Deferred of_this = {row, r, loss.outcome(r, state)};
@@ -650,6 +745,8 @@ template <class Loss> class RowPipeline {
                 deferred_rows = 0;
             }
         }
+        if constexpr (Loss::kHasEntries)
+            loss.end_entries(Sharers{*this, {}});
         team.end();
     }
 

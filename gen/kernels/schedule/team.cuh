@@ -37,6 +37,22 @@ class Team {
         }
     }
     __device__ __forceinline__ bool leads() const { return rank == 0; }
+    /* The blocks of a cluster, and the rank of this one. */
+    DEVICE int blocks() { return (int)Cluster::blocks(); }
+    __device__ __forceinline__ int block() const { return (int)cluster.rank; }
+    /* The team's warps in this block. */
+    __device__ __forceinline__ int warps_in_block() const {
+        return has_format(GPULOSSI_FORMAT_CLUSTER) ? (int)(blockDim.x / kLanes) : warps;
+    }
+    /* A barrier among the team's threads in this block. */
+    __device__ __forceinline__ void settle() const {
+        if (has_format(GPULOSSI_FORMAT_CLUSTER))
+            __syncthreads();
+        else if (warps == 1)
+            __syncwarp();
+        else
+            wait();
+    }
     /* No block of a cluster exits while others may still send to it. */
     __device__ __forceinline__ void end() const {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
