@@ -137,6 +137,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         N weight, lse, class_weight; /* A weight of 0 means neither loss nor gradients, whatever the logits are. */
     };
     typedef Row DeferredRow;
+    DEVICE bool sums_while_writing() { return false; }
     template <class Lanes = WholeWarp>
     __device__ __forceinline__ Row row_of(const RowInput &in, const Lanes & = Lanes()) const {
         Row r = {kNoIndex, in.weight, in.lse, N(1)};

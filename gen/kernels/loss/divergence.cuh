@@ -4,7 +4,7 @@
  *   input of probabilities: df/dq      of logarithms: u      of logits z: (u - q sum_c u) / T
  *
  * A row takes up to three sweeps: the softmax of logits, the sums over the row, and what is written. Without logits the
- * sums need no softmax. The KL of two arrays of logits is summed along with the softmax. With a the side that weighs, b the
+ * sums need no softmax, and are taken along with what is written. The KL of two arrays of logits is summed along with the softmax. With a the side that weighs, b the
  * other one, and v = (a - b) / T less a number that is the same for the row, p the softmax of a, and E its mean:
  *
  *   KL = E[v + expm1(-v)] + log1p(m) - m      m = E[expm1(-v)]
@@ -67,6 +67,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                    GPULOSSI_KL_TARGET_SUM);
     }
     DEVICE bool has_values_of_all() { return has(GPULOSSI_KL_VALUES); }
+    /* Whether f is summed along with the gradients, which do not need the sum. */
+    DEVICE bool sums_while_writing() { return has(GPULOSSI_KL_WRITTEN_VALUES); }
 
     __device__ __forceinline__ explicit Divergence(const Params &p) : Base(p) {}
 
@@ -597,13 +599,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         Sides sides;
         N scale[2], sum[2]; /* of the gradients of each side, and the sum of u */
         N of_terms;         /* factor of the terms */
+        double f;           /* sum of the pairs that this thread has written */
         bool is_zero, is_fast;
         ScaledExp<N> exp[2]; /* if it is fast */
         N of_exp[2];         /* q and p are these times the exponentials */
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
         const ScaledExp<N> none(N(0));
-        Gradient g = {sides_of(r, s), {N(0), N(0)}, {N(0), N(0)}, N(0),
+        Gradient g = {sides_of(r, s), {N(0), N(0)}, {N(0), N(0)}, N(0),        0.0,
                       r.weight == 0,  false,        {none, none}, {N(0), N(0)}};
         const double scale = this->scale_of(row, r.weight);
         g.of_terms = (N)(p.factor * (double)r.weight);
@@ -657,9 +660,9 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     }
     /* Writes the gradients of a vector, and its terms. They are 0 if the row has none. */
     template <class Side>
-    __device__ __forceinline__ void write(const Gradient &g, const Row &, const Vector<E> &x, const Side &side, int k,
-                                          int, bool has_gradient = true) const {
-        N z[2][W] = {}, d[W], term[W] = {};
+    __device__ __forceinline__ void write(Gradient &g, const Row &, const Vector<E> &x, const Side &side, int k, int,
+                                          bool has_gradient = true) const {
+        N z[2][W] = {}, d[W], f[W], term[W] = {};
         if (has_gradient)
             load(x, side, k, z);
         if (has_gradient && in_one_sweep() && g.is_fast) {
@@ -669,11 +672,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 const Pair<N> y = pair(g.sides, z[kInput][i], z[kTarget][i], d[i]);
+                f[i] = side.is_inside(k, i) ? y.f : N(0);
                 term[i] = y.term * g.of_terms;
 #pragma unroll
                 for (int a = kInput; a <= kTarget; a++) /* adding 0 turns -0 into 0 */
                     z[a][i] = fma(of_element(a, g, y), g.scale[a], N(0));
             }
+            if (sums_while_writing())
+                g.f += (double)in_halves<Sum>(f);
         }
         store(side, k, z[kInput], z[kTarget], term);
     }

@@ -41,6 +41,7 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
     DEVICE bool reduces() { return true; }
     DEVICE bool may_have_values() { return has(GPULOSSI_KL_VALUES); }
     DEVICE bool has_values_of_all() { return false; }
+    DEVICE bool sums_while_writing() { return false; }
     DEVICE bool sums_only() { return true; }
 
     __device__ __forceinline__ explicit SparseDivergence(const Params &p) : Base(p) {}

@@ -351,7 +351,7 @@ template <class Loss> class RowMemory {
     }
     /* Writes the gradients of vectors with every option, but skips whole ones if those are written. */
     template <int K>
-    __device__ __forceinline__ void write(const Gradient &g, const Row &r, bool has_gradient, bool skips_whole,
+    __device__ __forceinline__ void write(Gradient &g, const Row &r, bool has_gradient, bool skips_whole,
                                           const Span &span, int v, Vector<E> (&x)[K]) const {
 #pragma unroll 1
         for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
@@ -374,9 +374,9 @@ template <class Loss> class RowMemory {
             return;
         Gradients(p.rows.grad, start(span, p.rows.grad_stride)).write(c, loss.target_gradient(g, r, logit));
     }
-    __device__ __forceinline__ void write_row(const Span &span, const Row &r, const State &state, N logit, bool reads,
+    __device__ __forceinline__ void write_row(const Span &span, const Row &r, State &state, N logit, bool reads,
                                               const Vector<E> (&reg_row)[kRegVectors]) const {
-        const Gradient g = loss.gradient(span.row, r, state);
+        Gradient g = loss.gradient(span.row, r, state);
         const bool has_gradient = reads & !g.is_zero;
         const int step = kLoads * threads;
         const bool is_aligned = !is_ragged() | loss.gradients_of(span.row).is_aligned(span.cut.first(0));
@@ -414,6 +414,9 @@ template <class Loss> class RowMemory {
         if constexpr (Loss::kHasEntries)
             if (has_gradient)
                 loss.write_entries(g, span.row, Sharers{*this, span.cut});
+        if constexpr (Loss::kHasValues && !Loss::kHasEntries)
+            if (Loss::sums_while_writing())
+                state.values.f = g.f;
     }
 
     __device__ __forceinline__ N target_logit(const Span &span, const Row &r) const {
@@ -462,15 +465,20 @@ template <class Loss> class RowMemory {
             if constexpr (Loss::kHasEntries)
                 reduce_entries(span, reads, state);
             else if constexpr (Loss::kHasValues)
-                if (Loss::may_have_values())
+                if (Loss::may_have_values() && !Loss::sums_while_writing())
                     reduce_values(span, r, reads, state);
             queue.advance();
             input = fetch();
-            if (is_there && rank == deferred_rows)
+            if (!Loss::sums_while_writing() && is_there && rank == deferred_rows)
                 smem_deferred() = {span.row, r, loss.outcome(r, state), logit};
             deferred_rows += is_there;
             if (Loss::writes() && is_there)
                 write_row(span, r, state, logit, reads, reg_row);
+            if constexpr (Loss::kHasValues)
+                if (Loss::sums_while_writing())
+                    reduce(state.values);
+            if (Loss::sums_while_writing() && is_there && rank == deferred_rows - 1)
+                smem_deferred() = {span.row, r, loss.outcome(r, state), logit};
             if (deferred_rows == min(threads, (int)kLanes) || !queue.more()) {
                 if (rank < deferred_rows) {
                     const Deferred &of = smem_deferred();

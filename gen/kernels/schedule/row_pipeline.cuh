@@ -604,9 +604,9 @@ template <class Loss> class RowPipeline {
         }
         team.template reduce<Cluster::kSums>(state.values, false, no_tile, 0, values_number++);
     }
-    __device__ __forceinline__ void write(const Cut<E> &cut, int64_t row, bool reads, const Row &r, const State &state,
+    __device__ __forceinline__ void write(const Cut<E> &cut, int64_t row, bool reads, const Row &r, State &state,
                                           Bits at_edge) {
-        const typename Loss::Gradient g = loss.gradient(row, r, state);
+        typename Loss::Gradient g = loss.gradient(row, r, state);
         const int target = r.target_class >= 0 ? cut.vector_of(r.target_class) : -1,
                   target_position = cut.position_of(r.target_class);
         const int64_t edge = edge_of(cut);
@@ -656,6 +656,12 @@ template <class Loss> class RowPipeline {
         if constexpr (Loss::kHasEntries)
             if (!writes_zeros)
                 loss.defer_entries(g, row);
+        if constexpr (Loss::kHasValues && !Loss::kHasEntries)
+            if (Loss::sums_while_writing()) {
+                uint32_t no_tile = 0;
+                state.values.f = g.f;
+                team.template reduce<Cluster::kSums>(state.values, false, no_tile, 0, values_number++);
+            }
     }
 
     __device__ __forceinline__ RowInput fetch(uint32_t row) const {
@@ -666,6 +672,12 @@ template <class Loss> class RowPipeline {
             return row < rows.rows ? loss.fetch(row, lane()) : none;
     }
 
+    __device__ __forceinline__ void defer(const Deferred &of_row, Deferred &reg_deferred) const {
+        if (has_format(GPULOSSI_FORMAT_CLUSTER))
+            smem_deferred() = of_row;
+        else
+            reg_deferred = of_row;
+    }
     __device__ __forceinline__ void all_rows() {
         Deferred reg_deferred;
         Bits target_logit = 0; /* of the deferred row of this thread */
@@ -717,8 +729,9 @@ template <class Loss> class RowPipeline {
             if constexpr (Loss::kHasEntries)
                 reduce_entries(row, reads, Sharers{*this, cut}, state);
             else if constexpr (Loss::kHasValues)
-                reduce_values(cut, row, r, reads, at_edge, state);
-            if (team.rank == deferred_rows) {
+                if (!Loss::sums_while_writing())
+                    reduce_values(cut, row, r, reads, at_edge, state);
+            if (!Loss::sums_while_writing() && team.rank == deferred_rows) {
                 const Deferred of_this = {row, r, loss.outcome(r, state)};
                 if (has_format(GPULOSSI_FORMAT_CLUSTER))
                     smem_deferred() = of_this;
@@ -728,6 +741,9 @@ template <class Loss> class RowPipeline {
             deferred_rows++;
             if (Loss::writes())
                 write(cut, row, reads, r, state, at_edge);
+            if constexpr (Loss::kHasValues && !Loss::kHasEntries)
+                if (Loss::sums_while_writing() && team.rank == deferred_rows - 1)
+                    defer({row, r, loss.outcome(r, state)}, reg_deferred);
             rows.advance(rows.tile_of(rows.fetched));
             uses_tile = ends_tile && rows.last() < rows.rows;
             next--;
