@@ -203,8 +203,8 @@ bytes=$(gcc -O2 -c -o impl.o $src/implementation.c && size impl.o | awk 'NR == 2
 with=$(milliseconds gcc -O2 -c -o impl.o $src/implementation.c)
 without=$(milliseconds gcc -O2 -c -o decls.o $src/program.c)
 text_bytes=$(wc -c <gpuloss.h)
-accept "gpuloss.h is at most 900 KiB" [ "$text_bytes" -le 921600 ]
-accept "the implementation takes at most 312 KiB" [ "$bytes" -le 319488 ]
+accept "gpuloss.h is at most 956 KiB" [ "$text_bytes" -le 978944 ]
+accept "the implementation takes at most 332 KiB" [ "$bytes" -le 339968 ]
 accept "it compiles in at most 5 s" [ "$with" -le 5000 ]
 accept "the declarations compile in at most 2 s" [ "$without" -le 2000 ]
 echo "cost: $text_bytes bytes of text, $bytes bytes, implementation $with ms, declarations $without ms"

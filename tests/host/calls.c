@@ -36,6 +36,8 @@ enum {
     DISTANCES,
     KL_DIVS,
     SPARSE = KL_DIVS,
+    SPARSE_SHORT,
+    SPARSE_OF_CLUSTERS,
     SPARSE_WITH_LABELS
 };
 
@@ -164,6 +166,10 @@ int make_call(int n, const some_dtype *dtype, some_call *call) {
         call->kl_div_sparse = some_kl_div_sparse();
         if (n == SPARSE_WITH_LABELS)
             GIVE_LABELS(&call->kl_div_sparse);
+        if (n == SPARSE_SHORT)
+            call->kl_div_sparse.classes = 100;
+        if (n == SPARSE_OF_CLUSTERS)
+            call->kl_div_sparse.rows = 8, call->kl_div_sparse.classes = 400000 / dtype->bytes;
     }
     call->cross_entropy.dtype = call->kl_div.dtype = call->kl_div_sparse.dtype = dtype->dtype;
     return 1;

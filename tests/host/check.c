@@ -185,9 +185,15 @@ unsigned shared_bytes_of(const fake_launched *l) {
         return 2 * l->parameters.rows.ring_bytes * (l->block / 32);
     if (strstr(l->entry, "_packed_") != NULL)
         return l->parameters.rows.ring_bytes * (l->block / 32);
-    if (strstr(l->entry, "_row_pipeline_") == NULL)
+    if (strstr(l->entry, "_sparse_memory_") != NULL)
+        return 16384;
+    if (strstr(l->entry, "_pipeline_") == NULL)
         return 0;
     return (l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_THREE_BLOCKS) != 0 ? 49152 : 98304;
+}
+
+int is_pipeline_of_divergences(const char *entry) {
+    return strstr(entry, "_kl_div_row_pipeline_") != NULL || strstr(entry, "_kl_div_sparse_pipeline_") != NULL;
 }
 
 unsigned blocks_at_once(const fake_launched *l) {

@@ -73,6 +73,8 @@ void expect_divisor(unsigned flags, double divisor, double scale, int prepares, 
 /* Blocks of a launch without clusters that run at once, and the bytes of shared memory that each of them asks for. */
 unsigned blocks_at_once(const fake_launched *l);
 unsigned shared_bytes_of(const fake_launched *l);
+/* Those have more memory in clusters than the pipeline of cross-entropy. */
+int is_pipeline_of_divergences(const char *entry);
 /* So many threads share a row, and there are as many blocks as the rows take, or as run at once. */
 void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line);
 

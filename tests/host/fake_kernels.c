@@ -60,7 +60,7 @@ static void name_schedule(fake_module *module) {
 
 int fake_module_load(void **module, const void *image, unsigned count, int *options, void **values) {
     int code = fake_begin("cuModuleLoadDataEx", NEEDS_CONTEXT);
-    static const char *const rows[] = {"_packed_", "_row_pipeline_", NULL};
+    static const char *const rows[] = {"_packed_", "_pipeline_", NULL};
     const char *ptx = (const char *)image, *entry = strstr(ptx, ".entry ");
     const char *line = strstr(ptx, ".target sm_"), *bound = strstr(ptx, ".maxntid ");
     const int target = line != NULL ? atoi(line + 11) : 0;
@@ -145,6 +145,8 @@ static int has_tiles(const char *entry) {
 static unsigned shared_bytes_of_block(const fake_module *module, unsigned threads) {
     if (has_tiles(module->entry))
         return strstr(module->entry, "_f64") != NULL ? 36864 : 20480;
+    if (strstr(module->entry, "_sparse_memory_") != NULL)
+        return 16384;
     if (!module->keeps_rows)
         return 0;
     return !may_be_wide(module) ? module->shared_bytes_allowed : threads == FAKE_WIDE_BLOCK ? 98304 : 65536;

@@ -33,8 +33,7 @@ static const char *module_name(int module) {
 static const char *version_of(int module) {
     const int target = gpulossi_target_of(module);
     if (strstr(module_name(module), "_row_cluster_") != NULL || strstr(module_name(module), "_clustered_") != NULL ||
-        strstr(module_name(module), "_row_pipeline_") != NULL ||
-        strstr(module_name(module), "_logits_block_rows_") != NULL)
+        strstr(module_name(module), "_pipeline_") != NULL || strstr(module_name(module), "_logits_block_rows_") != NULL)
         return "8.1";
     return target == GPULOSSI_CLUSTER_GPU ? "8.0" : target == 80 ? "7.0" : "6.0";
 }
@@ -180,11 +179,40 @@ static void every_module_has_its_row(void **state) {
         assert_in_range(r.registers, 8, 255);
         assert_in_range(r.shared, 0, 48 * 1024);
         /* What a GPU is asked to have beside the slots. */
-        if (gpulossi_shared_of(module, no_features) > 0)
+        if (gpulossi_target_of(module) >= GPULOSSI_CLUSTER_GPU && gpulossi_shared_of(module, no_features) > 0)
             assert_in_range(r.shared, 0, GPULOSSI_SHARED_BESIDES);
         if (r.spills != 0)
             fail_msg("%s spills %ld bytes", r.module, r.spills);
     }
+}
+
+/* Bytes of the arrays that a text has in shared memory, but for the one whose size is that of a launch. */
+static long shared_arrays(const char *text) {
+    static const char begin[] = "\n.shared .align ";
+    long bytes = 0;
+    for (text = strstr(text, begin); text != NULL; text = strstr(text + 1, begin)) {
+        const char *size = strpbrk(text + 1, "[\n"), *type = strstr(text, *size == '[' ? ".b8 " : ".f");
+        bytes += *size == '[' ? atol(size + 1) : atol(type + 2) / 8;
+    }
+    return bytes;
+}
+
+/* Kernels of older GPUs are allowed no more shared memory than every GPU gives. */
+static void shared_memory_of_every_gpu(void **state) {
+    static gpuloss_context context;
+    int module, v;
+    (void)state;
+    context.compute_capability = 50;
+    for (module = 0; module < GPULOSSI_MODULE_COUNT; module++)
+        for (v = 0; v < USUAL_VARIANTS; v++) {
+            const variant *of = &usual_variants[v];
+            char *text;
+            if (gpulossi_target_of(module) >= GPULOSSI_CLUSTER_GPU || strcmp(of->module, module_name(module)) != 0)
+                continue;
+            assert_int_equal(gpulossi_text_of(&context, "", gpulossi_image_of(module), of->words, &text), GPULOSS_OK);
+            assert_in_range(shared_arrays(text) + gpulossi_shared_of(module, of->words), 1, 48 * 1024);
+            free(text);
+        }
 }
 
 static void the_sums_are_right(void **state) {
@@ -274,7 +302,8 @@ int main(int count, char **arguments) {
         cmocka_unit_test(every_module_has_its_text), cmocka_unit_test(every_kernel_takes_its_parameters),
         cmocka_unit_test(every_module_has_its_row),  cmocka_unit_test(the_sums_are_right),
         cmocka_unit_test(there_is_nothing_more),     cmocka_unit_test(every_text_of_16_bits_has_variants),
-        cmocka_unit_test(every_variant_has_its_row), cmocka_unit_test(variants_cost_no_more_than_templates)};
+        cmocka_unit_test(every_variant_has_its_row), cmocka_unit_test(variants_cost_no_more_than_templates),
+        cmocka_unit_test(shared_memory_of_every_gpu)};
     if (count > 1)
         folder = arguments[1];
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,11 +30,10 @@ static void expect_clusters(const char *entry, unsigned clusters, unsigned size,
     if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.slots != slots)
         fail_msg("line %d: %u blocks in clusters of %u, with %u slots", line, l->grid, l->cluster,
                  l->parameters.rows.slots);
-    assert_int_equal(l->shared_bytes, strstr(entry, "_distances_clustered_any16") != NULL ? 49152
-                                      : strstr(entry, "_logits_block_rows_") != NULL      ? 32768
-                                      : threads == FAKE_WIDE_BLOCK || strstr(entry, "_kl_div_row_pipeline_") != NULL
-                                          ? 98304
-                                          : 65536);
+    assert_int_equal(l->shared_bytes, strstr(entry, "_distances_clustered_any16") != NULL               ? 49152
+                                      : strstr(entry, "_logits_block_rows_") != NULL                    ? 32768
+                                      : threads == FAKE_WIDE_BLOCK || is_pipeline_of_divergences(entry) ? 98304
+                                                                                                        : 65536);
     assert_int_equal(l->block, threads);
     assert_int_equal(l->parameters.rows.group, 256);
     assert_ptr_equal(l->stream, stream_number(1));
@@ -601,7 +600,7 @@ static void shared_memory_of_every_kernel(void **state) {
         const int is_packed = strstr(module->entry, "entropy_packed_") != NULL && !is_held;
         const int is_row_cluster = strstr(module->entry, "_row_cluster_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_row_cluster;
-        const int is_pipeline = strstr(module->entry, "_row_pipeline_") != NULL;
+        const int is_pipeline = strstr(module->entry, "_pipeline_") != NULL;
         const int is_short = strstr(module->entry, "_distances_clustered_any16") != NULL;
         const int bytes = is_held || is_pipeline       ? 98304
                           : is_row_cluster             ? 196608
@@ -717,18 +716,16 @@ static void a_launch_fails(void **state) {
     expect_clearing();
 }
 
-/* Sparse teachers and what sums up shards have no kernels for clusters, however long their rows are. */
+/* What sums up shards has no kernels for clusters, and divergences of probabilities take none, however long their rows
+ * are. */
 static void other_calls_take_no_clusters(void **state) {
     gpuloss_cross_entropy_desc combine = some_combine();
-    gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
     gpuloss_kl_div_desc kl = some_kl_div();
     (void)state;
     context = new_context();
-    combine.rows = sparse.rows = kl.rows = 8;
-    combine.classes = sparse.classes = kl.classes = 1 << 20;
+    combine.rows = kl.rows = 8;
+    combine.classes = kl.classes = 1 << 20;
     expect_ok(gpuloss_cross_entropy_combine(context, &combine, NULL));
-    assert_int_equal(last_launch()->cluster, 0);
-    expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
     assert_int_equal(last_launch()->cluster, 0);
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
     assert_int_equal(last_launch()->cluster, 0);

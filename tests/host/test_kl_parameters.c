@@ -222,9 +222,10 @@ static void fields_of_options(void **state) {
     d.row_weights = AT(8), p.row_weights = ADDRESS(8);
     d.divergence = GPULOSS_JENSEN_SHANNON, p.divergence = GPULOSS_JENSEN_SHANNON;
     d.beta = p.beta = 0.375;
-    p.rows.group = 256, p.rows.slots = 1; /* in the pipeline */
+    p.rows.group = 32, p.rows.slots = 1; /* in the pipeline */
     expect_parameters(&d, p);
     d.input_kind = GPULOSS_LOGITS, p.input_kind = GPULOSS_LOGITS;
+    p.rows.group = 256;
     d.temperature = 4.0, p.inverse_temperature = 0.25;
     expect_parameters(&d, p);
     d.target_kind = GPULOSS_LOGITS, p.target_kind = GPULOSS_LOGITS;
@@ -264,21 +265,22 @@ static void fields_of_a_sparse_teacher(void **state) {
     d.classes = p.rows.classes = p.rows.last_classes = p.rows.grad_stride = p.logits_stride = 1001;
     d.k = p.k = p.indices_stride = p.values_stride = 7;
     d.dtype = GPULOSS_F32, p.value_dtype = GPULOSS_F32;
-    d.index_type = GPULOSS_I64, p.index_type = GPULOSS_I64;
-    d.value_kind = GPULOSS_PROBABILITIES, p.value_kind = GPULOSS_PROBABILITIES;
-    d.residual = GPULOSS_DROP, p.residual = GPULOSS_DROP;
+    d.index_type = GPULOSS_I64;
+    d.value_kind = GPULOSS_PROBABILITIES;
+    d.residual = GPULOSS_DROP;
     d.reduction = GPULOSS_SUM;
     d.loss = AT(4), p.rows.loss = ADDRESS(4);
     p.rows.grad_scale = p.rows.divisor = p.inverse_temperature = p.factor = 1.0;
-    p.rows.group = 64;
+    p.rows.group = 32;
+    p.rows.slots = 1;
     expect_sparse_parameters(&d, p);
     d.logits_stride = p.logits_stride = 1003;
     d.indices_stride = p.indices_stride = 8;
     d.values_stride = p.values_stride = 9;
     d.value_dtype = GPULOSS_F16, p.value_dtype = GPULOSS_F16;
-    d.index_type = GPULOSS_I16, p.index_type = GPULOSS_I16;
-    d.value_kind = GPULOSS_LOG_PROBABILITIES, p.value_kind = GPULOSS_LOG_PROBABILITIES;
-    d.residual = GPULOSS_BUCKET, p.residual = GPULOSS_BUCKET;
+    d.index_type = GPULOSS_I16;
+    d.value_kind = GPULOSS_LOG_PROBABILITIES;
+    d.residual = GPULOSS_BUCKET;
     d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = p.beta = 0.25;
     d.temperature = 4.0, p.inverse_temperature = 0.25;
     d.row_weights = AT(5), p.row_weights = ADDRESS(5);
@@ -301,7 +303,7 @@ static void fields_of_a_sparse_teacher(void **state) {
     expect_sparse_parameters(&d, p);
     d.divisor_in = NULL, p.rows.divisor_in = 0;
     d.divisor = p.rows.divisor = 8.0, p.rows.grad_scale = -0.5 / 8.0;
-    d.residual = GPULOSS_RENORMALIZE, p.residual = GPULOSS_RENORMALIZE;
+    d.residual = GPULOSS_RENORMALIZE;
     d.label_type = GPULOSS_U8, p.label_type = GPULOSS_U8;
     expect_sparse_parameters(&d, p);
     gpuloss_destroy(context);

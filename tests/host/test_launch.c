@@ -11,7 +11,7 @@ static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GP
 static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int arrays) {
     const gpulossi_rows *rows = &l->parameters.rows;
     const int is_wide = l->block == FAKE_WIDE_BLOCK, is_small = l->block == 128;
-    const int has_more = is_wide || strstr(l->entry, "_kl_div_row_pipeline_") != NULL;
+    const int has_more = is_wide || is_pipeline_of_divergences(l->entry);
     const int64_t most = (has_more ? fake.wide_clusters : fake.active_clusters)[l->cluster];
     const int64_t threads = (int64_t)l->block * l->cluster;
     const unsigned slots = 16 / (unsigned)arrays;
@@ -21,7 +21,7 @@ static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int ar
     assert_int_equal(l->grid % l->cluster, 0);
     assert_int_equal(l->grid / l->cluster, rows->rows < most ? rows->rows : most);
     assert_int_equal(l->shared_bytes, has_more ? 98304 : is_small ? 32768 : 65536);
-    if (strstr(l->entry, "_row_pipeline_") != NULL) {
+    if (strstr(l->entry, "_pipeline_") != NULL) {
         assert_int_equal(rows->slots, 1);
         return;
     }
@@ -66,7 +66,7 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     const gpulossi_rows *rows = &l->parameters.rows;
     const uint64_t at_once = blocks_at_once(l);
     const int is_packed = strstr(l->entry, "_packed_") != NULL, has_block = strstr(l->entry, "_block_rows_") != NULL;
-    const int is_pipeline = strstr(l->entry, "_row_pipeline_") != NULL;
+    const int is_pipeline = strstr(l->entry, "_pipeline_") != NULL;
     const int is_tile = strstr(l->entry, "_row_thread_") != NULL;
     gpuloss_info info;
     uint64_t together;
@@ -280,19 +280,24 @@ static void check_kl_div_sparse(gpuloss_context *context, gpuloss_dtype dtype, i
     gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();
     const fake_launched *l;
     size_t bytes;
+    int64_t most;
     d.dtype = dtype;
     d.rows = rows;
     d.classes = classes;
-    d.k = classes < 1024 ? classes : 1024;
     d.grad_logits = FAR_AWAY;
-    fake.launches = 0;
-    expect_ok(gpuloss_kl_div_sparse_workspace(context, &d, &bytes));
-    expect_ok(gpuloss_kl_div_sparse(context, &d, NULL));
-    assert_int_equal(fake.launches, 1);
-    l = last_launch();
-    is_sound(context, l, bytes);
-    is_cut_as_given(l, rows, classes);
-    says_if_even(l, d.logits, classes, dtype);
+    for (most = 512; most <= 1024; most *= 2) {
+        d.k = classes < most ? classes : most;
+        fake.launches = 0;
+        expect_ok(gpuloss_kl_div_sparse_workspace(context, &d, &bytes));
+        expect_ok(gpuloss_kl_div_sparse(context, &d, NULL));
+        assert_int_equal(fake.launches, 1);
+        l = last_launch();
+        if (l->cluster != 0)
+            is_sound_in_clusters(l, vectors_touched((uintptr_t)d.logits, classes, classes, bytes_of(dtype)), 1);
+        else
+            is_sound(context, l, bytes);
+        is_cut_as_given(l, rows, classes);
+    }
 }
 
 static void kl_div_sparse_shapes(void **state) {
@@ -481,6 +486,8 @@ static void launch_in_every_way(gpuloss_context *context) {
     expect_ok(gpuloss_cross_entropy_combine(context, &combine, NULL));
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
     expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
+    sparse.classes = 100;
+    expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
     kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
     kl.classes = 100000;
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
@@ -499,12 +506,19 @@ static int launches_of(const char *part) {
 
 /* Either every kernel may come before the one before it has ended, or none may. */
 static void dependent_launches(void **state) {
-    static const char *const every_way[] = {PREPARE_KERNEL,          "_packed_",
-                                            "_block_rows_",          "_row_pipeline_",
-                                            "_row_cluster_",         "_column_",
-                                            "_combine_shards",       "_kl_div_pp_",
-                                            "_kl_div_sparse_",       "_kl_div_logits_clustered_",
-                                            "_kl_div_row_pipeline_", "_kl_div_row_memory_"};
+    static const char *const every_way[] = {PREPARE_KERNEL,
+                                            "_packed_",
+                                            "_block_rows_",
+                                            "_row_pipeline_",
+                                            "_row_cluster_",
+                                            "_column_",
+                                            "_combine_shards",
+                                            "_kl_div_pp_",
+                                            "_kl_div_sparse_memory_",
+                                            "_kl_div_sparse_pipeline_",
+                                            "_kl_div_logits_clustered_",
+                                            "_kl_div_row_pipeline_",
+                                            "_kl_div_row_memory_"};
     static const struct {
         int major, minor, driver_version;
         const char *missing;

@@ -64,11 +64,12 @@ static void only_what_is_needed(void **state) {
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
     assert_int_equal(is_loaded("gpuloss_kl_div_row_memory_any16"), 1);
     expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
-    assert_int_equal(is_loaded("gpuloss_kl_div_sparse_f32"), 1);
+    assert_int_equal(is_loaded("gpuloss_kl_div_sparse_pipeline_f32"), 1);
     /* The prepare kernel is there already. */
     GIVE_LABELS(&sparse);
     expect_ok(gpuloss_kl_div_sparse(context, &sparse, NULL));
-    assert_int_equal(fake.loads, 12);
+    assert_int_equal(fake.loads, 13);
+    assert_int_equal(is_loaded("gpuloss_kl_div_sparse_pipeline_f32"), 2);
     gpuloss_destroy(context);
 }
 
@@ -122,7 +123,8 @@ static void kernels_that_a_gpu_can_load(void **state) {
         assert_int_equal(is_loaded_of("kl_div_logits_packed", dtype), is_90);
         assert_int_equal(is_loaded_of("kl_div_row_pipeline", dtype) > 0, is_90);
         assert_true(is_loaded_of("kl_div_row_memory", dtype) > 0);
-        assert_int_equal(is_loaded_of("kl_div_sparse", dtype), 1);
+        assert_true(is_loaded_of("kl_div_sparse_memory", dtype) > 0);
+        assert_int_equal(is_loaded_of("kl_div_sparse_pipeline", dtype) > 0, is_90);
         assert_int_equal(is_loaded(PREPARE_KERNEL), 1);
         assert_int_equal(is_loaded("gpuloss_cross_entropy_combine_shards"), 1);
         for (m = 0; m < fake.modules; m++)
@@ -185,15 +187,15 @@ static void target_line(void **state) {
         for (m = 0; m < fake.modules; m++) {
             const int target = target_of(fake.module[m].ptx);
             ptx = fake.module[m].ptx;
-            assert_int_equal(strncmp(ptx,
-                                     fake_is_for_clusters(fake.module[m].entry) ||
-                                             strstr(fake.module[m].entry, "_row_pipeline_") != NULL
-                                         ? ".version 8.1\n"
-                                     : target == 90 || waits ? ".version 8.0\n"
-                                     : target == 80          ? ".version 7.0\n"
-                                                             : ".version 6.0\n",
-                                     13),
-                             0);
+            assert_int_equal(
+                strncmp(ptx,
+                        fake_is_for_clusters(fake.module[m].entry) || strstr(fake.module[m].entry, "_pipeline_") != NULL
+                            ? ".version 8.1\n"
+                        : target == 90 || waits ? ".version 8.0\n"
+                        : target == 80          ? ".version 7.0\n"
+                                                : ".version 6.0\n",
+                        13),
+                0);
             assert_int_equal(strncmp(ptx + 13,
                                      target == 90             ? ".target sm_90\n"
                                      : target == 80 && !waits ? ".target sm_80\n"

@@ -1,5 +1,5 @@
-/* The usual variants of both pipelines, of tiles, and of divergences in memory, which gen/ builds, are those of calls: each is
- * launched here with its feature words. */
+/* The usual variants of the pipelines, of tiles, and of divergences in memory, which gen/ builds, are those of calls:
+ * each is launched here with its feature words. */
 #include "check.h"
 #include "../../gen/variants.h"
 
@@ -128,8 +128,32 @@ static void long_pairs_of_calls(gpuloss_dtype dtype) {
     PAIRS("teacher_cluster_gradient", 1, (d.rows = 100, d.target_kind = GPULOSS_PROBABILITIES));
 }
 
+/* Divergences of a sparse teacher, whose other classes are a bucket unless a call renormalises. */
+#define SPARSE(name, writes, change)                                                                                   \
+    do {                                                                                                               \
+        gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();                                                           \
+        d.dtype = dtype;                                                                                               \
+        d.index_type = GPULOSS_I64;                                                                                    \
+        d.indices = GPULOSS_PTR((uintptr_t)1 << 54);                                                                   \
+        d.values = GPULOSS_PTR((uintptr_t)1 << 55);                                                                    \
+        d.rows = 8192;                                                                                                 \
+        d.classes = vectors * (dtype == GPULOSS_F64 ? 2 : dtype == GPULOSS_F32 ? 4 : 8);                               \
+        d.grad_logits = writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;                                               \
+        change;                                                                                                        \
+        expect_ok(gpuloss_kl_div_sparse(context, &d, stream_number(1)));                                               \
+        expect_launched("kl_div", kernel, name, dtype, __LINE__);                                                      \
+    } while (0)
+
+static void sparse_calls(gpuloss_dtype dtype, const char *kernel, int64_t vectors) {
+    SPARSE("sparse_loss", 0, (void)0);
+    SPARSE("sparse_gradient", 1, (void)0);
+    SPARSE("sparse_shannon_gradient", 1,
+           (d.residual = GPULOSS_RENORMALIZE, d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5));
+}
+
 static int is_of_calls(const variant *v) {
-    return strcmp(v->kernel, "row_pipeline") == 0 || strcmp(v->kernel, "row_thread") == 0 ||
+    return strcmp(v->kernel, "row_pipeline") == 0 || strncmp(v->kernel, "sparse_", 7) == 0 ||
+           strcmp(v->kernel, "row_thread") == 0 ||
            (strcmp(v->loss, "kl_div") == 0 && strcmp(v->kernel, "row_memory") == 0);
 }
 
@@ -142,8 +166,10 @@ static void usual_variants_are_those_of_calls(void **state) {
     calls_of(GPULOSS_BF16);
     for (v = 0; v < DTYPES; v++) {
         pairs_of_calls(every_dtype[v].dtype, "row_memory", 40);
+        sparse_calls(every_dtype[v].dtype, "sparse_memory", 40);
         if (every_dtype[v].dtype != GPULOSS_F64) {
             pairs_of_calls(every_dtype[v].dtype, "row_pipeline", 200);
+            sparse_calls(every_dtype[v].dtype, "sparse_pipeline", 200);
             long_pairs_of_calls(every_dtype[v].dtype);
         }
     }

@@ -68,15 +68,38 @@ static void blocks_of_sparse(void **state) {
 
 /* Classes with the same bit as one of the teacher. */
 static void shared_bits_of_sparse(void **state) {
-    static const shape_of_schedule shapes[] = {{{1, 131000, 60}, "bits of a cluster"},
-                                               {{5, 131000, 60}, "bits of a block"},
-                                               {{2, 66000, 60}, "bits of a block in memory"}};
+    static const shape_of_schedule shapes[] = {{{1, 200000, 300}, "bits of a cluster"},
+                                               {{5, 200000, 300}, "bits of a block"},
+                                               {{2, 100000, 300}, "bits of a block in memory"}};
     static const gpuloss_dtype dtypes[] = {GPULOSS_BF16, GPULOSS_F32, GPULOSS_F64};
     unsigned i;
     (void)state;
     REQUIRE_GPU();
     for (i = 0; i < 3; i++)
         test_row(dtypes[i], &shapes[i], (int)i % 2, false, 2 * i);
+    test_done();
+}
+
+/* Entries of the same class, in registers of one thread and of two, some of them in other warps. */
+static void equal_indices_of_long_rows_of_sparse(void **state) {
+    enum { ROWS = 9, CLASSES = 1000, K = 90 };
+    const sparse_shape shape = {ROWS, CLASSES, K};
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        sparse_case c = sparse_case_of(all_dtypes[d], shape);
+        sparse_inputs in;
+        int64_t row, j;
+        sparse_take(&c, d + 1);
+        sparse_fill(&c, LOGITS_NORMAL, 0.7, d, &in);
+        for (row = 0; row < ROWS; row += 2)
+            for (j = 0; j < K; j++)
+                if (j % 7 == 3)
+                    in.indices[row * K + j] = in.indices[row * K + (j + 64) % K];
+        sparse_test(&c, "equal indices of long rows");
+        sparse_inputs_free(&in);
+    }
     test_done();
 }
 
@@ -109,9 +132,8 @@ static void ends_of_rows_of_sparse(void **state) {
 
 int run_kl_div_sparse_schedule_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clusters_of_sparse),
-        cmocka_unit_test(blocks_of_sparse),
-        cmocka_unit_test(shared_bits_of_sparse),
+        cmocka_unit_test(clusters_of_sparse),     cmocka_unit_test(blocks_of_sparse),
+        cmocka_unit_test(shared_bits_of_sparse),  cmocka_unit_test(equal_indices_of_long_rows_of_sparse),
         cmocka_unit_test(ends_of_rows_of_sparse),
     };
     return cmocka_run_group_tests_name("kl_div_sparse schedules", tests, NULL, NULL);
