@@ -20,13 +20,12 @@ typedef struct bytes {
 static bytes pair_bytes(const bench_cell *c, double elements) {
     const bench_pair *p = c->pair;
     const double rows = (double)c->rows, results = strcmp(c->dtype, "f64") == 0 ? 8 : 4;
-    const double input = elements * bench_dtype_bytes(c->dtype);
-    const double target = elements * bench_dtype_bytes(bench_target_dtype(c));
-    bytes b = {input + (p->entries > 0 ? 0 : target), 0, c->pass == BENCH_LOSS ? 0 : input};
+    const double input = elements * bench_dtype_bytes(c->dtype), value = bench_dtype_bytes(bench_target_dtype(c));
+    const double target = p->entries > 0 ? rows * p->entries * (8 + value) : elements * value;
+    bytes b = {input + target, 0, c->pass == BENCH_LOSS ? 0 : input};
     b.written += bench_wants_grad_target(c) ? target : 0;
     b.arrays += b.written;
-    b.others = (p->row_weights ? results * rows : 0) + (p->labels ? 8 * rows : 0) +
-               (p->loss_rows ? results * rows : 0) + rows * p->entries * (8 + bench_dtype_bytes(bench_target_dtype(c)));
+    b.others = (p->row_weights ? results * rows : 0) + (p->labels ? 8 * rows : 0) + (p->loss_rows ? results * rows : 0);
     return b;
 }
 

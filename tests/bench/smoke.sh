@@ -39,6 +39,8 @@ check_csv() {
             sum["pp_f32"] = 2
             sum["jsd_pp"] = 3
             sum["tv_logits"] = 4
+            for (i = split("16 64 256 reverse jsd tv", sparse, " "); i > 0; i--)
+                sum["sparse_" sparse[i]] = gradient["sparse_" sparse[i]] = logarithms["sparse_" sparse[i]] = 1
             gradient["cross_entropy"] = gradient["cross_entropy_options"] = gradient["columns"] = 1
             gradient["kl_div_logits"] = 2
             gradient["jsd_logits"] = 3
@@ -80,7 +82,7 @@ check_csv() {
     checked "$1" -v heading="$heading" -v wanted="$2"
 }
 run_bench() { "$BUILD/bench" $ceilings --bytes 4096 --most 5000 --rest 0 --runs 3 --all --csv "$1" >"$out/table"; }
-losses='^(cross|kl|jsd|columns|reverse|tv|logits|pp|ll)'
+losses='^(cross|kl|jsd|columns|reverse|tv|logits|pp|ll|sparse)'
 count_cells() { grep -cE "$losses" "$1"; }
 accept 'the table' run_bench "$out/bench.csv"
 cells=$(count_cells "$out/table")
@@ -141,7 +143,7 @@ reject 'a layout without cells' 'padded' check_names "$out/bench.csv"
 # Every divergence, with the bytes that it moves: of both arrays and their gradients, and of the numbers of a row.
 run_pairs() {
     "$BUILD/bench" $ceilings --bytes 8000 --most 8100 --rest 0 --runs 1 --csv "$out/pairs.csv" \
-        --only kl_div,jsd,reverse,tv,logits_,pp_,ll_ >"$out/pairs"
+        --only kl_div,jsd,reverse,tv,logits_,pp_,ll_,sparse_ >"$out/pairs"
 }
 check_pairs() {
     local program='
@@ -151,10 +153,13 @@ check_pairs() {
             size["bf16"] = size["f16"] = 2
             a_row["ll_weights"] = a_row["ll_rows"] = 4
             a_row["ll_labels"] = 8
+            a_row["sparse_16"] = 16 * 12
+            a_row["sparse_64"] = a_row["sparse_reverse"] = a_row["sparse_jsd"] = a_row["sparse_tv"] = 64 * 12
+            a_row["sparse_256"] = 256 * 12
         }
         NR == 1 { next }
         {
-            target = $1 ~ /_f32$/ ? 4 : size[$2]
+            target = $1 ~ /^sparse/ ? 0 : $1 ~ /_f32$/ ? 4 : size[$2]
             gradients = $6 != "loss" ? size[$2] + ($1 == "logits_both") * target : 0
             if ($9 != $3 * ($4 * (size[$2] + target + gradients) + a_row[$1])) fail("not its bytes: " $1 ", " $9)
             cells[$1 "," $6]++
