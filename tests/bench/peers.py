@@ -25,7 +25,7 @@ import torch._functorch.config
 import torch.nn.functional as F
 
 CEILINGS = 5
-INPUT, TARGET, WEIGHTS, ROW_WEIGHTS, LABELS = 0, 1, 3, 4, 10
+INPUT, TARGET, WEIGHTS, ROW_WEIGHTS, LABELS, VALUES = 0, 1, 3, 4, 10, 11
 IGNORE_INDEX = -100
 LOSS, BOTH, BACKWARD = 1, 2, 3
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
@@ -92,6 +92,12 @@ def view(bench, which, shape, dtype, stored):
     return torch.as_tensor(Buffer(bench.bench_buffer(which), shape, stored), device="cuda").view(dtype)
 
 
+def entries_of(name):
+    """Entries of a row of a sparse teacher; 0: the teacher has an array."""
+    kind = name.removeprefix("sparse_")
+    return 0 if kind == name else int(kind) if kind.isdigit() else 64
+
+
 def tensors(bench, i, cell):
     """Input and target of a cell, as PyTorch lays them out."""
     name, option, dtype = cell.loss.decode(), bench.bench_option_name(i).decode(), cell.dtype.decode()
@@ -101,6 +107,8 @@ def tensors(bench, i, cell):
     x = view(bench, INPUT, shape, DTYPES[dtype], STORED_AS[dtype])
     if name in ("cross_entropy", "cross_entropy_options", "columns") and not option.startswith("probabilities"):
         return x, view(bench, TARGET, rows, torch.int64, "<i8")
+    if entries_of(name) > 0:
+        return x, view(bench, TARGET, (cell.rows, entries_of(name)), torch.int64, "<i8")
     other = "f32" if option == "probabilities_f32" or name in ("logits_f32", "pp_f32") else dtype
     return x, view(bench, TARGET, shape, DTYPES[other], STORED_AS[other])
 
@@ -156,6 +164,24 @@ def total_variation(q, t):
     return 0.5 * (q - t).abs().sum() / len(q)
 
 
+def with_sparse_teacher(name, values):
+    """Of the k classes, and of all others as one."""
+    teacher = torch.cat((values, 1 - values.sum(dim=1, keepdim=True)), dim=1)
+
+    def loss(x, indices):
+        log_q = F.log_softmax(x.float(), dim=1).gather(1, indices)
+        log_q = torch.cat((log_q, torch.log1p(-log_q.exp().sum(dim=1, keepdim=True))), dim=1)
+        if name == "sparse_reverse":
+            return F.kl_div(teacher.log(), log_q, reduction="batchmean", log_target=True)
+        if name == "sparse_jsd":
+            return jensen_shannon_of_probabilities(log_q.exp(), teacher)
+        if name == "sparse_tv":
+            return total_variation(log_q.exp(), teacher)
+        return F.kl_div(log_q, teacher, reduction="batchmean")
+
+    return loss
+
+
 def of_rows(x, t):
     return F.kl_div(x, t, reduction="none", log_target=True).sum(dim=1)
 
@@ -197,6 +223,8 @@ def torch_function(bench, i, cell):
         return with_row_weights(view(bench, ROW_WEIGHTS, (cell.rows,), torch.float32, "<f4"))
     if name == "ll_labels":
         return with_labels(view(bench, LABELS, (cell.rows,), torch.int64, "<i8"))
+    if entries_of(name) > 0:
+        return with_sparse_teacher(name, view(bench, VALUES, (cell.rows, entries_of(name)), torch.float32, "<f4"))
     if is_of_options(cell):
         found = {key: value.to(dtype) if key == "weight" else value for key, value in keywords(bench, i, cell).items()}
         return lambda x, t: F.cross_entropy(x, t, **found)
