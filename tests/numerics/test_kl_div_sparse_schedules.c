@@ -66,40 +66,90 @@ static void blocks_of_sparse(void **state) {
     test_shapes(shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* Classes with the same bit as one of the teacher. */
+/* Classes with the same bit as one of the teacher, for each type of indices. Those of a byte are among the first. */
 static void shared_bits_of_sparse(void **state) {
-    static const shape_of_schedule shapes[] = {{{1, 200000, 300}, "bits of a cluster"},
-                                               {{5, 200000, 300}, "bits of a block"},
-                                               {{2, 100000, 300}, "bits of a block in memory"}};
-    static const gpuloss_dtype dtypes[] = {GPULOSS_BF16, GPULOSS_F32, GPULOSS_F64};
-    unsigned i;
+    static const shape_of_schedule shapes[] = {{{1, 200000, 500}, "bits of a cluster"},
+                                               {{5, 200000, 500}, "bits of a block"},
+                                               {{2, 100000, 500}, "bits of a block in memory"}};
+    unsigned i, d, t;
     (void)state;
     REQUIRE_GPU();
     for (i = 0; i < 3; i++)
-        test_row(dtypes[i], &shapes[i], (int)i % 2, false, 2 * i);
+        for (d = 0; d < DTYPE_COUNT; d++)
+            for (t = 0; t < SPARSE_INDEX_TYPES; t++)
+                if (!harness_small || t == (i + d) % SPARSE_INDEX_TYPES) {
+                    sparse_case c = sparse_case_of(all_dtypes[d], shapes[i].shape);
+                    sparse_inputs in;
+                    sparse_vary(&c, 3 * i + t);
+                    c.index_type = sparse_index_types[t];
+                    c.k = c.index_type == GPULOSS_U8 ? 100 : c.k;
+                    c.logits_offset = c.grad_offset = (int)(i + t) % 2;
+                    sparse_fill(&c, LOGITS_NORMAL, 0.8, i, &in);
+                    sparse_test(&c, shapes[i].what);
+                    sparse_inputs_free(&in);
+                }
     test_done();
 }
 
-/* Entries of the same class, in registers of one thread and of two, some of them in other warps. */
-static void equal_indices_of_long_rows_of_sparse(void **state) {
-    enum { ROWS = 9, CLASSES = 1000, K = 90 };
-    const sparse_shape shape = {ROWS, CLASSES, K};
-    unsigned d;
+/* Copies indices of a row to other entries of it. */
+static void repeat_indices(const sparse_case *c, const sparse_inputs *in) {
+    int64_t row, j;
+    for (row = 0; row < c->rows; row += 2)
+        for (j = 0; j < c->k; j++)
+            if (j % 7 == 3)
+                in->indices[row * c->k + j] = in->indices[row * c->k + (j + 64) % c->k];
+}
+
+/* Every option with every type of values and indices and every kind of logits, in rows of the pipeline, where there is one, and
+ * in short ones. Some entries are equal, and some losses too large for a thread's sum. */
+static void options_of_sparse(void **state) {
+    enum { CASES = 360 };
+    static const sparse_shape shapes[] = {{5, 404, 9}, {3, 411, 70}, {4, 60, 40}};
+    unsigned d, n;
+    int64_t row;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < DTYPE_COUNT; d++) {
-        sparse_case c = sparse_case_of(all_dtypes[d], shape);
-        sparse_inputs in;
-        int64_t row, j;
-        sparse_take(&c, d + 1);
-        sparse_fill(&c, LOGITS_NORMAL, 0.7, d, &in);
-        for (row = 0; row < ROWS; row += 2)
-            for (j = 0; j < K; j++)
-                if (j % 7 == 3)
-                    in.indices[row * K + j] = in.indices[row * K + (j + 64) % K];
-        sparse_test(&c, "equal indices of long rows");
-        sparse_inputs_free(&in);
-    }
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (n = d; n < CASES; n += harness_small ? 4 : 1) {
+            sparse_case c = sparse_case_of(all_dtypes[d], shapes[n / 4 % 3]);
+            sparse_inputs in;
+            sparse_vary(&c, n);
+            c.value_dtype = all_dtypes[n / 12 % DTYPE_COUNT];
+            c.index_type = sparse_index_types[n / 48 % SPARSE_INDEX_TYPES];
+            c.label_type = sparse_index_types[n / 20 % SPARSE_INDEX_TYPES];
+            sparse_fill(&c, n % 5 == 0 ? LOGITS_SHIFTED : LOGITS_NORMAL, 0.8, n, &in);
+            if (n / 4 % 2 != 0)
+                repeat_indices(&c, &in);
+            if (n % 3 != 0)
+                sparse_mask(&c, &in);
+            if (n / 4 % 4 == 1) {
+                sparse_weigh(&c, &in);
+                for (row = 0; n % 7 < 3 && row < c.rows; row++)
+                    in.row_weights[row] *= 0x1p24;
+            }
+            sparse_test(&c, "options");
+            sparse_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Entries of the same class, in registers of one thread and of two, some of them in other warps, and those that have no
+ * registers. */
+static void equal_indices_of_rows_of_sparse(void **state) {
+    static const sparse_shape shapes[] = {{9, 1000, 90}, {9, 60, 40}};
+    unsigned d, i;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (i = 0; i < 2 * sizeof shapes / sizeof shapes[0]; i++) {
+            sparse_case c = sparse_case_of(all_dtypes[d], shapes[i / 2]);
+            sparse_inputs in;
+            sparse_take(&c, 5 * d + 3 * i + 1);
+            sparse_fill(&c, LOGITS_NORMAL, 0.7, d, &in);
+            repeat_indices(&c, &in);
+            sparse_test(&c, "equal indices of rows");
+            sparse_inputs_free(&in);
+        }
     test_done();
 }
 
@@ -132,8 +182,11 @@ static void ends_of_rows_of_sparse(void **state) {
 
 int run_kl_div_sparse_schedule_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clusters_of_sparse),     cmocka_unit_test(blocks_of_sparse),
-        cmocka_unit_test(shared_bits_of_sparse),  cmocka_unit_test(equal_indices_of_long_rows_of_sparse),
+        cmocka_unit_test(clusters_of_sparse),
+        cmocka_unit_test(blocks_of_sparse),
+        cmocka_unit_test(shared_bits_of_sparse),
+        cmocka_unit_test(options_of_sparse),
+        cmocka_unit_test(equal_indices_of_rows_of_sparse),
         cmocka_unit_test(ends_of_rows_of_sparse),
     };
     return cmocka_run_group_tests_name("kl_div_sparse schedules", tests, NULL, NULL);
