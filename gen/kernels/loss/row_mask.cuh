@@ -8,12 +8,6 @@
 template <class N, class Params> struct Masked {
     typedef Total<1, 1> Totals;
 
-    /* The sum of a row's terms. */
-    struct Divergence {
-        double f;
-        template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) { f = lanes.template over<Sum>(f); }
-    };
-
     const Params &p;
 
     __device__ __forceinline__ explicit Masked(const Params &p) : p(p) {}
