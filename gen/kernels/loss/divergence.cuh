@@ -4,8 +4,9 @@
  *   input of probabilities: df/dq      of logarithms: u      of logits z: (u - q sum_c u) / T
  *
  * A row takes up to three sweeps: the softmax of logits, the sums over the row, and what is written. Without logits the
- * sums need no softmax, and are taken along with what is written. The KL of two arrays of logits is summed along with the softmax. With a the side that weighs, b the
- * other one, and v = (a - b) / T less a number that is the same for the row, p the softmax of a, and E its mean:
+ * sums need no softmax, and are taken along with what is written. The KL of two arrays of logits is summed along with the
+ * softmax. With a the side that weighs, b the other one, and v = (a - b) / T less a number that is the same for the row, p
+ * the softmax of a, and E its mean:
  *
  *   KL = E[v + expm1(-v)] + log1p(m) - m      m = E[expm1(-v)]
  *
