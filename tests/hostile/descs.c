@@ -271,19 +271,33 @@ static void change(char *desc, const field *f) {
     memcpy(desc + f->offset, &bits, f->bytes);
 }
 
-/* Sizes whose products overflow; most often of no rows and one class, so that not all of them are refused. In every
- * table the first count is `rows`, and `classes` comes next. */
-static void make_huge(char *desc, const field *fields, size_t count) {
-    size_t i, rows = 0;
+/* In every table the first count is `rows`, and `classes` comes next. */
+static size_t rows_of(const field *fields) {
+    size_t rows = 0;
     while (fields[rows].kind != COUNT)
         rows++;
+    return rows;
+}
+
+static int is_number(const field *f) {
+    return f->kind == SIZE || f->kind == COUNT;
+}
+
+static void set(char *desc, const field *f, int64_t number) {
+    memcpy(desc + f->offset, &number, f->bytes);
+}
+
+/* Sizes whose products overflow. Most often there are no rows and one class, so that not all calls are refused. */
+static void make_huge(char *desc, const field *fields, size_t count) {
+    const size_t rows = rows_of(fields);
+    size_t i;
     for (i = 0; i < count; i++) {
         int64_t number = random_below(2) != 0 ? INT64_MAX >> random_below(6) : (int64_t)1 << (30 + random_below(33));
         if (i == rows || (i == rows + 1 && random_below(4) != 0))
             number = i == rows ? random_below(4) == 0 : 1;
         else if ((fields[i].kind != SIZE && fields[i].kind != COUNT) || random_below(3) != 0)
             continue;
-        memcpy(desc + fields[i].offset, &number, fields[i].bytes);
+        set(desc, &fields[i], number);
     }
 }
 
@@ -294,7 +308,6 @@ static void change_some(void *desc, const field *fields, size_t count) {
     for (; left > 0; left--)
         change((char *)desc, &fields[random_below((unsigned)count)]);
 }
-#define CHANGE_SOME(desc, fields) change_some(desc, fields, sizeof fields / sizeof fields[0])
 
 static gpuloss_cross_entropy_desc some_cross_entropy(void) {
     gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
@@ -340,27 +353,55 @@ static gpuloss_kl_div_sparse_desc some_sparse(void) {
     return d;
 }
 
-static gpuloss_status some_call(gpuloss_context *context) {
-    const unsigned function = random_below(8);
-    if (function < 4) {
-        gpuloss_cross_entropy_desc d = some_cross_entropy();
-        if (function == 3) {
-            d.logits = d.grad_logits = NULL;
-            d.shards = 4;
-            d.shard_rows = (gpuloss_shard_row *)GPULOSS_PTR(0x7500000000);
-        }
-        CHANGE_SOME(&d, cross_entropy_fields);
-        return function == 3 ? gpuloss_cross_entropy_combine(context, &d, NULL)
-                             : gpuloss_cross_entropy(context, &d, NULL);
+enum function { CROSS_ENTROPY, COMBINE, KL_DIV, KL_DIV_SPARSE };
+
+typedef struct call {
+    enum function function;
+    union {
+        gpuloss_cross_entropy_desc cross_entropy;
+        gpuloss_kl_div_desc kl_div;
+        gpuloss_kl_div_sparse_desc sparse;
+    } desc;
+    const field *fields;
+    size_t count;
+} call;
+
+#define SET_FIELDS(c, list) ((c)->fields = (list), (c)->count = sizeof(list) / sizeof((list)[0]))
+
+static call some_call(enum function function) {
+    call c;
+    c.function = function;
+    switch (function) {
+    case KL_DIV:
+        c.desc.kl_div = some_kl_div();
+        SET_FIELDS(&c, kl_div_fields);
+        break;
+    case KL_DIV_SPARSE:
+        c.desc.sparse = some_sparse();
+        SET_FIELDS(&c, sparse_fields);
+        break;
+    default:
+        c.desc.cross_entropy = some_cross_entropy();
+        SET_FIELDS(&c, cross_entropy_fields);
     }
-    if (function < 7) {
-        gpuloss_kl_div_desc d = some_kl_div();
-        CHANGE_SOME(&d, kl_div_fields);
-        return gpuloss_kl_div(context, &d, NULL);
-    } else {
-        gpuloss_kl_div_sparse_desc d = some_sparse();
-        CHANGE_SOME(&d, sparse_fields);
-        return gpuloss_kl_div_sparse(context, &d, NULL);
+    if (function == COMBINE) {
+        c.desc.cross_entropy.logits = c.desc.cross_entropy.grad_logits = NULL;
+        c.desc.cross_entropy.shards = 4;
+        c.desc.cross_entropy.shard_rows = (gpuloss_shard_row *)GPULOSS_PTR(0x7500000000);
+    }
+    return c;
+}
+
+static gpuloss_status launch(gpuloss_context *context, const call *c) {
+    switch (c->function) {
+    case CROSS_ENTROPY:
+        return gpuloss_cross_entropy(context, &c->desc.cross_entropy, NULL);
+    case COMBINE:
+        return gpuloss_cross_entropy_combine(context, &c->desc.cross_entropy, NULL);
+    case KL_DIV:
+        return gpuloss_kl_div(context, &c->desc.kl_div, NULL);
+    default:
+        return gpuloss_kl_div_sparse(context, &c->desc.sparse, NULL);
     }
 }
 
@@ -374,31 +415,64 @@ static void hash_launch(fake_launched *l) {
     hash_bytes(&l->parameters, sizeof l->parameters);
 }
 
-/* On a GPU of this compute capability; the newest ones have a variant of a kernel for each set of options. */
+static void hash_call(gpuloss_context *context, const call *c) {
+    const int fills = fake.fills;
+    const unsigned char status = (unsigned char)launch(context, c);
+    hash_bytes(&status, 1);
+    if (status == 0)
+        accepted++;
+    else
+        hash_bytes(gpuloss_last_error(), strlen(gpuloss_last_error()));
+    launched += fake.launches;
+    for (; fake.launches > 0; fake.launches--)
+        hash_launch(&fake.launch[fake.launches - 1]);
+    fake.prepares = 0;
+    fake.fills = fills;
+}
+
+static void hash_random_call(gpuloss_context *context) {
+    static const enum function functions[] = {CROSS_ENTROPY, CROSS_ENTROPY, CROSS_ENTROPY, COMBINE,
+                                              KL_DIV,        KL_DIV,        KL_DIV,        KL_DIV_SPARSE};
+    call c = some_call(PICK(functions));
+    change_some(&c.desc, c.fields, c.count);
+    hash_call(context, &c);
+}
+
+/* Without rows and with one class, each size and count alone has each number. Descs of several random numbers are seldom
+ * accepted. */
+static void hash_each_number(gpuloss_context *context, enum function function) {
+    const call fields_of = some_call(function);
+    const field *rows = fields_of.fields + rows_of(fields_of.fields), *end = fields_of.fields + fields_of.count, *f;
+    size_t i;
+    for (f = fields_of.fields; f < end; f++) {
+        if (f == rows || f == rows + 1 || (f->kind != SIZE && f->kind != COUNT))
+            continue;
+        for (i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            call c = some_call(function);
+            set((char *)&c.desc, rows, 0);
+            set((char *)&c.desc, rows + 1, 1);
+            set((char *)&c.desc, f, sizes[i]);
+            hash_call(context, &c);
+        }
+    }
+}
+
+/* On a GPU of this compute capability; the newest ones have a variant of a kernel for each set of options. A count of 0
+ * means the calls with each number. */
 static int run(int major, long count) {
     gpuloss_create_desc desc;
     gpuloss_context *context;
-    int fills;
+    int function;
     fake_reset();
     fake.major = major;
     fake_set_current(&fake.context[2]);
     desc = fake_desc();
     if (gpuloss_create(&context, &desc) != GPULOSS_OK)
         return 0;
-    fills = fake.fills;
-    for (; count > 0; count--) {
-        const unsigned char status = (unsigned char)some_call(context);
-        hash_bytes(&status, 1);
-        if (status == 0)
-            accepted++;
-        else
-            hash_bytes(gpuloss_last_error(), strlen(gpuloss_last_error()));
-        launched += fake.launches;
-        for (; fake.launches > 0; fake.launches--)
-            hash_launch(&fake.launch[fake.launches - 1]);
-        fake.prepares = 0;
-        fake.fills = fills;
-    }
+    for (function = CROSS_ENTROPY; function <= KL_DIV_SPARSE && count == 0; function++)
+        hash_each_number(context, (enum function)function);
+    for (; count > 0; count--)
+        hash_random_call(context);
     gpuloss_destroy(context);
     if (fake.violation[0] != 0)
         fprintf(stderr, "the driver was misused: %s\n", fake.violation);
@@ -407,7 +481,9 @@ static int run(int major, long count) {
 
 int main(int argc, char **argv) {
     const long count = argc > 1 ? atol(argv[1]) : 100000;
-    if (!run(7, count / 2) || !run(8, count / 2) || !run(9, count / 100))
+    if (!run(7, 0) || !run(8, 0) || !run(9, 0))
+        return 1;
+    if (!run(7, count / 2) || !run(8, count / 2) || !run(9, count / 200))
         return 1;
     printf("%016llx %ld accepted, %ld launches\n", (unsigned long long)hash, accepted, launched);
     return 0;
