@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 STRICT := $(shell . tests/compile/strict.sh && echo $$strict_c)
 CFLAGS ?= -O2
 
-.PHONY: help run test test-all test-bench examples gpu-test gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
+.PHONY: help run test test-all test-bench examples shared gpu-test gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo 'make test        the tests that need no GPU, and those on the GPU if there is one'
 	@echo 'make test-all    what takes longer: coverage, planted faults, sanitizers, other systems'
 	@echo 'make examples    build the examples into $(BUILD)/; gpuloss_info says what this machine has, and tests it'
+	@echo 'make shared      build $(BUILD)/libgpuloss.so, the public functions for programs in other languages'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
 	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
 	@echo 'make bench-compare OLD=FILE  on a GPU: another gpuloss.h and this one, run by run (BENCH_ARGUMENTS as above)'
@@ -42,6 +43,19 @@ examples: $(EXAMPLES)
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/digits.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) -std=c99 $(STRICT) $(CFLAGS) $< -o $@ -lm -ldl
+
+# The words of the version in the header, joined with a separator.
+version = $(shell awk '/^.define GPULOSS_VERSION_($(1)) / { printf "%s%s", dot, $$3; dot = "." }' gpuloss.h)
+VERSION = $(call version,MAJOR|MINOR|PATCH)
+# Below 1.0.0, minor versions may change functions and descs.
+SONAME = libgpuloss.so.$(call version,MAJOR|MINOR)
+
+shared: $(BUILD)/libgpuloss.so
+$(BUILD)/libgpuloss.so: gpuloss.h
+	@mkdir -p $(@D)
+	$(CC) -std=c99 $(STRICT) $(CFLAGS) -fPIC -shared -DGPULOSS_IMPLEMENTATION \
+		-DGPULOSS_API='__attribute__((visibility("default"))) extern' -x c $< -Wl,-soname,$(SONAME) -o $(@D)/$(SONAME) -ldl
+	@ln -sf $(SONAME) $@
 
 run: $(BUILD)/02_digits $(BUILD)/interpreter/libcuda.so.1
 	@sh examples/run.sh $(BUILD)
@@ -136,7 +150,6 @@ format:
 
 HEADER_IN = $(DESTDIR)$(PREFIX)/include/gpuloss.h
 PC_IN = $(DESTDIR)$(PREFIX)/share/pkgconfig/gpuloss.pc
-VERSION = $(shell awk '/^.define GPULOSS_VERSION_(MAJOR|MINOR|PATCH) / { printf "%s%s", dot, $$3; dot = "." }' gpuloss.h)
 install:
 	install -D -m 644 gpuloss.h '$(HEADER_IN)'
 	@mkdir -p '$(dir $(PC_IN))'

@@ -1,5 +1,6 @@
 #!/bin/bash
-# install.sh [MAKEFILE]: whether make install gives a program what it needs, and make uninstall takes it back.
+# install.sh [MAKEFILE]: whether make install gives a program what it needs, make uninstall takes it back, and make shared gives
+# other languages a library.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . tests/check.sh
@@ -30,5 +31,16 @@ else
 fi
 accept "make uninstall" run uninstall
 accept "nothing stays" [ -z "$(installed)" ]
+
+accept "make shared" make -s -f "$makefile" shared BUILD="$out"
+soname=libgpuloss.so.${version%.*}
+accept "the soname is $soname" grep -qF "soname: [$soname]" <(readelf -d "$out/libgpuloss.so")
+exported() { nm -D --defined-only "$out/libgpuloss.so" | awk '{ print $3 }'; }
+accept "it exports nothing but public functions" [ -z "$(exported | grep -v '^gpuloss_')" ]
+links() {
+    printf '#include <gpuloss.h>\nint main(void) { return (int)gpuloss_group_of(GPULOSS_OK); }\n' |
+        gcc -DGPULOSS_API=extern -o "$out/linked" -x c - -I. -L"$out" -lgpuloss && LD_LIBRARY_PATH=$out "$out/linked"
+}
+accept "a program links with it" links
 
 report install

@@ -95,6 +95,10 @@ if command -v pkg-config >/dev/null; then
 else
     skip "flags of pkg-config: it is not installed"
 fi
+bad_install "a shared library of no version" "FAILED: the soname is" 's/-Wl,-soname,.(SONAME) //'
+bad_install "a shared library that hides its functions" "FAILED: a program links with it" '/-DGPULOSS_API=/s/default/hidden/'
+bad_install "a shared library that exports too much" "FAILED: it exports nothing but" \
+    's/-fPIC -shared/& -Wl,--defsym,planted=0/'
 bad_install "a file that stays" "FAILED: nothing stays" "s/rm -f '.(HEADER_IN)' /rm -f /"
 
 # The same against what the kernels are compiled to. What is committed stands for that here.
