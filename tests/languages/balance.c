@@ -1,0 +1,47 @@
+/* Preloaded before libgpuloss.so: says what a program has not freed when it destroys its context. */
+#define _GNU_SOURCE
+#include <gpuloss.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int arrays;
+
+typedef gpuloss_status alloc_function(gpuloss_context *, void **, size_t);
+typedef gpuloss_status free_function(gpuloss_context *, void *);
+typedef void destroy_function(gpuloss_context *);
+
+/* The library's function of that name, in place of the one here. C has no cast from void * to a pointer to a function. */
+static void find(const char *name, void *function) {
+    void *const symbol = dlsym(RTLD_NEXT, name);
+    if (symbol == NULL) {
+        fprintf(stderr, "balance: there is no %s\n", name);
+        abort();
+    }
+    memcpy(function, &symbol, sizeof symbol);
+}
+
+gpuloss_status gpuloss_alloc(gpuloss_context *context, void **pointer, size_t bytes) {
+    alloc_function *next;
+    gpuloss_status status;
+    find("gpuloss_alloc", &next);
+    status = next(context, pointer, bytes);
+    arrays += status == GPULOSS_OK && *pointer != NULL;
+    return status;
+}
+
+gpuloss_status gpuloss_free(gpuloss_context *context, void *pointer) {
+    free_function *next;
+    find("gpuloss_free", &next);
+    arrays -= pointer != NULL;
+    return next(context, pointer);
+}
+
+void gpuloss_destroy(gpuloss_context *context) {
+    destroy_function *next;
+    find("gpuloss_destroy", &next);
+    printf("balance: %d arrays were not freed\n", arrays);
+    fflush(stdout);
+    next(context);
+}
