@@ -43,7 +43,7 @@ program() {
     accept "$1: it frees what it has allocated" frees "$out/$1"
     accept "$1: without a driver" exits 2 'NVIDIA driver library could not be loaded' "$out:$out/no_driver" "$out/$1"
     accept "$1: with a library of another version" \
-        exits 3 'gpuloss_create' "$out/other_version:$build/interpreter" "$out/$1"
+        exits 3 'compiled with another gpuloss.h' "$out/other_version:$build/interpreter" "$out/$1"
 }
 
 declared() { awk -v to="$1" -f tests/languages/declarations.awk $src/gpuloss_sys.rs; }
@@ -108,8 +108,8 @@ test_go() {
         skip "the program in Go: there is no $GO"
         return
     fi
-    # Nothing is fetched, and what is compiled stays in $BUILD.
-    export GOCACHE=$build/go-cache GOPROXY=off GOTOOLCHAIN=local CGO_LDFLAGS="-L$out"
+    # Nothing is fetched, and the packages that Go compiles stay in $BUILD.
+    export GOCACHE=${GOCACHE:-$build/go-cache} GOPROXY=off GOTOOLCHAIN=local CGO_LDFLAGS="-L$out"
     accept "go: vet" "$GO" vet $src/losses.go
     accept "go: it compiles" "$GO" build -o "$out/go" $src/losses.go
     program go
