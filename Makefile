@@ -3,9 +3,11 @@ CC ?= cc
 BUILD := build
 PREFIX ?= /usr/local
 STRICT := $(shell . tests/compile/strict.sh && echo $$strict_c)
+STRICT_ANY := $(shell . tests/compile/strict.sh && echo $$strict)
 CFLAGS ?= -O2
+CXXFLAGS ?= $(CFLAGS)
 
-.PHONY: help run test test-all test-bench examples shared gpu-test gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
+.PHONY: help run test test-all test-bench examples examples-cuda shared gpu-test gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +15,7 @@ help:
 	@echo 'make test        the tests that need no GPU, and those on the GPU if there is one'
 	@echo 'make test-all    what takes longer: coverage, planted faults, sanitizers, other systems'
 	@echo 'make examples    build the examples into $(BUILD)/; gpuloss_info says what this machine has, and tests it'
+	@echo 'make examples-cuda  build those that use the CUDA toolkit, which is found by nvcc'
 	@echo 'make shared      build $(BUILD)/libgpuloss.so, the public functions for programs in other languages'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
 	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
@@ -39,10 +42,27 @@ need-lzma:
 	$(call have,echo '#include <lzma.h>' | $(CC) -E -x c -,liblzma-dev)
 
 EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill gpuloss_info)
-examples: $(EXAMPLES)
+CXX_EXAMPLES := $(addprefix $(BUILD)/,04_raii)
+CUDA_EXAMPLES := $(addprefix $(BUILD)/,05_cuda_driver 06_cuda_runtime)
+# Without a C++ compiler, those in C are built.
+examples: $(EXAMPLES) $(if $(shell command -v $(CXX)),$(CXX_EXAMPLES))
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/digits.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) -std=c99 $(STRICT) $(CFLAGS) $< -o $@ -lm -ldl
+$(CXX_EXAMPLES): $(BUILD)/%: examples/%.cpp gpuloss.h
+	@mkdir -p $(@D)
+	$(CXX) -std=c++11 $(STRICT_ANY) $(CXXFLAGS) $< -o $@ -ldl
+
+# The folder of the CUDA toolkit, empty without one. Its headers have warnings of their own.
+CUDA = $(patsubst %/bin/,%,$(dir $(realpath $(shell command -v nvcc))))
+examples-cuda: $(CUDA_EXAMPLES)
+$(CUDA_EXAMPLES): $(BUILD)/%: examples/%.c gpuloss.h
+	$(if $(CUDA),,$(error examples-cuda: there is no CUDA toolkit (got no nvcc in PATH)))
+	@mkdir -p $(@D)
+	$(CC) -std=c99 $(STRICT) $(CFLAGS) -isystem '$(CUDA)/include' $< -o $@ -L'$(CUDA)/lib64' -L'$(CUDA)/lib64/stubs' \
+		-Wl,-rpath,'$(CUDA)/lib64' $(CUDA_LIBRARY) -lm -ldl
+$(BUILD)/05_cuda_driver: CUDA_LIBRARY = -lcuda
+$(BUILD)/06_cuda_runtime: CUDA_LIBRARY = -lcudart
 
 # The words of the version in the header, joined with a separator.
 version = $(shell awk '/^.define GPULOSS_VERSION_($(1)) / { printf "%s%s", dot, $$3; dot = "." }' gpuloss.h)

@@ -39,6 +39,16 @@ reject() {
     fi
 }
 
+# exits STATUS WORD COMMAND...: whether the command ends with that status, and says so. Its output is in $out/said, too.
+exits() {
+    local want=$1 word=$2 status=0
+    shift 2
+    "$@" >"$out/said" 2>&1 || status=$?
+    cat "$out/said"
+    [ $status = "$want" ] || { echo "exit status $status instead of $want" && return 1; }
+    grep -q -- "$word" "$out/said" || { echo "it does not say: $word" && return 1; }
+}
+
 # changed FILE SED [RESULT]: the file changed so, as $out/bad or RESULT. A fault that could not be planted, because what
 # it changes reads otherwise by now, is not a fault that was found.
 changed() {

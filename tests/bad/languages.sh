@@ -54,9 +54,10 @@ if command -v rustc >/dev/null; then
     in_rust "another exit status of other errors" "exit status 2 instead of 3" 's/{ 2 } else { 3 }/{ 2 } else { 2 }/'
     in_rust "an error without its message" "it does not say: NVIDIA driver library" \
         's/\.to_string_lossy()\.into_owned();/.to_string_lossy().chars().take(0).collect();/'
-    in_rust "an array that is not freed" "balance: 1 arrays were not freed" \
+    in_rust "an array that is not freed" "balance: 1 arrays and 0 streams" \
         's/^    let mut gpu_grad = \(.*\)?;/    let mut gpu_grad = std::mem::ManuallyDrop::new(\1?);/'
-    in_rust "a context that is not freed" "it does not say: balance" 's/unsafe { gpuloss_destroy(.*/self.context = NonNull::dangling();/'
+    in_rust "a context that is not freed" "it does not say: balance" \
+        's/unsafe { gpuloss_destroy(.*/self.context = NonNull::dangling();/'
     in_rust "a warning" "unused variable" 's/^    let gpu = Gpu::new()?;/    let unused = 1;\n&/'
     if command -v rustfmt >/dev/null; then
         in_rust "a line that is not formatted" "FAILED: rust: formatting" 's/^    let gpu = /    let  gpu = /'
@@ -87,7 +88,7 @@ if command -v go >/dev/null; then
     in_go "another exit status of other errors" "exit status 2 instead of 3" 's/os.Exit(3)/os.Exit(2)/'
     in_go "an error without its message" "it does not say: NVIDIA driver library" \
         's/C.GoString(C.gpuloss_last_error())/""/'
-    in_go "an array that is not freed" "balance: 1 arrays were not freed" '/defer gpuGrad.release()/d'
+    in_go "an array that is not freed" "balance: 1 arrays and 0 streams" '/defer gpuGrad.release()/d'
     in_go "a context that is not freed" "it does not say: balance" '/defer gpu.Close()/d'
     in_go "another version" "compiled with another gpuloss.h" 's/C.GPULOSS_VERSION,/C.GPULOSS_VERSION+1,/'
     in_go "functions that stay hidden" "hidden symbol" 's/ -DGPULOSS_API=extern//'

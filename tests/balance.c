@@ -1,4 +1,4 @@
-/* Preloaded before libgpuloss.so: says what a program has not freed when it destroys its context. */
+/* Preloaded before libgpuloss.so: says how much a program has not freed when it destroys its context. */
 #define _GNU_SOURCE
 #include <gpuloss.h>
 #include <dlfcn.h>
@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int arrays;
+static int arrays, streams;
 
 typedef gpuloss_status alloc_function(gpuloss_context *, void **, size_t);
 typedef gpuloss_status free_function(gpuloss_context *, void *);
+typedef gpuloss_status stream_create_function(gpuloss_context *, struct CUstream_st **);
+typedef gpuloss_status stream_destroy_function(gpuloss_context *, struct CUstream_st *);
 typedef void destroy_function(gpuloss_context *);
 
 /* The library's function of that name, in place of the one here. C has no cast from void * to a pointer to a function. */
@@ -38,10 +40,26 @@ gpuloss_status gpuloss_free(gpuloss_context *context, void *pointer) {
     return next(context, pointer);
 }
 
+gpuloss_status gpuloss_stream_create(gpuloss_context *context, struct CUstream_st **stream) {
+    stream_create_function *next;
+    gpuloss_status status;
+    find("gpuloss_stream_create", &next);
+    status = next(context, stream);
+    streams += status == GPULOSS_OK;
+    return status;
+}
+
+gpuloss_status gpuloss_stream_destroy(gpuloss_context *context, struct CUstream_st *stream) {
+    stream_destroy_function *next;
+    find("gpuloss_stream_destroy", &next);
+    streams--;
+    return next(context, stream);
+}
+
 void gpuloss_destroy(gpuloss_context *context) {
     destroy_function *next;
     find("gpuloss_destroy", &next);
-    printf("balance: %d arrays were not freed\n", arrays);
+    printf("balance: %d arrays and %d streams were not freed\n", arrays, streams);
     fflush(stdout);
     next(context);
 }

@@ -1,0 +1,83 @@
+#!/bin/bash
+# examples.sh [EXAMPLE...]: the examples in C++ and with the CUDA toolkit, on the interpreter, without a driver and on the GPU.
+# EXAMPLE: 04_raii, 05_cuda_driver or 06_cuda_runtime, and all without one. What a machine lacks is skipped; where
+# GPULOSS_REQUIRE_GPU is set, not for lack of a GPU. Scratch in $BUILD/examples.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+. tests/check.sh
+. tests/compile/strict.sh
+build=$(realpath -m "${BUILD:-build}")
+out=$build/examples
+rm -rf "$out" && mkdir -p "$out/no_driver" || exit 2
+make -s BUILD="$build" "$build/interpreter/libcuda.so.1" || exit 2
+CXX=${CXX:-g++}
+# A driver library that cannot be loaded, on a machine that has one too.
+: >"$out/no_driver/libcuda.so.1"
+
+compiles() { make -s BUILD="$out" "$out/$1"; }
+interpreted() { env LD_LIBRARY_PATH="$out:$build/interpreter" "$@"; }
+without_driver() { env LD_LIBRARY_PATH="$out:$out/no_driver" "$@"; }
+# on_gpu EXAMPLE: without a GPU it ends with 2, or the linker of the system with 127, and says what it lacks.
+on_gpu() {
+    local status=0
+    "$out/$1" >"$out/said" 2>&1 || status=$?
+    if { [ $status = 2 ] || [ $status = 127 ]; } && [ -z "${GPULOSS_REQUIRE_GPU:-}" ]; then
+        skip "$1 on the GPU: $(tail -n 1 "$out/said" | cut -c1-120)"
+    else
+        accept "$1 on the GPU" exits 0 loss "$out/$1"
+    fi
+}
+has_toolkit() {
+    command -v nvcc >/dev/null && return 0
+    skip "$1: there is no CUDA toolkit (no nvcc in PATH)"
+    return 1
+}
+
+# frees STATUS WORD SED: the example, changed so, on the shared library, which counts.
+frees() {
+    sed "/^#define GPULOSS_IMPLEMENTATION/d;$3" examples/04_raii.cpp >"$out/counted.cpp" &&
+        "$CXX" -std=c++11 -DGPULOSS_API=extern -iquote "$PWD/examples" -o "$out/counted" "$out/counted.cpp" -L"$out" -lgpuloss &&
+        exits "$1" "$2" interpreted env LD_PRELOAD="$out/balance.so" "$out/counted" &&
+        grep 'balance: 0 arrays and 0 streams' "$out/said"
+}
+test_04_raii() {
+    if ! command -v "$CXX" >/dev/null; then
+        skip "04_raii: there is no $CXX"
+        return
+    fi
+    make -s BUILD="$out" shared && gcc -std=c99 $strict_c -DGPULOSS_API=extern -I. -fPIC -shared tests/balance.c \
+        -o "$out/balance.so" -ldl || exit 2
+    accept "04_raii: compiles" compiles 04_raii
+    accept "04_raii: it learns" exits 0 'step 30  loss 0' interpreted "$out/04_raii"
+    accept "04_raii: without a driver" \
+        exits 2 'NVIDIA driver library could not be loaded' without_driver "$out/04_raii"
+    accept "04_raii: it frees what it has allocated" frees 0 'step 30  loss 0' ''
+    accept "04_raii: an exception of a call frees it too" \
+        frees 3 'classes: .*(got 0)' 's/d.classes = classes/d.classes = 0/'
+    accept "04_raii: so does one of an array" \
+        frees 3 'host: needs 288 numbers (got 1)' 's/gpu_logits.upload(logits,/gpu_logits.upload(loss,/'
+    on_gpu 04_raii
+}
+
+test_05_cuda_driver() {
+    has_toolkit 05_cuda_driver || return
+    accept "05_cuda_driver: compiles" compiles 05_cuda_driver
+    accept "05_cuda_driver: it computes" exits 0 'from the exact one' interpreted "$out/05_cuda_driver"
+    on_gpu 05_cuda_driver
+}
+
+test_06_cuda_runtime() {
+    has_toolkit 06_cuda_runtime || return
+    accept "06_cuda_runtime: compiles" compiles 06_cuda_runtime
+    accept "06_cuda_runtime: without a driver" exits 2 'driver version is insufficient' without_driver "$out/06_cuda_runtime"
+    on_gpu 06_cuda_runtime
+}
+
+[ $# -gt 0 ] || set -- 04_raii 05_cuda_driver 06_cuda_runtime
+for example in "$@"; do
+    case $example in
+    04_raii | 05_cuda_driver | 06_cuda_runtime) "test_$example" ;;
+    *) echo "examples.sh [04_raii] [05_cuda_driver] [06_cuda_runtime] (got $example)" && exit 2 ;;
+    esac
+done
+report examples
