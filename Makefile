@@ -15,8 +15,8 @@ help:
 	@echo 'make test        the tests that need no GPU, and those on the GPU if there is one'
 	@echo 'make test-all    what takes longer: coverage, planted faults, sanitizers, other systems'
 	@echo 'make examples    build the examples into $(BUILD)/; gpuloss_info says what this machine has, and tests it'
-	@echo 'make examples-cuda  build those that use the CUDA toolkit, which is found by nvcc'
-	@echo 'make shared      build $(BUILD)/libgpuloss.so, the public functions for programs in other languages'
+	@echo 'make examples-cuda  build the examples that use the CUDA toolkit, which is found by nvcc'
+	@echo 'make shared      build $(BUILD)/libgpuloss.so, the public functions for other languages (examples/languages)'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
 	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
 	@echo 'make bench-compare OLD=FILE  on a GPU: another gpuloss.h and this one, run by run (BENCH_ARGUMENTS as above)'
@@ -44,8 +44,8 @@ need-lzma:
 EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill gpuloss_info)
 CXX_EXAMPLES := $(addprefix $(BUILD)/,04_raii)
 CUDA_EXAMPLES := $(addprefix $(BUILD)/,05_cuda_driver 06_cuda_runtime)
-# Without a C++ compiler, those in C are built.
-examples: $(EXAMPLES) $(if $(shell command -v $(CXX)),$(CXX_EXAMPLES))
+# Without a C++ compiler, only the C examples are built.
+examples: $(EXAMPLES) $(if $(shell command -v $(CXX) 2>/dev/null),$(CXX_EXAMPLES))
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/digits.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) -std=c99 $(STRICT) $(CFLAGS) $< -o $@ -lm -ldl
@@ -54,7 +54,7 @@ $(CXX_EXAMPLES): $(BUILD)/%: examples/%.cpp gpuloss.h
 	$(CXX) -std=c++11 $(STRICT_ANY) $(CXXFLAGS) $< -o $@ -ldl
 
 # The folder of the CUDA toolkit, empty without one. Its headers have warnings of their own.
-CUDA = $(patsubst %/bin/,%,$(dir $(realpath $(shell command -v nvcc))))
+CUDA = $(patsubst %/bin/,%,$(dir $(realpath $(shell command -v nvcc 2>/dev/null))))
 examples-cuda: $(CUDA_EXAMPLES)
 $(CUDA_EXAMPLES): $(BUILD)/%: examples/%.c gpuloss.h
 	$(if $(CUDA),,$(error examples-cuda: there is no CUDA toolkit (got no nvcc in PATH)))
@@ -166,7 +166,7 @@ ptx: need-lzma $(BUILD)/gen/gen
 		>$(PTX_OUTPUT)/tests/bench/ceilings.ptx
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh')
 
 HEADER_IN = $(DESTDIR)$(PREFIX)/include/gpuloss.h
 PC_IN = $(DESTDIR)$(PREFIX)/share/pkgconfig/gpuloss.pc

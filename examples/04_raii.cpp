@@ -1,7 +1,7 @@
-// Context, stream and arrays as C++ objects, which free themselves, and errors as exceptions: softmax regression by gradient
-// descent. The logits come from the CPU; the loss and its gradient to the logits come from the GPU.
-//     c++ -std=c++11 -O2 examples/04_raii.cpp -o raii          (glibc older than 2.34: add -ldl)
-// Exit status: 0, 1 if the loss did not fall as it must, 2 if this machine lacks something, 3 for other errors.
+/* Context, stream and arrays as C++ objects, which free themselves, and errors as exceptions: softmax regression by gradient
+ * descent. The logits come from the CPU; the loss and its gradient to the logits come from the GPU.
+ *     c++ -std=c++11 -O2 examples/04_raii.cpp -o raii          (glibc older than 2.34: add -ldl)
+ * Exit status: 0, 1 if the loss did not fall as it must, 2 if this machine lacks something, 3 for other errors. */
 #define GPULOSS_IMPLEMENTATION
 #include "../gpuloss.h"
 
@@ -23,7 +23,7 @@ static void check(gpuloss_status status) {
         throw gpu_error(status);
 }
 
-// Frees in destructors, which print an error, because they must not throw.
+/* Frees in destructors, which print an error, because they must not throw. */
 struct release {
     gpuloss_context *gpu;
     void operator()(gpuloss_context *context) const { gpuloss_destroy(context); }
@@ -39,7 +39,7 @@ typedef std::unique_ptr<CUstream_st, release> stream_ptr;
 
 static context_ptr make_context() {
     gpuloss_create_desc desc = {};
-    desc.flags = GPULOSS_CHECK_POINTERS; // while a program is new
+    desc.flags = GPULOSS_CHECK_POINTERS; /* while a program is new */
     gpuloss_context *context;
     check(gpuloss_create(&context, &desc));
     return context_ptr(context, release());
@@ -53,7 +53,7 @@ static stream_ptr make_stream(gpuloss_context *gpu) {
 
 typedef std::vector<double> numbers;
 
-// Numbers on the GPU.
+/* Numbers on the GPU. */
 class device_numbers {
   public:
     device_numbers(gpuloss_context *gpu, std::size_t size) : memory(nullptr, release{gpu}), elements(size) {
@@ -82,7 +82,7 @@ class device_numbers {
 
 static const std::size_t rows = 96, features = 3, classes = 3;
 
-// The points lie around a corner of a triangle for each class; the last feature is 1, for the bias.
+/* The points lie around a corner of a triangle for each class; the last feature is 1, for the bias. */
 static double point(std::size_t row, std::size_t feature) {
     const double corners[classes][features] = {{2, 0, 1}, {-1, 2, 1}, {-1, -2, 1}};
     return corners[row % classes][feature] + (feature < 2 ? 2 * std::sin(double(row * row + feature)) : 0);
@@ -93,7 +93,7 @@ static bool train() {
     double curvature = 0, before = std::log(double(classes)), fall_min = 0, fall_max = 0;
     for (std::size_t row = 0; row < rows; row++) {
         targets[row * classes + row % classes] = 1;
-        for (std::size_t f = 0; f < features; f++) // at most half the mean square of the points
+        for (std::size_t f = 0; f < features; f++) /* at most half the mean square of the points */
             curvature += point(row, f) * point(row, f) / double(rows) / 2;
     }
 
@@ -104,7 +104,7 @@ static bool train() {
     gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
     d.logits = gpu_logits.get(), d.dtype = GPULOSS_F64, d.target_probabilities = gpu_targets.get();
     d.rows = rows, d.classes = classes, d.loss = gpu_loss.get();
-    d.grad_logits = gpu_logits.get(); // over the logits: they are not needed again
+    d.grad_logits = gpu_logits.get(); /* over the logits: they are not needed again */
 
     for (int step = 0; step <= 30; step++) {
         numbers gradient(weights.size());
@@ -125,9 +125,9 @@ static bool train() {
             square += gradient[i] * gradient[i];
             weights[i] -= gradient[i] / curvature;
         }
-        // Weights of 0 have the loss log(classes). From there on, a step of 1 / curvature along the gradient g of a convex
-        // loss lowers it by at least g^2 / 2 / curvature, and by at most g^2 / curvature. Rounding: a loss has fewer than
-        // 512 roundings of numbers below 64.
+        /* Weights of 0 have the loss log(classes). From there on, a step of 1 / curvature along the gradient g of a convex
+         * loss lowers it by at least g^2 / 2 / curvature, and by at most g^2 / curvature. Rounding: a loss has fewer than
+         * 512 roundings of numbers below 64. */
         const double fall = before - loss[0], rounding = 512 * 64 / 9007199254740992.0;
         std::printf("step %2d  loss %.6f\n", step, loss[0]);
         if (!(fall >= fall_min - rounding && fall <= fall_max + rounding)) {

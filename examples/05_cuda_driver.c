@@ -1,5 +1,5 @@
-/* Memory and a stream of the CUDA driver API, as programs have them that use cuda.h: GPULOSS_PTR makes a pointer of a
- * CUdeviceptr, and a CUstream is passed as it is. Copies and losses on one stream follow each other.
+/* Memory and a stream of the CUDA driver API (cuda.h): GPULOSS_PTR makes a pointer of a CUdeviceptr, and a CUstream needs no
+ * cast. Copies and losses on one stream follow each other.
  *     cc -std=c99 -O2 -I CUDA/include examples/05_cuda_driver.c -L CUDA/lib64/stubs -lcuda -lm -o cuda_driver
  * CUDA is the folder of the toolkit. Exit status: 0, 1 for a wrong result, 2 if this machine lacks something, 3 for other
  * errors. */

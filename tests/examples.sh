@@ -20,6 +20,7 @@ without_driver() { env LD_LIBRARY_PATH="$out:$out/no_driver" "$@"; }
 # on_gpu EXAMPLE: without a GPU it ends with 2, or the linker of the system with 127, and says what it lacks.
 on_gpu() {
     local status=0
+    [ -x "$out/$1" ] || return
     "$out/$1" >"$out/said" 2>&1 || status=$?
     if { [ $status = 2 ] || [ $status = 127 ]; } && [ -z "${GPULOSS_REQUIRE_GPU:-}" ]; then
         skip "$1 on the GPU: $(tail -n 1 "$out/said" | cut -c1-120)"
@@ -36,7 +37,7 @@ has_toolkit() {
 # frees STATUS WORD SED: the example, changed so, on the shared library, which counts.
 frees() {
     sed "/^#define GPULOSS_IMPLEMENTATION/d;$3" examples/04_raii.cpp >"$out/counted.cpp" &&
-        "$CXX" -std=c++11 -DGPULOSS_API=extern -iquote "$PWD/examples" -o "$out/counted" "$out/counted.cpp" -L"$out" -lgpuloss &&
+        "$CXX" -std=c++11 -DGPULOSS_API=extern -iquote examples "$out/counted.cpp" -L"$out" -lgpuloss -o "$out/counted" &&
         exits "$1" "$2" interpreted env LD_PRELOAD="$out/balance.so" "$out/counted" &&
         grep 'balance: 0 arrays and 0 streams' "$out/said"
 }
@@ -73,6 +74,8 @@ test_06_cuda_runtime() {
     on_gpu 06_cuda_runtime
 }
 
+accept "make examples-cuda without a toolkit" \
+    exits 2 'there is no CUDA toolkit' make -s BUILD="$out/none" CUDA= examples-cuda
 [ $# -gt 0 ] || set -- 04_raii 05_cuda_driver 06_cuda_runtime
 for example in "$@"; do
     case $example in

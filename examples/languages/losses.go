@@ -116,7 +116,7 @@ func (array *Array[T]) bytes() C.size_t {
 	return C.size_t(array.length) * C.size_t(unsafe.Sizeof(element))
 }
 
-// Alloc leaves the elements of the new array as they are.
+// Alloc does not set the elements of the new array.
 func Alloc[T element](gpu *GPU, length int) (*Array[T], error) {
 	if length < 0 {
 		return nil, fmt.Errorf("length: needs 0 elements or more (got %d)", length)
@@ -217,7 +217,7 @@ const (
 	classes = 50
 )
 
-// someLogits are multiples of 1/32 in [-1, 1), which are exact as floats.
+// someLogits are multiples of 1/32 in [-1, 1), which floats hold exactly.
 func someLogits(state uint32) []float32 {
 	logits := make([]float32, rows*classes)
 	for i := range logits {

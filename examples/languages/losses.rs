@@ -31,12 +31,12 @@ impl fmt::Display for Error {
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// A status as a Result. The message is that of this thread's last failure, so this follows the call on its thread.
+/// A status as a Result. The message is that of this thread's last failure, so it is copied before another call.
 fn check(status: gpuloss_status) -> Result<()> {
     if status == GPULOSS_OK {
         return Ok(());
     }
-    // SAFETY: the message is never null, and it is copied before this thread can fail again.
+    // SAFETY: the message is never null, and lives until the next failure of this thread.
     let message = unsafe { CStr::from_ptr(gpuloss_last_error()) }.to_string_lossy().into_owned();
     let is_environment = unsafe { gpuloss_group_of(status) } == GPULOSS_GROUP_ENVIRONMENT;
     Err(Error { message, is_environment })
@@ -185,7 +185,7 @@ impl<T: Element> Drop for Buffer<'_, T> {
 const ROWS: usize = 32;
 const CLASSES: usize = 50;
 
-/// Multiples of 1/32 in [-1, 1), which are exact as floats.
+/// Multiples of 1/32 in [-1, 1), which floats hold exactly.
 fn some_logits(mut state: u32) -> Vec<f32> {
     let mut next = || {
         state = state.wrapping_mul(1664525).wrapping_add(1013904223);

@@ -1,0 +1,57 @@
+#!/bin/bash
+# examples.sh: faults in the examples in C++ and with the CUDA toolkit, of which tests/examples.sh has to reject each.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+. tests/check.sh
+. tests/bad/tree.sh
+out=${BUILD:-build}/bad_examples
+rm -rf "$out" && mkdir -p "$out" && out=$(realpath "$out") || exit 2
+copy_tree
+script=tests/examples.sh
+
+raii() { planted $script 04_raii "$1" "$2" 04_raii.cpp "$3"; }
+driver() { planted $script 05_cuda_driver "$1" "$2" 05_cuda_driver.c "$3"; }
+runtime() { planted $script 06_cuda_runtime "$1" "$2" 06_cuda_runtime.c "$3"; }
+
+if command -v "${CXX:-g++}" >/dev/null; then
+    accept "04_raii as it is" in_tree $script 04_raii
+    raii "a gradient that is too large" "exit status 1 instead of 0" 's/+= logits\[i\] \*/+= 2 * logits[i] */'
+    raii "a gradient that is too small" "FAILED: the loss fell by" 's/+= logits\[i\] \*/+= 0.5 * logits[i] */'
+    raii "another reduction" "FAILED: the loss fell by" 's/ d.rows = rows,/ d.reduction = GPULOSS_SUM, d.rows = rows,/'
+    raii "a status that is ignored" "FAILED: 04_raii: without a driver" 's/^        throw gpu_error(status);/        return;/'
+    raii "an error without its message" "it does not say: NVIDIA driver library" \
+        's/runtime_error(gpuloss_last_error())/runtime_error("error")/'
+    raii "another exit status of the environment" "exit status 3 instead of 2" 's/? 2 : 3/? 3 : 2/'
+    raii "a context that is not freed" "FAILED: 04_raii: it frees" 's/{ gpuloss_destroy(context); }/{ (void)context; }/'
+    raii "arrays that are not freed" "balance: 3 arrays and 0 streams" 's/print(gpuloss_free(gpu, memory))/(void)memory/'
+    raii "a stream that is not freed" "balance: 0 arrays and 1 streams" \
+        's/print(gpuloss_stream_destroy(gpu, stream))/(void)stream/'
+    raii "a context that is freed before its arrays" "FAILED: 04_raii: it frees" \
+        's/^\(    gpu_targets.upload.*\)/\1\n    gpuloss_destroy(gpu.get());/'
+    raii "a size that is not checked" "FAILED: 04_raii: so does one of an array" 's/if (host.size() != elements)/if (false)/'
+    raii "a warning" "unused variable" 's/^static bool train() {/&\n    int unused = 1;/'
+else
+    skip "faults in 04_raii: there is no ${CXX:-g++}"
+fi
+
+if command -v nvcc >/dev/null; then
+    accept "05_cuda_driver as it is" in_tree $script 05_cuda_driver
+    driver "a wrong reference" "exit status 1 instead of 0" 's/want += log1p/want += 1.0001 * log1p/'
+    driver "a row too few" "exit status 1 instead of 0" 's/d.rows = ROWS;/d.rows = ROWS - 1;/'
+    driver "an address as it is" "without a cast" 's/d.logits = GPULOSS_PTR(logits)/d.logits = logits/'
+    driver "no current context" "CUDA: invalid device context" '/cuCtxSetCurrent/d'
+    driver "an array of the host" "loss: .*(got 0x" 's/d.loss = GPULOSS_PTR(loss)/d.loss = \&mean/'
+    accept "06_cuda_runtime as it is" in_tree $script 06_cuda_runtime
+    runtime "a stream that is none" "incompatible pointer type" \
+        's/gpuloss_release_stream(gpu, stream)/gpuloss_release_stream(gpu, \&stream)/'
+    runtime "another exit status of the environment" "exit status 3 instead of 2" 's/? 2$/? 3/;s/? 2 : 3/? 3 : 2/'
+    runtime "an error that is ignored" "FAILED: 06_cuda_runtime: without a driver" \
+        's/if (error == cudaSuccess)/if (error != 1000)/'
+    runtime "an error without its message" "it does not say: driver version is insufficient" \
+        's/cudaGetErrorString(error)/"error"/'
+    runtime "a function that the toolkit does not have" "cudaGraphBegin" 's/cudaGraphLaunch(/cudaGraphBegin(/'
+else
+    skip "faults in 05_cuda_driver and 06_cuda_runtime: there is no CUDA toolkit (no nvcc in PATH)"
+fi
+
+report bad_examples
