@@ -76,6 +76,10 @@ $(BUILD)/libgpuloss.so: gpuloss.h
 	$(CC) -std=c99 $(STRICT) $(CFLAGS) -fPIC -shared -DGPULOSS_IMPLEMENTATION \
 		-DGPULOSS_API='__attribute__((visibility("default"))) extern' -x c $< -Wl,-soname,$(SONAME) -o $(@D)/$(SONAME) -ldl
 	@ln -sf $(SONAME) $@
+# For the tests: preloaded before the shared library.
+$(BUILD)/balance.so: tests/balance.c gpuloss.h
+	@mkdir -p $(@D)
+	$(CC) -std=c99 $(STRICT) $(CFLAGS) -fPIC -shared -DGPULOSS_API=extern -I. $< -o $@ -ldl
 
 run: $(BUILD)/02_digits $(BUILD)/interpreter/libcuda.so.1
 	@sh examples/run.sh $(BUILD)
