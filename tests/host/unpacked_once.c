@@ -1,5 +1,4 @@
-/* For the faults in the library: most groups load the same kernels again and again, and what unpacks them is not faulty
- * there. Each thread unpacks a text once. */
+/* For unpack_once.sh: each thread unpacks a text once. */
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
 
