@@ -1,7 +1,8 @@
 #!/bin/bash
 # How much of each kernel the numerics tests execute on the interpreter. Two devices: a large one, where rows spread over
 # many blocks, and the smallest there is, where few blocks take them from the queue; and the large one with a single
-# multiprocessor, for what takes many rows of a team.   tests/interpreter/coverage.sh
+# multiprocessor, for what takes many rows of a team. On the large ones the order of blocks and warps is shuffled.
+#     tests/interpreter/coverage.sh
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
@@ -13,9 +14,9 @@ make -s -f tests/interpreter/interpreter.mk BUILD="$build" interpreter "$build/i
     make -s -f tests/numerics/numerics.mk BUILD="$build" "$build/test_numerics" || exit 2
 
 numerics() {
-    local name=$1 device=$2 multiprocessors=$3
-    shift 3
-    PTXSIM_DEVICE=$device PTXSIM_SMS=$multiprocessors PTXSIM_COVERAGE=$out/$name.txt PTXSIM_SPEED=1 \
+    local name=$1 device=$2 multiprocessors=$3 seed=$4
+    shift 4
+    PTXSIM_DEVICE=$device PTXSIM_SMS=$multiprocessors PTXSIM_SEED=$seed PTXSIM_COVERAGE=$out/$name.txt PTXSIM_SPEED=1 \
         GPULOSS_REQUIRE_GPU=1 GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 \
         "$build/test_numerics" --small "$@" >"$out/$name.log" 2>&1 &&
         sed -i '/^gpuloss_/!d' "$out/$name.txt" # and not what the tests launch besides
@@ -23,12 +24,12 @@ numerics() {
 coverage() { "$build/interpreter/coverage" ptx tests/interpreter/not_executed.txt "$@"; }
 
 bits='same_bits*'
-numerics sm_50_1 sm_50 1 --skip "$bits" & first=$!
-numerics sm_90_4 sm_90 4 --skip "$bits" || fail "numerics on sm_90" "$out/sm_90_4.log"
-numerics sm_90_1 sm_90 1 --only 'many_*' || fail "many rows on sm_90" "$out/sm_90_1.log"
-numerics sm_90_bits sm_90 4 --only "$bits" || fail "same bits on sm_90" "$out/sm_90_bits.log"
+numerics sm_50_1 sm_50 1 0 --skip "$bits" & first=$!
+numerics sm_90_4 sm_90 4 1 --skip "$bits" || fail "numerics on sm_90" "$out/sm_90_4.log"
+numerics sm_90_1 sm_90 1 1 --only 'many_*' || fail "many rows on sm_90" "$out/sm_90_1.log"
+numerics sm_90_bits sm_90 4 1 --only "$bits" || fail "same bits on sm_90" "$out/sm_90_bits.log"
 wait $first || fail "numerics on sm_50" "$out/sm_50_1.log"
-numerics sm_50_bits sm_50 1 --only "$bits" || fail "same bits on sm_50" "$out/sm_50_bits.log"
+numerics sm_50_bits sm_50 1 0 --only "$bits" || fail "same bits on sm_50" "$out/sm_50_bits.log"
 grep -h '^ptxsim: .* a second$' "$out"/sm_*.log
 
 # What is short of the truth is not accepted, and the report says why.
