@@ -38,7 +38,7 @@ need-cmocka:
 need-lzma:
 	$(call have,echo '#include <lzma.h>' | $(CC) -E -x c -,liblzma-dev)
 
-EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill gpuloss_info)
+EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill gpuloss_info model_diff)
 examples: $(EXAMPLES)
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/digits.h gpuloss.h
 	@mkdir -p $(@D)
