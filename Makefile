@@ -43,6 +43,7 @@ examples: $(EXAMPLES)
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/digits.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) -std=c99 $(STRICT) $(CFLAGS) $< -o $@ -lm -ldl
+$(BUILD)/model_diff: $(wildcard examples/model_diff/*.h)
 
 # The words of the version in the header, joined with a separator.
 version = $(shell awk '/^.define GPULOSS_VERSION_($(1)) / { printf "%s%s", dot, $$3; dot = "." }' gpuloss.h)
