@@ -13,23 +13,23 @@
  * Row j of a chunk predicts its token n_ctx / 2 + 1 + j.
  *
  * The log-probabilities l' of a .kld file differ from the model's, l, in two ways.
- *   Rounding: |l' - l| <= h = 1.3e-4. Half a step is 8 / 65535 = 1.221e-4 at most. Floats add less than 8e-6: 0.012 steps
- *     in u, and 1e-6 each in scale, in least, which are computed in float, and in l' here.
+ *   Rounding: |l' - l| <= h = 1.4e-4. Half a step is 8 / 65535 = 1.221e-4 at most. Floats add less than 1.5e-5 where logits
+ *     are below 100: four roundings of u, which are 0.016 steps together, one of scale, two of least, and one of l' here.
  *   Cut-off: a class of more than 16 below the row's largest probability P is stored as P exp(-16), which is larger. The
  *     probabilities of a row add up to at most 1 + classes exp(-16): 1.014 of 128256 classes.
  * For each figure, this means:
- *   Perplexity is that of l' as stored, within a factor exp(h) = 1.00013. The ratio is within exp(2 h). Dividing by the
+ *   Perplexity is that of l' as stored, within a factor exp(h) = 1.00014. The ratio is within exp(2 h). Dividing by the
  *     row's sum would change l' by up to 0.014. Cut-off true tokens make perplexity too small, without a bound; they are
  *     counted.
  *   KL is sum_c g(p, q) of the stored p and q, with g(p, q) = p log(p / q) - p + q >= 0. Where p and q add up to 1, this is
  *     KL. Where they do not, the terms of classes that are not cut off still are the model's.
- *     Rounding changes KL by at most h (KL + 2 sqrt(2 KL)) + 4 h^2, which is 7e-8 of equal models. For dg is p log(p / q)
+ *     Rounding changes KL by at most h (KL + 2 sqrt(2 KL)) + 4 h^2, which is 8e-8 of equal models. For dg is p log(p / q)
  *     dlog p + (q - p) dlog q; sum |p - q| <= sqrt(2 KL) is Pinsker's inequality, and sum p |log(p / q)| <= KL +
  *     sqrt(2 KL) follows from it. 4 h^2 is for the change of p and q themselves.
  *     Cut-off makes KL too large by at most classes exp(-16) KL. For a term that grows is at most exp(-16) g(P, Q) then, with
  *     the largest of both rows, and g(P, Q) is at most the term of one of these two classes.
  *     Cut-off in OTHER makes KL too small, without a bound: log q is never below log Q - 16.
- *   The difference of the true token's probability is within 2 h = 2.6e-4.
+ *   The difference of the true token's probability is within 2 h = 2.8e-4.
  *   The likeliest token may be another one only where the two largest log-probabilities are within 2 h.
  * gpuloss is given l' as GPULOSS_LOGITS. The KL of logits comes from their differences, which loses no digits of similar
  * models, and is never negative but for rounding. The KL of log-probabilities that do not add up to 1 may be. gpuloss divides
@@ -152,6 +152,7 @@ static void start(struct batch *b, int64_t first, int64_t rows) {
         ce.classes = work.classes;
         ce.reduction = GPULOSS_NONE;
         ce.flags = 0; /* no target is ignored */
+        ce.ignore_index = 0;
         ce.loss_rows = b->results[LOSS + side];
         ce.lse = b->results[LSE + side];
         ce.argmax = b->argmax[side];

@@ -24,12 +24,11 @@ static const char usage[] =
     "  --skip-nonfinite  leave out rows whose KL or cross-entropy is NaN or infinite, instead of refusing the files\n"
     "  --csv FILE        write each figure with all its digits\n"
     "  --svg FILE        draw a histogram of KL a token\n"
-    ".kld files hold rounded log-probabilities, cut off 16 below the largest of a row. Bounds of the effect, h = "
-    "1.3e-4:\n"
+    ".kld files hold rounded log-probabilities, cut off 16 below the largest of a row. Bounds, with h = 1.4e-4:\n"
     "  perplexity        a factor exp(h); too small by more where true tokens are cut off, which are counted\n"
     "  KL                rounding: h (KL + 2 sqrt(2 KL)) + 4 h^2; cut-off: too large by a share classes * exp(-16),\n"
     "                    too small without a bound where OTHER cuts off what BASE finds likely\n"
-    "  p of true token   2.6e-4\n"
+    "  p of true token   2 h\n"
     "  equal top tokens  rows whose two largest log-probabilities are within 2 h\n"
     "Exit status: 0, 1 for bad input, 2 if this machine lacks a driver or GPU, 3 for other errors.\n";
 
