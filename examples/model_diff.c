@@ -83,7 +83,7 @@ static void create_batches(void) {
     result_bytes = work.dtype->dtype == GPULOSS_F64 ? sizeof(double) : sizeof(float);
     row_bytes = SIDES * (logit_bytes + (int64_t)sizeof(int64_t)) + target_bytes + RESULTS * (int64_t)result_bytes;
     if (memory < (double)row_bytes)
-        die(BAD_INPUT, "--memory: got %g, expected at least %g for rows of %lld classes", option.mebibytes,
+        die(BAD_INPUT, "--memory: got %g, expected at least %.9g for rows of %lld classes", option.mebibytes,
             (double)(row_bytes + (ARRAYS + 1) * ALIGNMENT_BYTES) * BATCHES / 1048576, (long long)work.classes);
     batch_rows = (int64_t)fmin((double)work.rows, memory / (double)row_bytes);
     check(gpuloss_create(&gpu, &create));

@@ -116,8 +116,8 @@ static void print_figures(FILE *csv) {
 
 /* ---- histogram ---- */
 
-/* In pixels. */
-enum { WIDTH = 800, HEIGHT = 460, LEFT = 80, RIGHT = 770, TOP = 120, BOTTOM = 400, SMALL_BAR = 30 };
+/* In pixels. SMALL: of the place of the bar at the left. */
+enum { WIDTH = 800, HEIGHT = 460, LEFT = 80, RIGHT = 770, TOP = 120, BOTTOM = 400, SMALL_BAR = 24, SMALL = 60 };
 enum { BINS_A_DECADE = 10, MOST_DECADES = 10, MOST_TICKS = 6 };
 
 static void write_text(FILE *svg, const char *text) {
@@ -133,7 +133,7 @@ static void write_text(FILE *svg, const char *text) {
 static void write_bar(FILE *svg, double x, double width, int64_t count, double height, double from, double to) {
     fprintf(svg, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"#3465a4\">", x, BOTTOM - height,
             width, height);
-    fprintf(svg, "<title>%.3g to %.3g: %lld tokens</title></rect>\n", from, to, (long long)count);
+    fprintf(svg, "<title>%.3g to %.3g nats, tokens: %lld</title></rect>\n", from, to, (long long)count);
 }
 
 /* Bars of equal width on a logarithmic axis. The bar at the left has 0, and what is MOST_DECADES below the largest. */
@@ -163,7 +163,7 @@ static void write_svg(FILE *svg) {
     }
     for (bin = 0, most = small; bin < bins; bin++)
         most = counts[bin] > most ? counts[bin] : most;
-    pixels_a_decade = (double)(RIGHT - LEFT - SMALL_BAR) / (high - low);
+    pixels_a_decade = (double)(RIGHT - LEFT - SMALL) / (high - low);
     pixels_a_token = (double)(BOTTOM - TOP) / (double)most;
 
     fprintf(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" ", WIDTH,
@@ -187,16 +187,15 @@ static void write_svg(FILE *svg) {
     }
     for (bin = 0; bin < bins; bin++)
         if (counts[bin] > 0)
-            write_bar(svg, LEFT + SMALL_BAR + pixels_a_decade * bin / BINS_A_DECADE,
-                      pixels_a_decade / BINS_A_DECADE - 0.5, counts[bin], pixels_a_token * (double)counts[bin],
-                      pow(10, low + (double)bin / BINS_A_DECADE), pow(10, low + (bin + 1.0) / BINS_A_DECADE));
+            write_bar(svg, LEFT + SMALL + pixels_a_decade * bin / BINS_A_DECADE, pixels_a_decade / BINS_A_DECADE - 0.5,
+                      counts[bin], pixels_a_token * (double)counts[bin], pow(10, low + (double)bin / BINS_A_DECADE),
+                      pow(10, low + (bin + 1.0) / BINS_A_DECADE));
     if (small > 0) {
-        write_bar(svg, LEFT, SMALL_BAR - 6, small, pixels_a_token * (double)small, 0, pow(10, low));
-        fprintf(svg, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">less</text>\n", LEFT + SMALL_BAR / 2 - 3,
-                BOTTOM + 18);
+        write_bar(svg, LEFT, SMALL_BAR, small, pixels_a_token * (double)small, 0, pow(10, low));
+        fprintf(svg, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">less</text>\n", LEFT + SMALL_BAR / 2, BOTTOM + 18);
     }
     for (bin = low; bin <= high; bin++) {
-        x = LEFT + SMALL_BAR + pixels_a_decade * (bin - low);
+        x = LEFT + SMALL + pixels_a_decade * (bin - low);
         fprintf(svg, "<path d=\"M%.2f %dv5\" stroke=\"#000\"/>", x, BOTTOM);
         fprintf(svg, "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">1e%d</text>\n", x, BOTTOM + 18, bin);
     }
@@ -205,11 +204,12 @@ static void write_svg(FILE *svg) {
         const double value = quantile(marks[i].share);
         if (value < pow(10, low))
             continue;
-        x = LEFT + SMALL_BAR + pixels_a_decade * (log10(value) - low);
+        x = LEFT + SMALL + pixels_a_decade * (log10(value) - low);
         fprintf(svg, "<path d=\"M%.2f %dV%d\" stroke=\"#c00\" stroke-dasharray=\"4 3\"/>", x, TOP - 10 * (int)i,
                 BOTTOM);
-        fprintf(svg, "<text x=\"%.2f\" y=\"%d\" text-anchor=\"end\" fill=\"#c00\">%s %.3g</text>\n", x - 3,
-                TOP - 2 - 12 * (int)i, marks[i].name, value);
+        fprintf(svg, "<text x=\"%.2f\" y=\"%d\" text-anchor=\"%s\" fill=\"#c00\">%s %.3g</text>\n",
+                x < (LEFT + RIGHT) / 2 ? x + 3 : x - 3, TOP - 2 - 12 * (int)i, x < (LEFT + RIGHT) / 2 ? "start" : "end",
+                marks[i].name, value);
     }
     fprintf(svg, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">KL of a token, in nats</text>\n", (LEFT + RIGHT) / 2,
             BOTTOM + 42);

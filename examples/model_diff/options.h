@@ -49,10 +49,14 @@ static void erase_progress(void) {
 #define say(...) (erase_progress(), fprintf(stderr, "model_diff: " __VA_ARGS__), (void)fputc('\n', stderr))
 #define die(status, ...) (say(__VA_ARGS__), exit(status))
 
+/* A wrong call comes of a wrong option: --device, or classes of which a row is too large. */
 static void check(gpuloss_status status) {
+    const gpuloss_status_group group = gpuloss_group_of(status);
     if (status != GPULOSS_OK)
-        die(gpuloss_group_of(status) == GPULOSS_GROUP_ENVIRONMENT ? MACHINE_LACKS : OTHER_ERROR, "%s",
-            gpuloss_last_error());
+        die(group == GPULOSS_GROUP_USAGE         ? BAD_INPUT
+            : group == GPULOSS_GROUP_ENVIRONMENT ? MACHINE_LACKS
+                                                 : OTHER_ERROR,
+            "%s", gpuloss_last_error());
 }
 
 static void *allocate(int64_t count, size_t bytes) {

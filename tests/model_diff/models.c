@@ -1,8 +1,8 @@
 /* Two language models of bytes, the files of their logits, and the figures that model_diff has to print of them:
  *     models FOLDER TEXT...
  * The models count pairs and triples of bytes in the texts, and add SMOOTHING to each count. For each pair of files, KIND.base
- * and KIND.other go to the folder, with KIND.targets and KIND.expected. The latter has a line for each figure: its name, value,
- * standard error, and how far these two may be off. Exit status: 0, 1 if the rows of a .kld file are not within the bounds
+ * and KIND.other go to the folder, with KIND.targets, KIND.kls (the KL of each row) and KIND.expected. The latter has a line
+ * for each figure: its name, value, standard error, and how far these two may be off. Exit status: 0, 1 if the rows of a .kld file are not within the bounds
  * that examples/model_diff.c states, 3 for other errors. */
 #include "reference.h"
 
@@ -157,7 +157,7 @@ static void make_arrays(const char *folder, const char *kind, gpuloss_dtype dtyp
     write_array(create(folder, kind, "base"), dtype, base);
     write_array(create(folder, kind, "other"), dtype, other);
     write_targets(create(folder, kind, "targets"), type);
-    write_expected(create(folder, kind, "expected"), dtype, false, base, other);
+    write_expected(create(folder, kind, "expected"), create(folder, kind, "kls"), dtype, false, base, other);
 }
 
 static bool make_kld(const char *folder, const char *kind, const model_row *left, const model_row *right) {
@@ -166,7 +166,7 @@ static bool make_kld(const char *folder, const char *kind, const model_row *left
     copy(other, right);
     write_kld(create(folder, kind, "base"), base);
     write_kld(create(folder, kind, "other"), other);
-    write_expected(create(folder, kind, "expected"), GPULOSS_F32, true, base, other);
+    write_expected(create(folder, kind, "expected"), create(folder, kind, "kls"), GPULOSS_F32, true, base, other);
     return within_stated_bounds(kind, left, right, base, other);
 }
 

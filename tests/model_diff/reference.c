@@ -184,7 +184,8 @@ static void expect_quantiles(FILE *file, double *kls, const double *bounds, int 
     }
 }
 
-void write_expected(FILE *file, gpuloss_dtype dtype, bool is_kld, const model_row *base, const model_row *other) {
+void write_expected(FILE *file, FILE *kls, gpuloss_dtype dtype, bool is_kld, const model_row *base,
+                    const model_row *other) {
     static double kl[ROWS], kl_bound[ROWS], loss[SIDES][ROWS], loss_bound[SIDES][ROWS], more[ROWS], more_bound[ROWS];
     static double difference[ROWS], difference_bound[ROWS], equal[ROWS], no_bound[ROWS];
     int row, side, count = 0, cut_off[SIDES] = {0, 0};
@@ -195,6 +196,7 @@ void write_expected(FILE *file, gpuloss_dtype dtype, bool is_kld, const model_ro
             continue;
         f = is_kld ? row_of_kld(&base[row], &other[row]) : row_of_arrays(dtype, &base[row], &other[row]);
         kl[count] = f.kl;
+        fprintf(kls, "%.17g\n", f.kl);
         kl_bound[count] = f.kl_bound;
         for (side = 0; side < SIDES; side++) {
             loss[side][count] = f.loss[side];
@@ -230,7 +232,7 @@ void write_expected(FILE *file, gpuloss_dtype dtype, bool is_kld, const model_ro
         expect(file, "cut_off_base", cut_off[BASE], 0);
         expect(file, "cut_off_other", cut_off[OTHER], 0);
     }
-    if (ferror(file) != 0 || fclose(file) != 0) {
+    if (ferror(file) + ferror(kls) != 0 || fclose(file) + fclose(kls) != 0) {
         perror("what is expected could not be written");
         exit(3);
     }

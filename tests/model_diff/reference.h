@@ -17,8 +17,9 @@ typedef struct model_row {
     bool left_out;         /* of the base: the row has no figures */
 } model_row;
 
-/* Closes `file`. The rows hold what is in the files. */
-void write_expected(FILE *file, gpuloss_dtype dtype, bool is_kld, const model_row *base, const model_row *other);
+/* The figures go to `file`, and the KL of each row to `kls`; both are closed. The rows hold what is in the files. */
+void write_expected(FILE *file, FILE *kls, gpuloss_dtype dtype, bool is_kld, const model_row *base,
+                    const model_row *other);
 
 /* Whether the rows of two .kld files differ from the models by no more than examples/model_diff.c says. */
 bool within_stated_bounds(const char *kind, const model_row *base, const model_row *other, const model_row *stored_base,
