@@ -112,7 +112,8 @@ static void write_targets(FILE *file, gpuloss_index_type type) {
     finish(file);
 }
 
-static void write_kld(FILE *file, model_row *rows) {
+/* `more` is added to each logarithm. */
+static void write_kld(FILE *file, model_row *rows, double more) {
     const int classes = rows[0].classes;
     const int32_t header[3] = {CONTEXT, classes, CHUNKS};
     int row, c;
@@ -131,7 +132,7 @@ static void write_kld(FILE *file, model_row *rows) {
         for (c = 0; c < classes; c++)
             sum += exp(logits[c] - largest);
         numbers[0] = (float)((largest - least) / 65535);
-        numbers[1] = (float)(least - largest - log(sum));
+        numbers[1] = (float)(least - largest - log(sum) + more);
         for (c = 0; c < classes; c++) {
             u[c] = logits[c] > least ? (uint16_t)lrint((logits[c] - least) / (double)numbers[0]) : 0;
             rows[row].cut_off[c] = logits[c] <= largest - 16;
@@ -164,8 +165,8 @@ static bool make_kld(const char *folder, const char *kind, const model_row *left
     static model_row other[ROWS];
     copy(base, left);
     copy(other, right);
-    write_kld(create(folder, kind, "base"), base);
-    write_kld(create(folder, kind, "other"), other);
+    write_kld(create(folder, kind, "base"), base, 0);
+    write_kld(create(folder, kind, "other"), other, 0);
     write_expected(create(folder, kind, "expected"), create(folder, kind, "kls"), GPULOSS_F32, true, base, other);
     return within_stated_bounds(kind, left, right, base, other);
 }
@@ -179,6 +180,17 @@ static bool make_odd_kld(const char *folder) {
     for (row = 0; row < ROWS; row++)
         left[row].classes = right[row].classes = CLASSES - 1;
     return make_kld(folder, "odd_kld", left, right);
+}
+
+/* Rows that add up to exp(0.01) and exp(0.02), to which a cut-off brings them where there are 90000 and 180000 classes. */
+static void make_sums_kld(const char *folder) {
+    static model_row other[ROWS];
+    copy(base, triples);
+    copy(other, near);
+    write_kld(create(folder, "sums_kld", "base"), base, 0.01);
+    write_kld(create(folder, "sums_kld", "other"), other, 0.02);
+    write_expected(create(folder, "sums_kld", "expected"), create(folder, "sums_kld", "kls"), GPULOSS_F32, true, base,
+                   other);
 }
 
 /* Both models without a class that is never a target. */
@@ -236,6 +248,7 @@ int main(int argc, char **argv) {
     make_arrays(folder, "near", GPULOSS_F32, GPULOSS_I32, triples, near);
     make_masked(folder);
     make_nonfinite(folder);
+    make_sums_kld(folder);
     good = make_kld(folder, "kld", triples, pairs);
     good = make_odd_kld(folder) && good;
     return good ? 0 : 1;

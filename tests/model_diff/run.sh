@@ -67,6 +67,7 @@ figures near near.expected arrays near f32 i32
 figures masked masked.expected arrays masked f32 i16
 figures nonfinite nonfinite.expected arrays nonfinite f32 i64 --skip-nonfinite
 figures kld kld.expected klds kld
+figures sums_kld sums_kld.expected klds sums_kld
 # 0.3 MiB: batches of 75 rows, which begin within a chunk.
 figures odd_kld odd_kld.expected klds odd_kld --memory 0.3
 cp f32.expected batches.expected
