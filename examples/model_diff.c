@@ -283,7 +283,7 @@ static void compare_models(void) {
     collect(&batches[(k + 1) % BATCHES]);
     erase_progress();
     if (total.nonfinite_rows > MOST_REPORTED)
-        say("... and %lld more rows", (long long)(total.nonfinite_rows - MOST_REPORTED));
+        say("... and %lld more", (long long)(total.nonfinite_rows - MOST_REPORTED));
     if (total.nonfinite_rows > 0 && !option.skip_nonfinite)
         die(BAD_INPUT,
             "got %lld rows of %lld that have no finite KL or cross-entropy, expected none; "

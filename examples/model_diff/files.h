@@ -110,8 +110,10 @@ static void compare_tokens(int64_t count) {
 static void open_klds(void) {
     static const char *const names[] = {"n_ctx", "n_vocab", "n_chunk"};
     static const int32_t least[] = {3, 1, 1}; /* below 3 a chunk has no rows */
+    static const double MOST_BYTES = 9e18;    /* a little less than 2^63 */
     int32_t header[SIDES][3];
     int64_t chunks;
+    double bytes;
     int side, i;
     if (option.dtype != NULL || option.classes != 0 || option.targets != NULL || option.target_dtype != NULL)
         die(BAD_INPUT, "%s: is a .kld file, which --dtype, --classes, --targets and --target-dtype are not for",
@@ -138,11 +140,13 @@ static void open_klds(void) {
     work.classes = header[BASE][1];
     work.chunk_rows = work.context - 1 - work.context / 2;
     work.rows = chunks * work.chunk_rows;
-    work.first_byte = KLD_HEADER_BYTES + chunks * work.context * KLD_TOKEN_BYTES;
     work.row_bytes = KLD_ROW_HEADER_BYTES + (work.classes + work.classes % 2) * (int64_t)sizeof(uint16_t);
-    if (work.rows > (INT64_MAX - work.first_byte) / work.row_bytes)
-        die(BAD_INPUT, "%s: got n_ctx %lld, n_vocab %lld and n_chunk %lld, expected a file below 2^63 bytes",
+    bytes =
+        (double)chunks * ((double)work.context * KLD_TOKEN_BYTES + (double)work.chunk_rows * (double)work.row_bytes);
+    if (bytes > MOST_BYTES)
+        die(BAD_INPUT, "%s: got n_ctx %lld, n_vocab %lld and n_chunk %lld, expected a file of at most 9e18 bytes",
             sides[BASE].path, (long long)work.context, (long long)work.classes, (long long)chunks);
+    work.first_byte = KLD_HEADER_BYTES + chunks * work.context * KLD_TOKEN_BYTES;
     for (side = 0; side < SIDES; side++)
         expect_size(&sides[side], work.first_byte + work.rows * work.row_bytes, "what its header says");
     compare_tokens(chunks * work.context);
