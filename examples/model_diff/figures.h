@@ -1,4 +1,4 @@
-/* The figures of model_diff: from those of each row to what is printed and drawn. */
+/* The figures of model_diff: their sums over rows, and how they are printed and drawn. */
 #ifndef EXAMPLES_MODEL_DIFF_FIGURES_H
 #define EXAMPLES_MODEL_DIFF_FIGURES_H
 

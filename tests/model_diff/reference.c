@@ -38,7 +38,7 @@ static double effect_of(double h, double kl) {
     return h * (kl + 2 * sqrt(2 * kl)) + 4 * h * h;
 }
 
-/* What the numerics tests say of gpuloss's results for these logits. */
+/* The bounds are those of the numerics tests. */
 static row_figures row_of_arrays(gpuloss_dtype dtype, const model_row *base, const model_row *other) {
     const divergence_setting setting = {dtype, dtype};
     const double *logits[SIDES] = {base->logits, other->logits};

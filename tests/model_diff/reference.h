@@ -1,4 +1,4 @@
-/* The figures of two models' rows in double precision, and how far those of model_diff may be from them. */
+/* The figures of two models in double precision, and how far those of model_diff may be from them. */
 #ifndef TESTS_MODEL_DIFF_REFERENCE_H
 #define TESTS_MODEL_DIFF_REFERENCE_H
 
