@@ -41,7 +41,7 @@ need-cmocka:
 need-lzma:
 	$(call have,echo '#include <lzma.h>' | $(CC) -E -x c -,liblzma-dev)
 
-EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill gpuloss_info)
+EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill gpuloss_info model_diff)
 CXX_EXAMPLES := $(addprefix $(BUILD)/,04_raii)
 CUDA_EXAMPLES := $(addprefix $(BUILD)/,05_cuda_driver 06_cuda_runtime)
 # Without a C++ compiler, only the C examples are built.
@@ -49,6 +49,7 @@ examples: $(EXAMPLES) $(if $(shell command -v $(CXX) 2>/dev/null),$(CXX_EXAMPLES
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/digits.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) -std=c99 $(STRICT) $(CFLAGS) $< -o $@ -lm -ldl
+$(BUILD)/model_diff: $(wildcard examples/model_diff/*.h)
 $(CXX_EXAMPLES): $(BUILD)/%: examples/%.cpp gpuloss.h
 	@mkdir -p $(@D)
 	$(CXX) -std=c++11 $(STRICT_ANY) $(CXXFLAGS) $< -o $@ -ldl
