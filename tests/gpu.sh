@@ -47,6 +47,7 @@ tests() {
     for example in 01_smallest 02_digits 03_distill gpuloss_info; do
         suite "$example" "$BUILD/$example"
     done
+    suite 'examples of C++ and CUDA' bash tests/examples.sh
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck initcheck synccheck; do
             suite "compute-sanitizer $tool" sanitized $tool

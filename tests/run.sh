@@ -47,7 +47,7 @@ without_driver() {
 }
 
 formatted() {
-    git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 20 clang-format --dry-run -Werror
+    git ls-files '*.c' '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 20 clang-format --dry-run -Werror
 }
 
 usual() {
@@ -86,11 +86,17 @@ deep() {
         aside sanitized make -s -f tests/host/host.mk run_host_sanitized BUILD="$BUILD" CC="$CC"
         aside bench make -s test-bench BUILD="$BUILD" CC="$CC"
         aside platforms bash tests/platforms/run.sh
+        aside languages bash tests/languages/run.sh
+        aside examples bash tests/examples.sh
+        aside model_diff bash tests/model_diff/run.sh
     } &
     suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
     grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
     suite 'hostile programs' bash tests/hostile/run.sh
     suite 'negative cases' bash tests/bad/run.sh
+    suite 'negative cases of languages' bash tests/bad/languages.sh
+    suite 'negative cases of examples' bash tests/bad/examples.sh
+    suite 'negative cases of model_diff' bash tests/bad/model_diff.sh
     suite 'ptx is current' bash tests/ptx.sh
     suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
     wait
@@ -100,6 +106,9 @@ deep() {
     suite 'host, sanitized' result_of sanitized
     suite 'benchmark interpreted' result_of bench
     suite 'other systems' result_of platforms
+    suite 'other languages' result_of languages
+    suite 'examples of C++ and CUDA' result_of examples
+    suite 'model_diff' result_of model_diff
 }
 
 "$1"
