@@ -56,6 +56,8 @@ static void skip(struct parser *parser) {
         if (*p == '\n') {
             parser->line++;
             p++;
+        } else if (*p == ' ') { /* what a library takes out of a text becomes blanks */
+            p += strspn(p, " ");
         } else if (isspace((unsigned char)*p)) {
             p++;
         } else if (p[0] == '/' && p[1] == '/') {
@@ -207,7 +209,8 @@ static void drop_symbols(struct parser *parser, uint32_t keep) {
 const struct symbol *ptxsim_symbol(const struct parser *parser, const char *name, uint32_t *index) {
     for (uint32_t i = parser->nsymbols; i-- > 0;) {
         const struct symbol *symbol = &parser->symbols[i];
-        if (strncmp(symbol->name, name, symbol->length) != 0)
+        if (symbol->name[0] != name[0] || (symbol->length > 1 && symbol->name[1] != name[1]) ||
+            strncmp(symbol->name, name, symbol->length) != 0)
             continue;
         const char *rest = name + symbol->length;
         if (symbol->kind != SYM_REGISTERS) {
@@ -437,6 +440,7 @@ static void skip_line(struct parser *parser) {
 static void skip_braces(struct parser *parser) {
     int depth = 0;
     do {
+        parser->p += strcspn(parser->p, "{}\"/\n");
         skip(parser);
         char c = *parser->p;
         if (!c)
