@@ -1,0 +1,472 @@
+"""torch.nn.functional.kl_div, and the other divergences of gpuloss."""
+
+import warnings
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn import _reduction
+
+from . import library
+from .checks import check_constant, check_dtype, check_factor, check_row_weights, check_tensors
+from .layout import as_results, loss_dtype, matrix_of, no_second_derivative, nothing, results_of
+from .library import (DTYPES, INDEX_TYPES, Divergence, Flags, Kind, KLDivDesc, KLDivSparseDesc, Reduction, Residual,
+                      named)
+
+
+def _loss_of(input, reduction, elements):
+    """The array for the loss of an input [rows, classes], and the name of its field."""
+    results = results_of(input.dtype)
+    if reduction != Reduction.NONE:
+        return input.new_empty((), dtype=results), "loss"
+    if elements:
+        return input.new_empty(input.shape, dtype=results), "loss_elements"
+    return input.new_empty(input.shape[:1], dtype=results), "loss_rows"
+
+
+def _label_inputs(desc, labels, ignore_index):
+    if labels is None:
+        return {}
+    desc.flags |= Flags.USE_IGNORE_INDEX
+    desc.label_type = INDEX_TYPES[labels.dtype]
+    desc.ignore_index = ignore_index
+    return {"labels": labels.contiguous()}
+
+
+def _upstream(grad, reduction, dtype):
+    return {"grad_loss_rows" if reduction == Reduction.NONE else "grad_loss": as_results(grad.reshape(-1), dtype)}
+
+
+def _desc(input, target, row_weights, labels, kinds, divergence, reduction, flags, ignore_index, beta, temperature, eps,
+          divisor):
+    input, input_stride = matrix_of(input)
+    is_shared = target.dim() == 1
+    target, target_stride = (target.contiguous(), 0) if is_shared else matrix_of(target)
+    desc = KLDivDesc(
+        input_stride=input_stride,
+        target_stride=target_stride,
+        rows=input.shape[0],
+        classes=input.shape[1],
+        dtype=DTYPES[input.dtype],
+        target_dtype=DTYPES[target.dtype],
+        input_kind=kinds[0],
+        target_kind=kinds[1],
+        divergence=divergence,
+        reduction=reduction,
+        flags=flags | (Flags.SHARED_TARGET if is_shared else 0),
+        beta=beta,
+        temperature=temperature,
+        eps=eps,
+        divisor=divisor,
+    )
+    inputs = {"input": input, "target": target, "row_weights": as_results(row_weights, input.dtype)}
+    inputs.update(_label_inputs(desc, labels, ignore_index))
+    return desc, inputs
+
+
+@torch.library.custom_op("gpuloss::divergence", mutates_args=())
+def _forward(
+    input: Tensor,
+    target: Tensor,
+    row_weights: Optional[Tensor],
+    labels: Optional[Tensor],
+    input_kind: int,
+    target_kind: int,
+    divergence: int,
+    reduction: int,
+    flags: int,
+    ignore_index: int,
+    beta: float,
+    temperature: float,
+    eps: float,
+    divisor: float,
+    elements: bool,
+) -> Tensor:
+    """Of input [rows, classes] and target [rows, classes], or [classes] for all rows."""
+    desc, inputs = _desc(input, target, row_weights, labels, (input_kind, target_kind), divergence, reduction, flags,
+                         ignore_index, beta, temperature, eps, divisor)
+    loss, field = _loss_of(input, reduction, elements)
+    library.current().launch("gpuloss_kl_div", desc, inputs, {field: loss})
+    return loss
+
+
+@_forward.register_fake
+def _(input, target, row_weights, labels, input_kind, target_kind, divergence, reduction, flags, ignore_index, beta,
+      temperature, eps, divisor, elements):
+    return _loss_of(input, reduction, elements)[0]
+
+
+def _gradients(input, target, wants_input, wants_target):
+    return (
+        input.new_empty(input.shape) if wants_input else nothing(input),
+        target.new_empty(target.shape) if wants_target else nothing(target),
+    )
+
+
+@torch.library.custom_op("gpuloss::divergence_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    input: Tensor,
+    target: Tensor,
+    row_weights: Optional[Tensor],
+    labels: Optional[Tensor],
+    input_kind: int,
+    target_kind: int,
+    divergence: int,
+    reduction: int,
+    flags: int,
+    ignore_index: int,
+    beta: float,
+    temperature: float,
+    eps: float,
+    divisor: float,
+    elements: bool,
+    wants_input: bool,
+    wants_target: bool,
+) -> Tuple[Tensor, Tensor]:
+    grad_input, grad_target = gradients = _gradients(input, target, wants_input, wants_target)
+    if elements:
+        # Each element is a row of one class, because upstream gradients are numbers of rows.
+        input, target = input.reshape(-1, 1), target.reshape(-1, 1)
+    desc, inputs = _desc(input, target, row_weights, labels, (input_kind, target_kind), divergence, reduction, flags,
+                         ignore_index, beta, temperature, eps, divisor)
+    inputs.update(_upstream(grad, reduction, input.dtype))
+    library.current().launch(
+        "gpuloss_kl_div", desc, inputs,
+        {"grad_input": grad_input if wants_input else None, "grad_target": grad_target if wants_target else None})
+    return gradients
+
+
+@_backward.register_fake
+def _(grad, input, target, row_weights, labels, input_kind, target_kind, divergence, reduction, flags, ignore_index, beta,
+      temperature, eps, divisor, elements, wants_input, wants_target):
+    return _gradients(input, target, wants_input, wants_target)
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:4])
+    ctx.options = inputs[4:]
+
+
+def _differentiate(ctx, grad):
+    wants = ctx.needs_input_grad[:2]
+    gradients = _backward(grad, *ctx.saved_tensors, *ctx.options, *wants)
+    return tuple(g if wanted else None for g, wanted in zip(gradients, wants)) + (None,) * (2 + len(ctx.options))
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+no_second_derivative(_backward)
+
+
+def _needs_gradient(tensor):
+    return torch.is_grad_enabled() and tensor.requires_grad
+
+
+def _check_floats(input, target):
+    check_tensors("kl_div", input=input, target=target)
+    for tensor in (input, target):
+        if tensor.is_complex():
+            raise RuntimeError(f"kl_div: Complex inputs not supported (got {tensor.dtype})")
+        if not tensor.is_floating_point():
+            raise RuntimeError(f"kl_div: Integral inputs not supported (got {tensor.dtype})")
+    check_dtype("xlogy", "input", input)
+    check_dtype("xlogy", "target", target)
+
+
+def _promoted(input, target):
+    """The two as the library takes them: an element type of 64 bits means that the call computes in doubles, which is
+    for torch.result_type to say. Other types may differ."""
+    result = torch.result_type(input, target)
+    if result == torch.float64:
+        return input.to(result), target, result
+    floats = (tensor.to(torch.float32) if tensor.dtype == torch.float64 else tensor for tensor in (input, target))
+    return (*floats, result)
+
+
+def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_target=False, *, pytorch_zeros=True):
+    """torch.nn.functional.kl_div: input has log-probabilities, and so has target with log_target.
+
+    pytorch_zeros: where the target is 0 and the input -inf, the loss is NaN, as that of torch; False: it is 0
+    """
+    _check_floats(input, target)
+    if size_average is not None or reduce is not None:
+        enum = _reduction.legacy_get_enum(size_average, reduce)
+    else:
+        if reduction == "mean":
+            warnings.warn("kl_div: reduction='mean' divides by the number of elements; the divergence of distributions is "
+                          "that of 'batchmean'", stacklevel=2)
+        enum = _reduction.get_enum("sum" if reduction == "batchmean" else reduction)
+    batch = input.shape[0] if reduction == "batchmean" and input.dim() > 0 else 1
+    shape = torch.broadcast_shapes(input.shape, target.shape)
+    if 0 in shape:
+        return torch.nn.functional.kl_div(input, target, size_average, reduce, reduction, log_target)
+    input, target, dtype = _promoted(input, target)
+    dtype = loss_dtype(dtype, input.device)
+    elements = enum == 0
+    input = input.expand(shape)
+    is_shared = len(shape) > 1 and target.shape[-1:] == shape[-1:] and target.numel() == shape[-1]
+    if is_shared and not elements and not _needs_gradient(target):
+        target = target.reshape(-1)
+    else:
+        target = target.expand(shape)
+    # The elements are independent, so that any order will do: that of the memory format channels_last copies nothing.
+    is_last = len(shape) > 2 and all(t.dim() > 2 and t.movedim(1, -1).is_contiguous() for t in (input, target))
+    if is_last:
+        input, target = input.movedim(1, -1), target.movedim(1, -1)
+    moved = input.shape
+    classes = shape[-1] if len(shape) > 0 and not is_last else moved[-1] if is_last else 1
+    numbers = input.numel() if enum == 1 else 1
+    loss = _forward(
+        input.reshape(-1, classes),
+        target if target.dim() == 1 and len(shape) > 1 else target.reshape(-1, classes),
+        None, None, Kind.LOG_PROBABILITIES, Kind.LOG_PROBABILITIES if log_target else Kind.PROBABILITIES,
+        Divergence.FORWARD_KL, Reduction.NONE if elements else Reduction.MEAN,
+        Flags.PYTORCH_ZEROS if pytorch_zeros else 0, 0, 0.0, 0.0, 0.0, 0.0 if elements else float(numbers * batch), elements)
+    if elements:
+        loss = loss.view(moved)
+        loss = (loss.movedim(-1, 1) if is_last else loss) / batch
+    return loss.to(dtype)
+
+
+def _reduction_of(reduction):
+    return named(Reduction, "reduction", reduction)
+
+
+def _beta_of(divergence, beta):
+    """Jensen-Shannon's default is the symmetric one."""
+    if divergence == Divergence.JENSEN_SHANNON:
+        return 0.5 if beta is None else beta
+    if beta is not None:
+        raise ValueError(f"beta: is of jensen_shannon (got {beta} with {divergence.name.lower()})")
+    return 0.0
+
+
+def _check_rows(input, row_weights, labels):
+    check_row_weights(row_weights, input.shape[:-1])
+    if labels is None:
+        return
+    check_tensors("divergence", labels=labels)
+    if labels.shape != input.shape[:-1]:
+        raise ValueError(f"labels: must have the shape of the rows, {list(input.shape[:-1])} (got {list(labels.shape)})")
+    if labels.dtype not in INDEX_TYPES:
+        raise TypeError(f"labels: must have an integer type (got {labels.dtype})")
+
+
+def _as_rows(tensor):
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def _flat(tensor):
+    return None if tensor is None else tensor.reshape(-1)
+
+
+def _check_matrix(name, tensor):
+    check_tensors("divergence", **{name: tensor})
+    check_dtype("divergence", name, tensor)
+    if tensor.dim() == 0 or tensor.shape[-1] == 0:
+        raise ValueError(f"{name}: must have classes in its last dimension (got {list(tensor.shape)})")
+
+
+def divergence(
+    input,
+    target,
+    *,
+    input_kind,
+    target_kind,
+    divergence="forward_kl",
+    reduction="batchmean",
+    beta=None,
+    temperature=1.0,
+    temperature_squared=False,
+    eps=0.0,
+    row_weights=None,
+    labels=None,
+    ignore_index=-100,
+    pytorch_zeros=False,
+):
+    """A divergence of target [..., C], or [C] for all rows, from input [..., C]. The gradient goes to both.
+
+    input_kind, target_kind: "probabilities", "log_probabilities" or "logits"
+    divergence: "forward_kl" (KL(target || input)), "reverse_kl", "jensen_shannon" or "total_variation"
+    reduction: "none" (the loss of each row), "sum", "batchmean" (by the rows) or "mean" (by rows times classes)
+    beta: of Jensen-Shannon, in [0, 1]; None: 0.5
+    temperature: divides logits; temperature_squared: multiplies the loss by its square
+    eps: is added to probabilities before the logarithm
+    row_weights, labels [...]: factors of the rows; rows whose label is ignore_index add nothing
+    pytorch_zeros: in forward KL, 0 * inf is NaN, as in torch
+
+    The loss is float32, and float64 if input is.
+    """
+    _check_matrix("input", input)
+    _check_matrix("target", target)
+    kinds = named(Kind, "input_kind", input_kind), named(Kind, "target_kind", target_kind)
+    kind, reduction = named(Divergence, "divergence", divergence), _reduction_of(reduction)
+    beta = _beta_of(kind, beta)
+    check_factor("temperature", temperature)
+    _check_rows(input, row_weights, labels)
+    is_shared = target.dim() == 1 and input.dim() > 1
+    if target.shape != (input.shape[-1:] if is_shared else input.shape):
+        raise ValueError(f"target: must have the shape of input, {list(input.shape)}, or of one row of it (got "
+                         f"{list(target.shape)})")
+    if is_shared and _needs_gradient(target):
+        target, is_shared = target.expand(input.shape), False
+    flags = (Flags.TEMPERATURE_SQUARED if temperature_squared else 0) | (Flags.PYTORCH_ZEROS if pytorch_zeros else 0)
+    loss = _forward(
+        _as_rows(input), target if is_shared else _as_rows(target), _flat(row_weights), _flat(labels), *kinds, kind,
+        reduction, flags, ignore_index, beta, temperature, eps, 0.0, False)
+    return loss.view(input.shape[:-1]) if reduction == Reduction.NONE else loss
+
+
+def _sparse_desc(logits, indices, values, row_weights, labels, value_kind, residual, divergence, reduction, flags,
+                 ignore_index, beta, temperature):
+    logits, logits_stride = matrix_of(logits)
+    indices, indices_stride = matrix_of(indices)
+    values, values_stride = matrix_of(values)
+    desc = KLDivSparseDesc(
+        logits_stride=logits_stride,
+        indices_stride=indices_stride,
+        values_stride=values_stride,
+        rows=logits.shape[0],
+        classes=logits.shape[1],
+        k=indices.shape[1],
+        dtype=DTYPES[logits.dtype],
+        value_dtype=DTYPES[values.dtype],
+        index_type=INDEX_TYPES[indices.dtype],
+        value_kind=value_kind,
+        residual=residual,
+        divergence=divergence,
+        reduction=reduction,
+        flags=flags,
+        beta=beta,
+        temperature=temperature,
+    )
+    inputs = {
+        "logits": logits,
+        "indices": indices,
+        "values": values,
+        "row_weights": as_results(row_weights, logits.dtype),
+    }
+    inputs.update(_label_inputs(desc, labels, ignore_index))
+    return desc, inputs
+
+
+@torch.library.custom_op("gpuloss::sparse_divergence", mutates_args=())
+def _sparse_forward(
+    logits: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    row_weights: Optional[Tensor],
+    labels: Optional[Tensor],
+    value_kind: int,
+    residual: int,
+    divergence: int,
+    reduction: int,
+    flags: int,
+    ignore_index: int,
+    beta: float,
+    temperature: float,
+) -> Tuple[Tensor, Tensor]:
+    desc, inputs = _sparse_desc(logits, indices, values, row_weights, labels, value_kind, residual, divergence, reduction,
+                                flags, ignore_index, beta, temperature)
+    loss, field = _loss_of(logits, reduction, False)
+    bad_indices = logits.new_empty((), dtype=torch.int64)
+    library.current().launch("gpuloss_kl_div_sparse", desc, inputs, {field: loss, "bad_indices": bad_indices})
+    return loss, bad_indices
+
+
+@_sparse_forward.register_fake
+def _(logits, indices, values, row_weights, labels, value_kind, residual, divergence, reduction, flags, ignore_index,
+      beta, temperature):
+    return _loss_of(logits, reduction, False)[0], logits.new_empty((), dtype=torch.int64)
+
+
+@torch.library.custom_op("gpuloss::sparse_divergence_backward", mutates_args=())
+def _sparse_backward(
+    grad: Tensor,
+    logits: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    row_weights: Optional[Tensor],
+    labels: Optional[Tensor],
+    value_kind: int,
+    residual: int,
+    divergence: int,
+    reduction: int,
+    flags: int,
+    ignore_index: int,
+    beta: float,
+    temperature: float,
+) -> Tensor:
+    desc, inputs = _sparse_desc(logits, indices, values, row_weights, labels, value_kind, residual, divergence, reduction,
+                                flags, ignore_index, beta, temperature)
+    inputs.update(_upstream(grad, reduction, logits.dtype))
+    gradient = logits.new_empty(logits.shape)
+    library.current().launch("gpuloss_kl_div_sparse", desc, inputs, {"grad_logits": gradient})
+    return gradient
+
+
+@_sparse_backward.register_fake
+def _(grad, logits, *_):
+    return logits.new_empty(logits.shape)
+
+
+def _save_sparse(ctx, inputs, output):
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*inputs[:5])
+    ctx.options = inputs[5:]
+
+
+def _differentiate_sparse(ctx, grad, _):
+    return (_sparse_backward(grad, *ctx.saved_tensors, *ctx.options),) + (None,) * (4 + len(ctx.options))
+
+
+_sparse_forward.register_autograd(_differentiate_sparse, setup_context=_save_sparse)
+no_second_derivative(_sparse_backward)
+
+
+def sparse_divergence(
+    logits,
+    indices,
+    values,
+    *,
+    value_kind,
+    residual,
+    divergence="forward_kl",
+    reduction="batchmean",
+    beta=None,
+    temperature=1.0,
+    temperature_squared=False,
+    row_weights=None,
+    labels=None,
+    ignore_index=-100,
+    return_bad_indices=False,
+):
+    """A divergence of a teacher, known by k classes of each row, from the logits [..., C] of a student, which get the
+    gradient.
+
+    indices, values [..., k]: the classes, and their probabilities or log-probabilities (value_kind)
+    residual: "drop", "renormalize" or "bucket": what becomes of 1 minus the sum of the k probabilities
+    return_bad_indices: returns (loss, number of indices out of range); the loss of their rows is NaN
+
+    The other arguments are those of divergence(). Reverse KL needs the bucket.
+    """
+    _check_matrix("logits", logits)
+    _check_matrix("values", values)
+    check_constant("values", values)
+    check_tensors("sparse_divergence", indices=indices)
+    if indices.dtype not in INDEX_TYPES:
+        raise TypeError(f"indices: must have an integer type (got {indices.dtype})")
+    for name, tensor in (("indices", indices), ("values", values)):
+        if tensor.shape[:-1] != logits.shape[:-1] or tensor.shape != values.shape:
+            raise ValueError(f"{name}: must have k classes for each row of logits, {list(logits.shape[:-1])} (got "
+                             f"{list(tensor.shape)})")
+    kind, reduction = named(Divergence, "divergence", divergence), _reduction_of(reduction)
+    beta = _beta_of(kind, beta)
+    check_factor("temperature", temperature)
+    _check_rows(logits, row_weights, labels)
+    loss, bad_indices = _sparse_forward(
+        _as_rows(logits), _as_rows(indices), _as_rows(values), _flat(row_weights), _flat(labels),
+        named(Kind, "value_kind", value_kind), named(Residual, "residual", residual), kind, reduction,
+        Flags.TEMPERATURE_SQUARED if temperature_squared else 0, ignore_index, beta, temperature)
+    loss = loss.view(logits.shape[:-1]) if reduction == Reduction.NONE else loss
+    return (loss, bad_indices) if return_bad_indices else loss
