@@ -239,7 +239,8 @@ def cross_entropy(
         of the largest x for each row, and the number of rows whose target that is. They have no gradient.
     """
     if size_average is not None or reduce is not None:
-        reduction = _reduction.legacy_get_string(size_average, reduce)
+        reduction = _reduction.legacy_get_string(
+            size_average, reduce, emit_warning=not torch.compiler.is_compiling())
     kind = REDUCTIONS[_reduction.get_enum(reduction)]
     dtype = loss_dtype(_check(input, target, weight, ignore_index, label_smoothing), input.device)
     shape = input.shape[:1] + input.shape[2:] if input.dim() > 1 else input.shape[:0]

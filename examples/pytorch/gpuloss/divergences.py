@@ -174,13 +174,32 @@ def _check_floats(input, target):
 
 
 def _promoted(input, target):
-    """The two as the library takes them: an element type of 64 bits means that the call computes in doubles, which is
-    for torch.result_type to say. Other types may differ."""
-    result = torch.result_type(input, target)
+    """The two as the library takes them, and the type of torch's result. A tensor without dimensions has no say in that
+    type beside one with dimensions. The library computes in doubles if the input has them; the types may differ else."""
+    if (input.dim() == 0) == (target.dim() == 0):
+        result = torch.promote_types(input.dtype, target.dtype)
+    else:
+        result = target.dtype if input.dim() == 0 else input.dtype
     if result == torch.float64:
         return input.to(result), target, result
-    floats = (tensor.to(torch.float32) if tensor.dtype == torch.float64 else tensor for tensor in (input, target))
-    return (*floats, result)
+    input, target = (tensor.to(torch.float32) if tensor.dtype == torch.float64 else tensor for tensor in (input, target))
+    return input, target, result
+
+
+def _elements_of(input, target, may_share):
+    """The two, broadcast, as [rows, classes] with whatever rows copy least, since the elements of kl_div are independent;
+    the target as [classes] if it is one row for all and may_share. And the shape before, in the order of memory, with
+    whether its dimension 1 came last (as in the memory format channels_last)."""
+    shape = torch.broadcast_shapes(input.shape, target.shape)
+    input = input.expand(shape)
+    if may_share and len(shape) > 1 and target.shape[-1:] == shape[-1:] and target.numel() == shape[-1]:
+        return input.reshape(-1, shape[-1]), target.reshape(-1), shape, False
+    target = target.expand(shape)
+    is_last = len(shape) > 2 and all(tensor.movedim(1, -1).is_contiguous() for tensor in (input, target))
+    if is_last:
+        input, target = input.movedim(1, -1), target.movedim(1, -1)
+    classes = input.shape[-1] if len(shape) > 0 else 1
+    return input.reshape(-1, classes), target.reshape(-1, classes), input.shape, is_last
 
 
 def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_target=False, *, pytorch_zeros=True):
@@ -189,47 +208,30 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     pytorch_zeros: where the target is 0 and the input -inf, the loss is NaN, as that of torch; False: it is 0
     """
     _check_floats(input, target)
+    warns = not torch.compiler.is_compiling()
     if size_average is not None or reduce is not None:
-        enum = _reduction.legacy_get_enum(size_average, reduce)
+        enum = _reduction.legacy_get_enum(size_average, reduce, emit_warning=warns)
     else:
-        if reduction == "mean":
+        if reduction == "mean" and warns:
             warnings.warn("kl_div: reduction='mean' divides by the number of elements; the divergence of distributions is "
                           "that of 'batchmean'", stacklevel=2)
         enum = _reduction.get_enum("sum" if reduction == "batchmean" else reduction)
-    batch = input.shape[0] if reduction == "batchmean" and input.dim() > 0 else 1
-    shape = torch.broadcast_shapes(input.shape, target.shape)
-    if 0 in shape:
+    if 0 in torch.broadcast_shapes(input.shape, target.shape):
         return torch.nn.functional.kl_div(input, target, size_average, reduce, reduction, log_target)
+    divisor = input.shape[0] if reduction == "batchmean" and input.dim() > 0 else 1
     input, target, dtype = _promoted(input, target)
-    dtype = loss_dtype(dtype, input.device)
     elements = enum == 0
-    input = input.expand(shape)
-    is_shared = len(shape) > 1 and target.shape[-1:] == shape[-1:] and target.numel() == shape[-1]
-    if is_shared and not elements and not _needs_gradient(target):
-        target = target.reshape(-1)
-    else:
-        target = target.expand(shape)
-    # The elements are independent, so that any order will do: that of the memory format channels_last copies nothing.
-    is_last = len(shape) > 2 and all(t.dim() > 2 and t.movedim(1, -1).is_contiguous() for t in (input, target))
-    if is_last:
-        input, target = input.movedim(1, -1), target.movedim(1, -1)
-    moved = input.shape
-    classes = shape[-1] if len(shape) > 0 and not is_last else moved[-1] if is_last else 1
-    numbers = input.numel() if enum == 1 else 1
+    input, target, shape, is_last = _elements_of(input, target, not elements and not _needs_gradient(target))
+    if enum == 1:
+        divisor *= input.numel()
     loss = _forward(
-        input.reshape(-1, classes),
-        target if target.dim() == 1 and len(shape) > 1 else target.reshape(-1, classes),
-        None, None, Kind.LOG_PROBABILITIES, Kind.LOG_PROBABILITIES if log_target else Kind.PROBABILITIES,
+        input, target, None, None, Kind.LOG_PROBABILITIES, Kind.LOG_PROBABILITIES if log_target else Kind.PROBABILITIES,
         Divergence.FORWARD_KL, Reduction.NONE if elements else Reduction.MEAN,
-        Flags.PYTORCH_ZEROS if pytorch_zeros else 0, 0, 0.0, 0.0, 0.0, 0.0 if elements else float(numbers * batch), elements)
+        Flags.PYTORCH_ZEROS if pytorch_zeros else 0, 0, 0.0, 0.0, 0.0, 0.0 if elements else float(divisor), elements)
     if elements:
-        loss = loss.view(moved)
-        loss = (loss.movedim(-1, 1) if is_last else loss) / batch
-    return loss.to(dtype)
-
-
-def _reduction_of(reduction):
-    return named(Reduction, "reduction", reduction)
+        loss = loss.view(shape) if divisor == 1 else loss.view(shape) / divisor
+        loss = loss.movedim(-1, 1) if is_last else loss
+    return loss.to(loss_dtype(dtype, input.device))
 
 
 def _beta_of(divergence, beta):
@@ -239,6 +241,14 @@ def _beta_of(divergence, beta):
     if beta is not None:
         raise ValueError(f"beta: is of jensen_shannon (got {beta} with {divergence.name.lower()})")
     return 0.0
+
+
+def _temperature_of(temperature):
+    """For a desc, where 0 is none: a temperature without logits is an error."""
+    if temperature is None:
+        return 0.0
+    check_factor("temperature", temperature)
+    return temperature
 
 
 def _check_rows(input, row_weights, labels):
@@ -276,7 +286,7 @@ def divergence(
     divergence="forward_kl",
     reduction="batchmean",
     beta=None,
-    temperature=1.0,
+    temperature=None,
     temperature_squared=False,
     eps=0.0,
     row_weights=None,
@@ -290,7 +300,7 @@ def divergence(
     divergence: "forward_kl" (KL(target || input)), "reverse_kl", "jensen_shannon" or "total_variation"
     reduction: "none" (the loss of each row), "sum", "batchmean" (by the rows) or "mean" (by rows times classes)
     beta: of Jensen-Shannon, in [0, 1]; None: 0.5
-    temperature: divides logits; temperature_squared: multiplies the loss by its square
+    temperature: divides logits, if not None; temperature_squared: multiplies the loss by its square
     eps: is added to probabilities before the logarithm
     row_weights, labels [...]: factors of the rows; rows whose label is ignore_index add nothing
     pytorch_zeros: in forward KL, 0 * inf is NaN, as in torch
@@ -300,9 +310,9 @@ def divergence(
     _check_matrix("input", input)
     _check_matrix("target", target)
     kinds = named(Kind, "input_kind", input_kind), named(Kind, "target_kind", target_kind)
-    kind, reduction = named(Divergence, "divergence", divergence), _reduction_of(reduction)
+    kind, reduction = named(Divergence, "divergence", divergence), named(Reduction, "reduction", reduction)
     beta = _beta_of(kind, beta)
-    check_factor("temperature", temperature)
+    temperature = _temperature_of(temperature)
     _check_rows(input, row_weights, labels)
     is_shared = target.dim() == 1 and input.dim() > 1
     if target.shape != (input.shape[-1:] if is_shared else input.shape):
@@ -434,7 +444,7 @@ def sparse_divergence(
     divergence="forward_kl",
     reduction="batchmean",
     beta=None,
-    temperature=1.0,
+    temperature=None,
     temperature_squared=False,
     row_weights=None,
     labels=None,
@@ -460,9 +470,9 @@ def sparse_divergence(
         if tensor.shape[:-1] != logits.shape[:-1] or tensor.shape != values.shape:
             raise ValueError(f"{name}: must have k classes for each row of logits, {list(logits.shape[:-1])} (got "
                              f"{list(tensor.shape)})")
-    kind, reduction = named(Divergence, "divergence", divergence), _reduction_of(reduction)
+    kind, reduction = named(Divergence, "divergence", divergence), named(Reduction, "reduction", reduction)
     beta = _beta_of(kind, beta)
-    check_factor("temperature", temperature)
+    temperature = _temperature_of(temperature)
     _check_rows(logits, row_weights, labels)
     loss, bad_indices = _sparse_forward(
         _as_rows(logits), _as_rows(indices), _as_rows(values), _flat(row_weights), _flat(labels),

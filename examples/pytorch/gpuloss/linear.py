@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import library
-from .checks import check_constant, check_dtype, check_factor, check_indices, check_tensors
+from .checks import check_dtype, check_factor, check_indices, check_tensors
 from .layout import no_second_derivative, nothing, results_of
 from .library import DTYPES, INDEX_TYPES, CrossEntropyDesc, Flags, Reduction, named
 
@@ -218,7 +218,10 @@ def linear_cross_entropy(
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != hidden.dtype:
             raise RuntimeError(f"{name}: must have the dtype of hidden, {hidden.dtype} (got {tensor.dtype})")
+    weight_grad_dtype = weight_grad_dtype or weight.dtype
+    if weight_grad_dtype not in DTYPES:
+        raise TypeError(f"weight_grad_dtype: must be a floating point type (got {weight_grad_dtype})")
     with torch.autocast(hidden.device.type, enabled=False):
         return _forward(
             hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1), bias, kind, ignore_index, label_smoothing,
-            z_loss, softcap, logit_scale, chunk_bytes, weight_grad_dtype or weight.dtype, *wants)[0]
+            z_loss, softcap, logit_scale, chunk_bytes, weight_grad_dtype, *wants)[0]
