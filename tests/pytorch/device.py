@@ -10,6 +10,7 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, os.environ.get("GPULOSS_PYTORCH", str(ROOT / "examples" / "pytorch")))
 BUILD = pathlib.Path(os.environ.get("BUILD", ROOT / "build"))
+INTERPRETER = BUILD / "interpreter" / "libcuda.so.1"
 
 import gpuloss  # noqa: E402
 from gpuloss import library  # noqa: E402
@@ -25,7 +26,7 @@ class Interpreted(gpuloss.Library):
     accepts = "cpu"
 
     def __init__(self):
-        super().__init__(path=str(BUILD / "libgpuloss.so"), driver_path=str(BUILD / "interpreter" / "libcuda.so.1"))
+        super().__init__(path=str(BUILD / "libgpuloss.so"), driver_path=str(INTERPRETER))
         for name, arguments in (
             ("gpuloss_alloc", [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]),
             ("gpuloss_free", [ctypes.c_void_p]),
@@ -78,4 +79,5 @@ def _span_bytes(tensor):
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
+    torch.set_num_threads(1)
     library.use(Interpreted())

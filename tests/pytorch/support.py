@@ -57,3 +57,13 @@ def gradients(loss, upstream, *leaves):
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     found = iter(torch.autograd.grad(loss, wanted, upstream.to(loss.dtype)))
     return [next(found) if leaf.requires_grad else None for leaf in leaves]
+
+
+def samples_of_torch(name, dtype):
+    """What torch tests its own operator with."""
+    try:
+        from torch.testing._internal.common_methods_invocations import op_db
+    except ImportError as error:
+        raise unittest.SkipTest(f"torch's samples of {name} need more packages: {error}") from None
+    operator = next(op for op in op_db if op.name == name)
+    return list(operator.sample_inputs(DEVICE, dtype, requires_grad=True))

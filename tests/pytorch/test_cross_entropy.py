@@ -1,20 +1,14 @@
 """cross_entropy against torch's in double, and its options against the formula."""
 
+import inspect
 import unittest
 
 import torch
 import torch.nn.functional as F
 from bounds import CrossEntropy, LogSoftmax, rows_of
 from device import DEVICE, gpuloss
-from support import FLOATS, Case, doubles, gradients, probabilities, random, upstream_of
+from support import FLOATS, Case, doubles, gradients, probabilities, random, samples_of_torch, upstream_of
 from torch.autograd import gradcheck
-from torch.testing._internal.common_methods_invocations import op_db
-
-
-def samples(dtype):
-    """torch's own samples of the operator."""
-    operator = next(op for op in op_db if op.name == "nn.functional.cross_entropy")
-    return list(operator.sample_inputs(DEVICE, dtype, requires_grad=True))
 
 
 class Checked(Case):
@@ -42,7 +36,7 @@ class Checked(Case):
 class Samples(Checked):
     def test_samples_of_torch(self):
         for dtype in FLOATS:
-            for number, sample in enumerate(samples(dtype)):
+            for number, sample in enumerate(samples_of_torch("nn.functional.cross_entropy", dtype)):
                 with self.subTest(dtype=dtype, number=number):
                     target = sample.args[0]
                     self.check(sample.input, target, **sample.kwargs)
@@ -50,7 +44,7 @@ class Samples(Checked):
                         self.check(sample.input, target.detach().requires_grad_(), **sample.kwargs)
 
     def test_gradcheck_of_samples(self):
-        for number, sample in enumerate(samples(torch.float64)):
+        for number, sample in enumerate(samples_of_torch("nn.functional.cross_entropy", torch.float64)):
             with self.subTest(number=number):
                 gradcheck(lambda x: gpuloss.cross_entropy(x, *sample.args, **sample.kwargs), sample.input)
 
@@ -86,9 +80,21 @@ class Arguments(Checked):
                     got = gpuloss.cross_entropy(input, target, *arguments)
                     self.assert_within(got, want, 1e-14)
 
-    def test_signature_begins_as_that_of_torch(self):
-        import inspect
+    def test_negative_smoothing_is_none(self):
+        input = random(4, 3)
+        for target in (torch.tensor([0, 2, 1, 1], device=DEVICE), probabilities(4, 3)):
+            want = F.cross_entropy(input, target, label_smoothing=-0.5)
+            self.assert_within(gpuloss.cross_entropy(input, target, label_smoothing=-0.5), want, 1e-14)
 
+    def test_deprecated_arguments_warn(self):
+        input, target = random(4, 3), torch.tensor([0, 2, 1, 1], device=DEVICE)
+        for arguments in ({"size_average": False}, {"reduce": True}, {"reduction": "elementwise_mean"}):
+            with self.assertWarnsRegex(UserWarning, "deprecated: use ") as caught:
+                got = gpuloss.cross_entropy(input, target, **arguments)
+            self.assertEqual(caught.filename, __file__)
+            self.assert_within(got, F.cross_entropy(input, target, **arguments), 1e-14)
+
+    def test_signature_begins_as_that_of_torch(self):
         ours = list(inspect.signature(gpuloss.cross_entropy).parameters.values())
         theirs = list(inspect.signature(F.cross_entropy).parameters.values())
         self.assertEqual([(p.name, p.default) for p in ours[:len(theirs)]], [(p.name, p.default) for p in theirs])

@@ -7,18 +7,12 @@ import warnings
 
 import torch
 import torch.nn.functional as F
-from bounds import Divergence, KLDiv, Side
+from bounds import Divergence, KLDiv, Side, unit
 from device import DEVICE, gpuloss
-from support import FLOATS, Case, doubles, gradients, probabilities, random, upstream_of
+from support import FLOATS, Case, doubles, gradients, probabilities, random, samples_of_torch, upstream_of
 from torch.autograd import gradcheck
-from torch.testing._internal.common_methods_invocations import op_db
 
 REDUCTIONS = ("none", "mean", "sum", "batchmean")
-
-
-def samples(dtype):
-    operator = next(op for op in op_db if op.name == "nn.functional.kl_div")
-    return list(operator.sample_inputs(DEVICE, dtype, requires_grad=True))
 
 
 class KLDivCase(Case):
@@ -54,13 +48,13 @@ class KLDivCase(Case):
 class KLDivSamples(KLDivCase):
     def test_samples_of_torch(self):
         for dtype in FLOATS:
-            for number, sample in enumerate(samples(dtype)):
+            for number, sample in enumerate(samples_of_torch("nn.functional.kl_div", dtype)):
                 with self.subTest(dtype=dtype, number=number):
                     self.check(sample.input, sample.args[0], **sample.kwargs)
                     self.check(sample.input, sample.args[0].detach().requires_grad_(), **sample.kwargs)
 
     def test_gradcheck_of_samples(self):
-        for number, sample in enumerate(samples(torch.float64)):
+        for number, sample in enumerate(samples_of_torch("nn.functional.kl_div", torch.float64)):
             with self.subTest(number=number):
                 target = sample.args[0].detach().requires_grad_()
                 gradcheck(lambda x, t: gpuloss.kl_div(x, t, **sample.kwargs), (sample.input, target))
@@ -327,7 +321,7 @@ class Divergences(Case):
 
 
 class SparseDivergences(Case):
-    """Against divergence() of the same as dense arrays, in double; floats against doubles."""
+    """Against the formulas for dense distributions."""
 
     def setUp(self):
         super().setUp()
@@ -335,17 +329,28 @@ class SparseDivergences(Case):
         self.indices = torch.stack([torch.randperm(7)[:3] for _ in range(12)]).view(3, 4, 3).to(DEVICE)
         self.values = (0.8 * torch.randn(3, 4, 3, dtype=torch.float64).softmax(-1)).to(DEVICE)
 
-    def dense(self, logits, values, residual, divergence, factors, temperature=1.0, beta=0.5):
-        """The losses of the rows; for the bucket, of k + 1 classes."""
-        q = (logits / temperature).softmax(-1)
+    def sides(self, logits, values, residual, temperature, dtype):
+        """Both as dense distributions, for the bucket of k + 1 classes. 1 - Q has the absolute error of Q, 1 - P that of k
+        additions."""
+        q = Side(logits, "logits", temperature, 0.0, dtype)
         if residual == "bucket":
-            p = torch.cat([values, 1 - values.sum(-1, keepdim=True)], -1)
-            known = q.gather(-1, self.indices)
-            q = torch.cat([known, 1 - known.sum(-1, keepdim=True)], -1)
+            left, known = 1 - values.sum(-1, keepdim=True), q.p.gather(-1, self.indices)
+            p = torch.cat([values, left], -1)
+            rest = 1 - known.sum(-1, keepdim=True)
+            lost = q.error.amax(-1, keepdim=True) + 5 * unit(dtype)
+            q.error = torch.cat([q.error.gather(-1, self.indices), lost / rest.detach()], -1)
+            q.p = torch.cat([known, rest], -1)
+            q.log = q.p.log()
+            left = 5 / left
         else:
             values = values / values.sum(-1, keepdim=True) if residual == "renormalize" else values
-            p = torch.zeros_like(q).scatter(-1, self.indices, values)
+            p = torch.zeros_like(q.p).scatter(-1, self.indices, values)
+            left = 5
+        t = Side(torch.where(p == 0, 1.0, p), "probabilities", 1.0, 0.0, dtype)
+        t.p, t.error = p, t.error + unit(dtype) * left
+        return q, t
 
+    def losses(self, q, p, divergence, beta=0.5):
         def log_of(d):
             """p log(p / d), whose derivative is not NaN where p is 0."""
             return p * torch.where(p == 0, 1.0, p / d).log()
@@ -359,7 +364,7 @@ class SparseDivergences(Case):
             f = beta * log_of(m) + (1 - beta) * q * (q / m).log()
         else:
             f = (p - q).abs() / 2
-        return factors * f.sum(-1)
+        return f.sum(-1)
 
     def test_residuals_and_divergences(self):
         factors = torch.rand(3, 4, dtype=torch.float64).to(DEVICE)
@@ -380,22 +385,29 @@ class SparseDivergences(Case):
                             temperature_squared=True)
                         x = doubles(logits)
                         exact = values.double().exp() if kind == "log_probabilities" else values.double()
-                        want = self.dense(x, exact, residual, divergence, 1.5**2 * factors, 1.5)
+                        q, t = self.sides(x, exact, residual, 1.5, dtype)
+                        r = 1.5**2 * factors
+                        want = r * self.losses(q.p, t.p, divergence)
+                        bounds = Divergence(q, t, divergence, 0.5, r, 1.5, dtype)
+                        bound, whole = bounds.loss_bound(), bounds.gradient_bound(0, "logits", torch.ones_like(r))
+                        # The bucket's gradient goes to its classes in parts of it.
+                        whole = 2 * whole.sum(-1, keepdim=True)
                         divisor = {"batchmean": 12, "mean": 84}.get(reduction, 1)
-                        want = want if reduction == "none" else want.sum() / divisor
-                        # As bounds.Divergence, with M <= 1 + 2 * 20 here: 84 terms, and the bucket's 1 - Q >= 2^-10.
-                        bound = 84 * 41 * 100 * 2.0**10 * (2.0**-53 if dtype == torch.float64 else 2.0**-34)
+                        if reduction != "none":
+                            want, bound = want.sum() / divisor, bound.sum() / divisor
                         self.assert_within(loss, want, bound)
                         upstream = upstream_of(loss)
-                        self.assert_within(*gradients(loss, upstream, logits), *gradients(want, upstream, x), bound)
+                        scale = (upstream.double() / divisor).abs().expand(r.shape)[..., None]
+                        self.assert_within(*gradients(loss, upstream, logits), *gradients(want, upstream, x), scale * whole)
 
     def test_labels(self):
         labels = torch.randint(0, 2, (3, 4), device=DEVICE)
         kept = (labels != 1).double()
         loss = gpuloss.sparse_divergence(self.logits, self.indices, self.values, value_kind="probabilities",
                                          residual="drop", labels=labels, ignore_index=1)
-        want = self.dense(self.logits, self.values, "drop", "forward_kl", kept).sum() / kept.sum()
-        self.assert_within(loss, want, 1e-13)
+        q, t = self.sides(self.logits, self.values, "drop", 1.0, torch.float64)
+        bound = Divergence(q, t, "forward_kl", 0.0, kept, 1.0, torch.float64).loss_bound().sum() / kept.sum()
+        self.assert_within(loss, (kept * self.losses(q.p, t.p, "forward_kl")).sum() / kept.sum(), bound)
 
     def test_bad_indices(self):
         options = {"value_kind": "probabilities", "residual": "drop", "reduction": "none"}

@@ -1,5 +1,7 @@
 """Checks of arguments that several functions make."""
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -41,3 +43,22 @@ def check_factor(name, factor):
     """Of an option that the library leaves out when it is 0."""
     if factor == 0:
         raise ValueError(f"{name}: must not be 0 (got {factor})")
+
+
+def reduction_of(reduction, size_average, reduce, names, on_mean=None):
+    """One of the names, also from the two older arguments of torch, by its rules. on_mean: what to warn of "mean".
+    Warnings are for the caller of the caller; torch.compile, which has none, gets none."""
+    message = None
+    if size_average is not None or reduce is not None:
+        reduces, averages = reduce is None or reduce, size_average is None or size_average
+        reduction = ("mean" if averages else "sum") if reduces else "none"
+        message = f"size_average and reduce are deprecated: use reduction={reduction!r}"
+    elif reduction == "elementwise_mean":
+        reduction, message = "mean", "reduction='elementwise_mean' is deprecated: use 'mean'"
+    elif reduction == "mean":
+        message = on_mean
+    if message is not None and not torch.compiler.is_compiling():
+        warnings.warn(message, stacklevel=3)
+    if reduction not in names:
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+    return reduction

@@ -4,15 +4,14 @@ from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.nn import _reduction
 
 from . import library
-from .checks import check_constant, check_dtype, check_factor, check_indices, check_row_weights, check_tensors
+from .checks import (check_constant, check_dtype, check_factor, check_indices, check_row_weights, check_tensors,
+                     reduction_of)
 from .layout import as_results, empty_like, loss_dtype, no_second_derivative, nothing, results_of, rows_of
 from .library import DTYPES, INDEX_TYPES, CrossEntropyDesc, Flags, Reduction
 
-# By the number that torch has for a reduction.
-REDUCTIONS = (Reduction.NONE, Reduction.MEAN, Reduction.SUM)
+REDUCTIONS = {"none": Reduction.NONE, "mean": Reduction.MEAN, "sum": Reduction.SUM}
 
 
 def _desc(input, target, weight, row_weights, reduction, ignore_index, label_smoothing, z_loss, softcap, logit_scale):
@@ -238,10 +237,8 @@ def cross_entropy(
     return_lse, return_argmax, return_correct: returns (loss, ...) with these, in this order: logsumexp(x) and the class
         of the largest x for each row, and the number of rows whose target that is. They have no gradient.
     """
-    if size_average is not None or reduce is not None:
-        reduction = _reduction.legacy_get_string(
-            size_average, reduce, emit_warning=not torch.compiler.is_compiling())
-    kind = REDUCTIONS[_reduction.get_enum(reduction)]
+    reduction = reduction_of(reduction, size_average, reduce, REDUCTIONS)
+    kind = REDUCTIONS[reduction]
     dtype = loss_dtype(_check(input, target, weight, ignore_index, label_smoothing), input.device)
     shape = input.shape[:1] + input.shape[2:] if input.dim() > 1 else input.shape[:0]
     check_row_weights(row_weights, shape)

@@ -1,14 +1,12 @@
 """torch.nn.functional.kl_div, and the other divergences of gpuloss."""
 
-import warnings
 from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.nn import _reduction
 
 from . import library
-from .checks import check_constant, check_dtype, check_factor, check_row_weights, check_tensors
+from .checks import (check_constant, check_dtype, check_factor, check_row_weights, check_tensors, reduction_of)
 from .layout import as_results, loss_dtype, matrix_of, no_second_derivative, nothing, results_of
 from .library import (DTYPES, INDEX_TYPES, Divergence, Flags, Kind, KLDivDesc, KLDivSparseDesc, Reduction, Residual,
                       named)
@@ -208,21 +206,16 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     pytorch_zeros: where the target is 0 and the input -inf, the loss is NaN, as that of torch; False: it is 0
     """
     _check_floats(input, target)
-    warns = not torch.compiler.is_compiling()
-    if size_average is not None or reduce is not None:
-        enum = _reduction.legacy_get_enum(size_average, reduce, emit_warning=warns)
-    else:
-        if reduction == "mean" and warns:
-            warnings.warn("kl_div: reduction='mean' divides by the number of elements; the divergence of distributions is "
-                          "that of 'batchmean'", stacklevel=2)
-        enum = _reduction.get_enum("sum" if reduction == "batchmean" else reduction)
+    reduces = reduction_of(
+        reduction, size_average, reduce, ("none", "mean", "sum", "batchmean"),
+        on_mean="kl_div: 'mean' divides by the number of elements; the divergence of distributions is that of 'batchmean'")
     if 0 in torch.broadcast_shapes(input.shape, target.shape):
         return torch.nn.functional.kl_div(input, target, size_average, reduce, reduction, log_target)
     divisor = input.shape[0] if reduction == "batchmean" and input.dim() > 0 else 1
     input, target, dtype = _promoted(input, target)
-    elements = enum == 0
+    elements = reduces == "none"
     input, target, shape, is_last = _elements_of(input, target, not elements and not _needs_gradient(target))
-    if enum == 1:
+    if reduces == "mean":
         divisor *= input.numel()
     loss = _forward(
         input, target, None, None, Kind.LOG_PROBABILITIES, Kind.LOG_PROBABILITIES if log_target else Kind.PROBABILITIES,
