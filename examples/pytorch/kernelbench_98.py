@@ -8,4 +8,5 @@ from gpuloss import divergence
 class ModelNew(torch.nn.Module):
     def forward(self, predictions, targets):
         return divergence(
-            predictions, targets, input_kind="probabilities", target_kind="probabilities", pytorch_zeros=True)
+            predictions, targets, input_kind="probabilities", target_kind="probabilities", pytorch_zeros=True
+        )

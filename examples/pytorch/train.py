@@ -1,6 +1,6 @@
-"""Trains a small language model of bytes twice from one seed, with torch's cross-entropy and with gpuloss, and compares.
+"""Trains a small language model of bytes twice from one seed, with torch's cross-entropy and with that of gpuloss.
 
-    python train.py [TEXT...] [--linear] [--steps N] ...      TEXT: files to learn; default: README.md of the project
+python train.py [TEXT...] [--linear] [--steps N] ...      TEXT: files to learn; default: README.md of the project
 """
 
 import argparse
@@ -88,8 +88,10 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=number)
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        print("train.py needs a CUDA GPU, and a PyTorch that is built for it: torch.cuda.is_available() is False",
-              file=sys.stderr)
+        print(
+            "train.py needs a CUDA GPU, and a PyTorch that is built for it: torch.cuda.is_available() is False",
+            file=sys.stderr,
+        )
         return 2
     device = torch.device("cuda", torch.cuda.current_device())
     text = text_of(options.text, device)

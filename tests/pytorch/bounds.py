@@ -1,12 +1,12 @@
 """References in double for what torch has no function for, and bounds of the errors of gpuloss against a reference.
 
-u is half a unit in the last place of the arithmetic: 2^-53 for doubles, else 2^-24. Half precision is computed in float.
+u is half a unit in the last place of the arithmetic: 2^-53 for doubles, else 2^-24. 16 bits are computed in float.
 The kernels' own bounds, element by element, are in tests/numerics; these are coarser, and of the whole path:
 
   exp      a relative error of 6u (float: 2^-22 of the function and 2^-23 of a factor), and 3u times its argument
   logits   a factor, rounded, and its product: 2u |x|. A softcap: a quotient, tanh, a product: 10u |x|, since tanh(z) is
            at least z / cosh(z)^2, which is what an error of z makes
-  log sum  over C classes: C additions and log2 C levels of a tree, at each of which a rescaling by an exp. The logarithm
+  log sum  over C classes: C additions, and log2 C levels of a tree, each with a rescaling by an exp. The logarithm
            itself: 2u of its size. The error of the logits comes whole
   lse      is stored for backward: u |lse|
 
@@ -66,17 +66,30 @@ class LogSoftmax:
         self.p = logits.softmax(-1)
         logit_error = given + scalings * u * logits.abs().amax(-1, keepdim=True)
         self.lse_error = logit_error + u * (
-            DISTANCE * self.distance + EXP + self.classes + levels * (EXP + 2) + 2 * math.log(self.classes))
+            DISTANCE * self.distance + EXP + self.classes + levels * (EXP + 2) + 2 * math.log(self.classes)
+        )
         # The stored lse, the logit, and their difference.
         self.log_error = self.lse_error + u * self.lse.abs() + logit_error + 2 * u * self.logs
         self.p_relative = self.log_error + u * (EXP + DISTANCE * (self.distance + math.log(self.classes)))
 
 
 class CrossEntropy:
-    """The loss as in gpuloss.h, differentiable, with every option; and the bounds of what gpuloss gives for it."""
+    """The loss of gpuloss.h, differentiable, with every option; and the bounds of what gpuloss gives for it."""
 
-    def __init__(self, input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0, z_loss=0.0,
-                 softcap=0.0, logit_scale=1.0, row_weights=None, logit_error=0.0):
+    def __init__(
+        self,
+        input,
+        target,
+        weight=None,
+        ignore_index=-100,
+        reduction="mean",
+        label_smoothing=0.0,
+        z_loss=0.0,
+        softcap=0.0,
+        logit_scale=1.0,
+        row_weights=None,
+        logit_error=0.0,
+    ):
         """input, weight, row_weights: doubles. logit_error: what the logits are off by, as [rows, C] or a number."""
         self.shape, self.reduction, self.smoothing, self.z_loss = input.shape, reduction, label_smoothing, z_loss
         self.scalings = (SCALING if logit_scale != 1.0 else 0) + (SOFTCAP if softcap else 0)
@@ -87,7 +100,9 @@ class CrossEntropy:
         self.scale = abs(logit_scale)
         rows, classes = x.shape
         self.w = torch.ones(classes, dtype=torch.float64, device=x.device) if weight is None else weight
-        self.r = torch.ones(rows, dtype=torch.float64, device=x.device) if row_weights is None else row_weights.reshape(-1)
+        self.r = (
+            torch.ones(rows, dtype=torch.float64, device=x.device) if row_weights is None else row_weights.reshape(-1)
+        )
         if target.is_floating_point():
             self.k = self.w * ((1 - label_smoothing) * rows_of(target) + label_smoothing / classes)
             kept, divisor = torch.ones_like(self.r), float(rows)
@@ -130,8 +145,8 @@ class CrossEntropy:
         return (upstream * self.factors.detach().abs())[:, None] * torch.ones_like(self.x.detach())
 
     def gradient_bound(self, dtype, grad):
-        """s (p (K + 2 z lse) - k): the error of p, of the sum K of C, of lse; then ten factors, and the slope of a softcap
-        with as many."""
+        """s (p (K + 2 z lse) - k): the error of p, of the sum K of C, of lse; then ten factors, and the slope of a
+        softcap with ten more."""
         soft = self._softmax(dtype)
         k = self.k.detach().abs()
         total = k.sum(1, keepdim=True) + 2 * self.z_loss * soft.lse.abs()
@@ -148,8 +163,8 @@ class CrossEntropy:
 
 
 class KLDiv:
-    """Bounds of torch's kl_div, whose elements are independent. Magnitudes: t = exp(target) with log_target, which has a
-    relative error; log t, of 8u and, near 1, 4u absolute; three more roundings of each term."""
+    """Bounds of torch's kl_div, whose elements are independent. With log_target, t = exp(target) has a relative error.
+    log t has 8u and, near 1, 4u absolute. Each term has three more roundings."""
 
     def __init__(self, input, target, log_target, dtype):
         self.u = u = unit(dtype)
@@ -193,9 +208,9 @@ class Side:
 
 
 class Divergence:
-    """The divergence as in gpuloss.h, differentiable, of two Sides; and bounds. With M = 1 + |log t| + |log q|, no term f,
-    and no q df/dq or t df/dt, is larger than (t + q) M. None takes more than 20 roundings of that size, and the errors of
-    both sides enter at most twice, through p and through its logarithm."""
+    """The divergence of gpuloss.h, differentiable, of two Sides; and bounds. With M = 1 + |log t| + |log q|, no term f
+    is larger than (t + q) M, and neither is q df/dq or t df/dt. None takes more than 20 roundings of that size. The
+    errors of both sides enter at most twice, through p and through its logarithm."""
 
     def __init__(self, input, target, divergence, beta, factors, temperature, dtype):
         q, t = input, target
@@ -222,7 +237,8 @@ class Divergence:
         return self.count * self.factors.abs() * total
 
     def gradient_bound(self, number, kind, upstream):
-        """Of side 0 or 1: s (v - p sum v) / T of logits with v = p df/dp, s v of logarithms, s v / p of probabilities."""
+        """Of side 0 or 1, with v = p df/dp: s (v - p sum v) / T of logits, s v of logarithms, s v / p of
+        probabilities."""
         p = self.sides[number].p.detach()
         scale = (self.factors * upstream).abs()[..., None] / (self.temperature if kind == "logits" else 1)
         errors = self.errors + 10 * self.u * self.magnitude

@@ -19,9 +19,9 @@ ALIGNMENT_BYTES = 64
 
 
 class Interpreted(gpuloss.Library):
-    """A Library for CPU tensors. The interpreter's memory is its own, so that each call has its arrays copied there and
-    back, to addresses of the same alignment. Outputs go there as bytes of 255, which are NaN: a call that reads them, or
-    leaves one unwritten, gives NaN."""
+    """A Library for CPU tensors. The interpreter has a memory of its own: each call has its arrays copied there and
+    back, to addresses of the same alignment. Outputs go there filled with bytes of 255, which are NaN: a call that
+    reads them, or leaves one unwritten, gives NaN."""
 
     accepts = "cpu"
 
@@ -62,7 +62,8 @@ class Interpreted(gpuloss.Library):
         self._checked(self._library.gpuloss_alloc(context, ctypes.byref(allocation), count + ALIGNMENT_BYTES))
         address = allocation.value + start % ALIGNMENT_BYTES
         copies[start] = allocation, address
-        source = start if is_input else ctypes.addressof(unwritten := (ctypes.c_ubyte * count)(*[255] * count))
+        unwritten = bytes([255]) * (0 if is_input else count)
+        source = ctypes.c_void_p(start) if is_input else ctypes.c_char_p(unwritten)
         self._checked(self._library.gpuloss_upload(context, address, source, count, None))
 
     def _checked(self, status):

@@ -1,6 +1,6 @@
 """Runs the tests that are named (test_linear, test_linear.Linear.test_chunks), or all, and adds up.
 
-    python tests/pytorch/main.py [NAME...]
+python tests/pytorch/main.py [NAME...]
 """
 
 import pathlib

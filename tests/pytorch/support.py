@@ -1,4 +1,4 @@
-"""What several tests use: comparison within a bound, and gradients of ours and of a reference for the same numbers."""
+"""Shared by the tests: comparison within a bound, and gradients of ours and of a reference for the same numbers."""
 
 import unittest
 import warnings
@@ -60,7 +60,7 @@ def gradients(loss, upstream, *leaves):
 
 
 def samples_of_torch(name, dtype):
-    """What torch tests its own operator with."""
+    """The samples that torch tests its own operator with."""
     try:
         from torch.testing._internal.common_methods_invocations import op_db
     except ImportError as error:

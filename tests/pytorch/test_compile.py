@@ -41,7 +41,8 @@ class Compiled(Case):
 
         def with_outputs(x):
             loss, lse, argmax, correct = gpuloss.cross_entropy(
-                x, target, z_loss=0.1, return_lse=True, return_argmax=True, return_correct=True)
+                x, target, z_loss=0.1, return_lse=True, return_argmax=True, return_correct=True
+            )
             return loss + lse.sum() + argmax.sum() + correct
 
         self.check(with_outputs, input)
@@ -59,7 +60,9 @@ class Compiled(Case):
         indices = torch.tensor([[0, 1], [2, 3], [4, 0], [1, 2]], device=DEVICE)
         values = torch.full((4, 2), 0.4, device=DEVICE)
         self.check(
-            lambda x: gpuloss.sparse_divergence(x, indices, values, value_kind="probabilities", residual="bucket"), input)
+            lambda x: gpuloss.sparse_divergence(x, indices, values, value_kind="probabilities", residual="bucket"),
+            input,
+        )
 
     def test_linear_cross_entropy(self):
         leaves = [random(*shape).requires_grad_() for shape in ((7, 6), (5, 6), (5,))]
@@ -101,19 +104,38 @@ class Operators(Case):
                     self.check("cross_entropy", input, target, weight, factors, *options, True, True, target is indices)
                     grad = torch.ones((2, 3) if reduction == NONE else (), dtype=torch.float64, device=DEVICE)
                     lse = torch.zeros(2, 3, dtype=torch.float64, device=DEVICE)
-                    self.check("cross_entropy_backward", grad, input.detach(), target.detach(), weight, factors, lse,
-                               *options, True, target is likely)
+                    self.check(
+                        "cross_entropy_backward",
+                        grad,
+                        input.detach(),
+                        target.detach(),
+                        weight,
+                        factors,
+                        lse,
+                        *options,
+                        True,
+                        target is likely,
+                    )
 
     def test_divergence(self):
         input, target = random(3, 4).requires_grad_(), probabilities(3, 4).requires_grad_()
         labels, factors = torch.tensor([0, -100, 1], device=DEVICE), torch.rand(3).to(DEVICE)
         kinds = (int(Kind.LOG_PROBABILITIES), int(Kind.PROBABILITIES), int(Divergence.FORWARD_KL))
-        for target, elements in ((target, True), (target, False), (target[0].detach(), False)):
+        for of_target, elements in ((target, True), (target, False), (target[0].detach(), False)):
             options = (*kinds, NONE, int(Flags.PYTORCH_ZEROS), -100, 0.0, 0.0, 0.0, 0.0, elements)
             rows = (None, None) if elements else (factors, labels)
-            self.check("divergence", input, target, *rows, *options)
+            self.check("divergence", input, of_target, *rows, *options)
             grad = torch.ones((3, 4) if elements else 3, dtype=torch.float64, device=DEVICE)
-            self.check("divergence_backward", grad, input.detach(), target.detach(), *rows, *options, True, target.dim() == 2)
+            self.check(
+                "divergence_backward",
+                grad,
+                input.detach(),
+                of_target.detach(),
+                *rows,
+                *options,
+                True,
+                of_target.dim() == 2,
+            )
 
     def test_sparse_divergence(self):
         indices, values = torch.tensor([[0, 1], [2, 3]], device=DEVICE), torch.full((2, 2), 0.4, device=DEVICE)
@@ -125,8 +147,24 @@ class Operators(Case):
     def test_linear_cross_entropy(self):
         leaves = [random(*shape).requires_grad_() for shape in ((7, 6), (5, 6), (5,))]
         targets = torch.tensor([1, 2, 3, 4, 0, -100, 1], device=DEVICE)
-        self.check("linear_cross_entropy", leaves[0], leaves[1], targets, leaves[2], MEAN, -100, 0.0, 0.0, 0.0, 1.0, 200,
-                   torch.float64, True, True, True)
+        self.check(
+            "linear_cross_entropy",
+            leaves[0],
+            leaves[1],
+            targets,
+            leaves[2],
+            MEAN,
+            -100,
+            0.0,
+            0.0,
+            0.0,
+            1.0,
+            200,
+            torch.float64,
+            True,
+            True,
+            True,
+        )
         self.check("linear_cross_entropy_backward", torch.ones((), device=DEVICE), leaves[0].detach(), torch.float32)
 
 

@@ -5,8 +5,10 @@ import unittest
 
 import torch
 import torch.nn.functional as F
-from bounds import CrossEntropy, LogSoftmax, rows_of
+from bounds import CrossEntropy, LogSoftmax
+from bounds import rows_of as matrix_of
 from device import DEVICE, gpuloss
+from gpuloss.layout import rows_of
 from support import FLOATS, Case, doubles, gradients, probabilities, random, samples_of_torch, upstream_of
 from torch.autograd import gradcheck
 
@@ -97,8 +99,8 @@ class Arguments(Checked):
     def test_signature_begins_as_that_of_torch(self):
         ours = list(inspect.signature(gpuloss.cross_entropy).parameters.values())
         theirs = list(inspect.signature(F.cross_entropy).parameters.values())
-        self.assertEqual([(p.name, p.default) for p in ours[:len(theirs)]], [(p.name, p.default) for p in theirs])
-        self.assertTrue(all(p.kind == p.KEYWORD_ONLY for p in ours[len(theirs):]))
+        self.assertEqual([(p.name, p.default) for p in ours[: len(theirs)]], [(p.name, p.default) for p in theirs])
+        self.assertTrue(all(p.kind == p.KEYWORD_ONLY for p in ours[len(theirs) :]))
 
     def test_bytes_as_targets(self):
         input = random(4, 3, dtype=torch.float32).requires_grad_()
@@ -153,10 +155,28 @@ class Shapes(Checked):
                     self.check(input, likely[name][0].contiguous(), **options)
                     self.check(input.contiguous(), likely[name][0], **options)
 
+    def test_views_that_are_not_copied(self):
+        last = {"memory_format": torch.channels_last}
+        views = {
+            "a part of each row": random(4, 9)[:, 2:7],
+            "every other row": random(8, 5)[::2],
+            "one row of many": random(4, 5)[1:2],
+            "other images": random(4, 3, 5)[::2],
+            "a part of the classes of each image": random(4, 6, 5)[:, 1:4],
+            "channels last": random(2, 3, 4, 5).contiguous(**last),
+            "classes last": random(2, 6, 3).transpose(1, 2),
+        }
+        for name, view in views.items():
+            with self.subTest(name=name):
+                self.assertEqual(rows_of(view).tensor.data_ptr(), view.data_ptr())
+                classes = view.shape[1]
+                self.check(view.requires_grad_(), torch.randint(0, classes, view[:, 0].shape, device=DEVICE))
+                self.check(view, torch.full_like(view, 1 / classes), reduction="sum")
+
     def test_gradient_has_the_layout_of_the_input(self):
         last = random(2, 3, 4, 5).contiguous(memory_format=torch.channels_last).requires_grad_()
         target = torch.randint(0, 3, (2, 4, 5), device=DEVICE)
-        gradient, = torch.autograd.grad(gpuloss.cross_entropy(last, target), last)
+        (gradient,) = torch.autograd.grad(gpuloss.cross_entropy(last, target), last)
         self.assertEqual(gradient.stride(), last.stride())
 
     def test_targets_that_are_not_contiguous(self):
@@ -216,7 +236,7 @@ class Autograd(Case):
 
     def test_second_derivatives_are_refused(self):
         loss = gpuloss.cross_entropy(self.input, self.target)
-        gradient, = torch.autograd.grad(loss, self.input, create_graph=True)
+        (gradient,) = torch.autograd.grad(loss, self.input, create_graph=True)
         with self.assertRaisesRegex(RuntimeError, "trying to differentiate twice"):
             gradient.sum().backward()
 
@@ -227,8 +247,17 @@ class Autograd(Case):
         for reduction in ("none", "mean", "sum"):
 
             def function(x, t, reduction=reduction):
-                return gpuloss.cross_entropy(x, t, weight, reduction=reduction, label_smoothing=0.2, z_loss=0.1,
-                                             softcap=3.0, logit_scale=0.7, row_weights=factors)
+                return gpuloss.cross_entropy(
+                    x,
+                    t,
+                    weight,
+                    reduction=reduction,
+                    label_smoothing=0.2,
+                    z_loss=0.1,
+                    softcap=3.0,
+                    logit_scale=0.7,
+                    row_weights=factors,
+                )
 
             self.assertTrue(gradcheck(function, (random(2, 4, 3).requires_grad_(), target)))
             likely = probabilities(2, 4, 3).requires_grad_()
@@ -239,7 +268,8 @@ class Extras(Case):
     def check(self, input, target, **options):
         has_indices = not target.is_floating_point()
         loss, lse, argmax, *correct = gpuloss.cross_entropy(
-            input, target, return_lse=True, return_argmax=True, return_correct=has_indices, **options)
+            input, target, return_lse=True, return_argmax=True, return_correct=has_indices, **options
+        )
         x, t = doubles(input), target if has_indices else doubles(target)
         double = {name: value.double() if isinstance(value, torch.Tensor) else value for name, value in options.items()}
         want = CrossEntropy(x, t, **double)
@@ -253,8 +283,10 @@ class Extras(Case):
         soft = LogSoftmax(want.x.detach(), input.dtype, want.scalings)
         rows = want.lse.detach().reshape(lse.shape)
         self.assertFalse(lse.requires_grad)
-        self.assert_within(lse, rows, (soft.lse_error.reshape(-1) + soft.u * want.lse.detach().abs()).reshape(lse.shape))
-        self.assertTrue(torch.equal(argmax.reshape(-1), rows_of(input).argmax(1)))
+        self.assert_within(
+            lse, rows, (soft.lse_error.reshape(-1) + soft.u * want.lse.detach().abs()).reshape(lse.shape)
+        )
+        self.assertTrue(torch.equal(argmax.reshape(-1), matrix_of(input).argmax(1)))
         if has_indices:
             kept = target.reshape(-1) != options.get("ignore_index", -100)
             self.assertEqual(correct[0].item(), (kept & (argmax.reshape(-1) == target.reshape(-1))).sum().item())
@@ -276,9 +308,20 @@ class Extras(Case):
             indices = torch.randint(0, 5, (4, 3), device=DEVICE)
             indices[1, 1] = -100
             for target in (indices, probabilities(4, 5, 3, dtype=dtype).requires_grad_()):
-                for extra in ({"z_loss": 0.01}, {"softcap": 2.5}, {"logit_scale": 0.3}, {"row_weights": factors},
-                              {"z_loss": 0.1, "softcap": 4.0, "logit_scale": 1.5, "row_weights": factors,
-                               "label_smoothing": 0.2, "weight": weight.to(dtype)}):
+                for extra in (
+                    {"z_loss": 0.01},
+                    {"softcap": 2.5},
+                    {"logit_scale": 0.3},
+                    {"row_weights": factors},
+                    {
+                        "z_loss": 0.1,
+                        "softcap": 4.0,
+                        "logit_scale": 1.5,
+                        "row_weights": factors,
+                        "label_smoothing": 0.2,
+                        "weight": weight.to(dtype),
+                    },
+                ):
                     for reduction in ("none", "mean"):
                         with self.subTest(dtype=dtype, extra=extra, reduction=reduction):
                             self.check(input, target, reduction=reduction, **extra)
@@ -286,7 +329,9 @@ class Extras(Case):
     def test_only_what_is_asked_for(self):
         input, target = random(3, 4).requires_grad_(), torch.tensor([0, 1, 3], device=DEVICE)
         for wanted in range(1, 8):
-            names = [name for bit, name in enumerate(("return_lse", "return_argmax", "return_correct")) if wanted >> bit & 1]
+            names = [
+                name for bit, name in enumerate(("return_lse", "return_argmax", "return_correct")) if wanted >> bit & 1
+            ]
             results = gpuloss.cross_entropy(input, target, **dict.fromkeys(names, True))
             self.assertEqual(len(results), 1 + len(names))
             all_of_them = gpuloss.cross_entropy(input, target, return_lse=True, return_argmax=True, return_correct=True)
@@ -299,8 +344,8 @@ class Extras(Case):
         loss, lse = gpuloss.cross_entropy(input, target, return_lse=True)
         with self.assertRaises(RuntimeError):
             lse.sum().backward()
-        got, = torch.autograd.grad(loss, input)
-        want, = torch.autograd.grad(gpuloss.cross_entropy(input, target), input)
+        (got,) = torch.autograd.grad(loss, input)
+        (want,) = torch.autograd.grad(gpuloss.cross_entropy(input, target), input)
         self.assertTrue(torch.equal(got, want))
 
 
@@ -330,6 +375,13 @@ class Differences(Case):
         self.assertTrue(F.cross_entropy(input, target).isnan())
         self.assertTrue(gpuloss.cross_entropy(input, target).isfinite())
 
+    def test_weight_has_no_gradient_with_probabilities(self):
+        weight = torch.ones(3, device=DEVICE, requires_grad=True)
+        with self.assertRaisesRegex(RuntimeError, "weight: has no derivative"):
+            gpuloss.cross_entropy(random(2, 3), probabilities(2, 3), weight)
+        with torch.no_grad():
+            gpuloss.cross_entropy(random(2, 3), probabilities(2, 3), weight)
+
     def test_one_row_with_a_target_of_one_dimension(self):
         input, target = random(4), torch.tensor([2], device=DEVICE)
         want = F.cross_entropy(input, target[0], label_smoothing=0.1)
@@ -344,18 +396,26 @@ class Errors(Case):
             "types of targets": [(x, y.to(dtype)) for dtype in (torch.int32, torch.int16, torch.bool, torch.float32)],
             "smoothed, 32 bits": [(x, y.int(), None, None, -100, None, "mean", 0.1)],
             "batch": [(x, y[:2]), (x, y[0])],
-            "no dimensions": [(torch.tensor(1.0), y[0])],
+            "no dimensions": [(torch.tensor(1.0), y[0]), (torch.tensor(1.0), torch.tensor(1.0))],
             "dimensions": [(x[0], y[:2]), (x, torch.zeros(3, 1, dtype=long)), (x[None], torch.zeros(1, dtype=long))],
-            "sizes": [(torch.randn(2, 3, 4), torch.zeros(2, 5, dtype=long)),
-                      (torch.randn(2, 3, 4, 5), torch.zeros(2, 4, 4, dtype=long)),
-                      (torch.randn(2, 3, 4, 5), torch.zeros(2, 4, dtype=long)),
-                      (torch.randn(2, 3, 4, 5, 6), torch.zeros(2, 4, 5, 5, dtype=long))],
+            "sizes": [
+                (torch.randn(2, 3, 4), torch.zeros(2, 5, dtype=long)),
+                (torch.randn(2, 3, 4, 5), torch.zeros(2, 4, 4, dtype=long)),
+                (torch.randn(2, 3, 4, 5), torch.zeros(2, 4, dtype=long)),
+                (torch.randn(2, 3, 4, 5, 6), torch.zeros(2, 4, 5, 5, dtype=long)),
+            ],
             "integers for probabilities": [(x, torch.zeros(3, 4, dtype=long))],
             "ignored probabilities": [(x, x, None, None, 1)],
             "smoothing": [(x, y, None, None, -100, None, "mean", 1.5), (x, x, None, None, -100, None, "mean", 1.5)],
-            "weights": [(x, y, torch.ones(3)), (x, y, torch.ones(1, 4)), (x, y, torch.ones(4).double()),
-                        (x, y, torch.ones(4).long()), (x, x, torch.ones(3)), (x, x, torch.ones(4, 1)),
-                        (x, y, torch.ones(4, requires_grad=True))],
+            "weights": [
+                (x, y, torch.ones(3)),
+                (x, y, torch.ones(1, 4)),
+                (x, y, torch.ones(4).double()),
+                (x, y, torch.ones(4).long()),
+                (x, x, torch.ones(3)),
+                (x, x, torch.ones(4, 1)),
+                (x, y, torch.ones(4, requires_grad=True)),
+            ],
             "types": [(x.to(dtype), y) for dtype in (long, torch.bool, torch.complex64, torch.float8_e4m3fn)],
             "reduction": [(x, y, None, None, -100, None, name) for name in ("avg", "batchmean")],
             "not tensors": [([1], y), (x, [0, 1, 2]), (x, y, [1, 2])],

@@ -1,4 +1,4 @@
-"""What only a GPU shows: graphs, streams, waits of the host, memory, several devices."""
+"""Only a GPU shows these: graphs, streams, waits of the host, memory, several devices."""
 
 import unittest
 
@@ -92,7 +92,9 @@ class Cuda(Case):
     def test_each_device(self):
         if torch.cuda.device_count() < 2:
             self.skipTest("there is one GPU")
-        losses = [gpuloss.cross_entropy(self.input.to(device), self.target.to(device)) for device in ("cuda:0", "cuda:1")]
+        losses = [
+            gpuloss.cross_entropy(self.input.to(device), self.target.to(device)) for device in ("cuda:0", "cuda:1")
+        ]
         self.assertEqual(losses[1].device, torch.device("cuda", 1))
         self.assertTrue(torch.equal(losses[0], losses[1].to("cuda:0")))
         with self.assertRaisesRegex(RuntimeError, "target: must be on the device of input"):

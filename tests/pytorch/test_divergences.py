@@ -64,8 +64,8 @@ class KLDivArguments(KLDivCase):
     def test_signature_begins_as_that_of_torch(self):
         ours = list(inspect.signature(gpuloss.kl_div).parameters.values())
         theirs = list(inspect.signature(F.kl_div).parameters.values())
-        self.assertEqual([(p.name, p.default) for p in ours[:len(theirs)]], [(p.name, p.default) for p in theirs])
-        self.assertTrue(all(p.kind == p.KEYWORD_ONLY for p in ours[len(theirs):]))
+        self.assertEqual([(p.name, p.default) for p in ours[: len(theirs)]], [(p.name, p.default) for p in theirs])
+        self.assertTrue(all(p.kind == p.KEYWORD_ONLY for p in ours[len(theirs) :]))
 
     def test_legacy_arguments(self):
         input, target = random(4, 3), probabilities(4, 3)
@@ -113,8 +113,18 @@ class KLDivArguments(KLDivCase):
 
 class KLDivShapes(KLDivCase):
     def test_broadcasting(self):
-        shapes = (((4, 5), (5,)), ((4, 5), (1, 5)), ((5,), (4, 5)), ((4, 1), (1, 5)), ((2, 3, 5), (3, 5)), ((), (2, 3)),
-                  ((2, 3), ()), ((1,), (3, 1)), ((2, 3, 5), (5,)), ((2, 1, 3), (4, 1)))
+        shapes = (
+            ((4, 5), (5,)),
+            ((4, 5), (1, 5)),
+            ((5,), (4, 5)),
+            ((4, 1), (1, 5)),
+            ((2, 3, 5), (3, 5)),
+            ((), (2, 3)),
+            ((2, 3), ()),
+            ((1,), (3, 1)),
+            ((2, 3, 5), (5,)),
+            ((2, 1, 3), (4, 1)),
+        )
         for dtype in (torch.float64, torch.bfloat16):
             for (shape, target_shape), reduction in itertools.product(shapes, REDUCTIONS):
                 for needs in ((True, True), (True, False)):
@@ -135,7 +145,9 @@ class KLDivShapes(KLDivCase):
             whole = random(4, 9).requires_grad_()
             self.check(whole[:, 2:7], probabilities(4, 5), reduction)
             self.check(random(5, 4).t().requires_grad_(), probabilities(4, 5).requires_grad_(), reduction)
-            self.check(random(1, 5).expand(4, 5).requires_grad_(), probabilities(4, 10)[:, ::2].requires_grad_(), reduction)
+            self.check(
+                random(1, 5).expand(4, 5).requires_grad_(), probabilities(4, 10)[:, ::2].requires_grad_(), reduction
+            )
             last = {"memory_format": torch.channels_last}
             input = random(2, 3, 4, 5).contiguous(**last).requires_grad_()
             self.check(input, probabilities(2, 3, 4, 5).contiguous(**last).requires_grad_(), reduction)
@@ -155,19 +167,35 @@ class KLDivShapes(KLDivCase):
 
 
 class KLDivCorners(Case):
+    def check_exactly(self, input, target, log_target, reduction):
+        """Against torch's for the same numbers: no more than a few roundings, and NaN where torch has NaN."""
+        ours, theirs = ([doubles(tensor) for tensor in (input, target)] for _ in range(2))
+        want = F.kl_div(*theirs, reduction=reduction, log_target=log_target)
+        got = gpuloss.kl_div(*ours, reduction=reduction, log_target=log_target)
+        self.assert_within(got, want, 1e-15)
+        upstream = upstream_of(got)
+        for mine, other in zip(gradients(got, upstream, *ours), gradients(want, upstream, *theirs)):
+            if other is not None:
+                self.assert_within(mine, other, 1e-15)
+
     def test_zeros_and_infinities_are_those_of_torch(self):
         infinity = float("inf")
         input = torch.tensor([[-infinity, -1.0, -infinity, infinity, 0.5]], dtype=torch.float64, device=DEVICE)
-        target = torch.tensor([[0.0, 0.0, 0.5, 0.5, -0.5]], dtype=torch.float64, device=DEVICE)
+        target = torch.tensor([[0.0, 0.0, 0.5, 0.5, 1.5]], dtype=torch.float64, device=DEVICE)
+        for reduction, log_target, needs in itertools.product(("none", "sum"), (False, True), (False, True)):
+            with self.subTest(reduction=reduction, log_target=log_target, needs=needs):
+                given = target.log() if log_target else target
+                self.check_exactly(input.requires_grad_(), given.clone().requires_grad_(needs), log_target, reduction)
+
+    def test_negative_targets(self):
+        """Their gradient is NaN, as that of torch; and so is then the input's, if the target needs one."""
+        input = torch.tensor([[0.5, 0.25]], dtype=torch.float64, device=DEVICE).requires_grad_()
+        target = torch.tensor([[-0.5, 0.5]], dtype=torch.float64, device=DEVICE)
         for reduction in ("none", "sum"):
-            for log_target in (False, True):
-                x, y, t = doubles(input.requires_grad_()), doubles(input), target.log() if log_target else target
-                want = F.kl_div(y, t, reduction=reduction, log_target=log_target)
-                got = gpuloss.kl_div(x, t, reduction=reduction, log_target=log_target)
-                self.assert_within(got, want, 1e-15)
-                if reduction == "none":
-                    upstream = upstream_of(got)
-                    self.assert_within(*gradients(got, upstream, x), *gradients(want, upstream, y), 1e-15)
+            self.check_exactly(input, target, False, reduction)
+            both = input, target.clone().requires_grad_()
+            for gradient in torch.autograd.grad(gpuloss.kl_div(*both, reduction=reduction).sum(), both):
+                self.assertEqual(gradient.isnan().tolist(), [[True, False]])
 
     def test_zeros_of_the_library(self):
         input = torch.tensor([[float("-inf"), -1.0]], device=DEVICE)
@@ -186,15 +214,24 @@ class KLDivCorners(Case):
 
     def test_second_derivatives_are_refused(self):
         input = random(2, 3).requires_grad_()
-        gradient, = torch.autograd.grad(gpuloss.kl_div(input, probabilities(2, 3)), input, create_graph=True)
+        (gradient,) = torch.autograd.grad(gpuloss.kl_div(input, probabilities(2, 3)), input, create_graph=True)
         with self.assertRaisesRegex(RuntimeError, "trying to differentiate twice"):
             gradient.sum().backward()
 
     def test_the_mistakes_of_torch(self):
         x, p = torch.randn(3, 4), torch.rand(3, 4)
-        for arguments in ((x, p.long()), (x.long(), p), (x, p.bool()), (x.cfloat(), p), (x, p.cfloat()), (x, p[:, :3]),
-                          (x.to(torch.float8_e4m3fn), p.to(torch.float8_e4m3fn)), ([1.0], p), (x, [1.0]),
-                          (x, p, None, None, "avg")):
+        for arguments in (
+            (x, p.long()),
+            (x.long(), p),
+            (x, p.bool()),
+            (x.cfloat(), p),
+            (x, p.cfloat()),
+            (x, p[:, :3]),
+            (x.to(torch.float8_e4m3fn), p.to(torch.float8_e4m3fn)),
+            ([1.0], p),
+            (x, [1.0]),
+            (x, p, None, None, "avg"),
+        ):
             with self.subTest(arguments=arguments):
                 with self.assertRaises(Exception) as theirs:
                     F.kl_div(*arguments)
@@ -216,11 +253,34 @@ def side(kind, *shape, dtype):
 
 
 class Divergences(Case):
-    def check(self, input, target, kinds, divergence, reduction="batchmean", beta=None, factors=None, labels=None,
-              temperature=None, temperature_squared=False, **options):
+    def check(
+        self,
+        input,
+        target,
+        kinds,
+        divergence,
+        reduction="batchmean",
+        beta=None,
+        factors=None,
+        labels=None,
+        temperature=None,
+        temperature_squared=False,
+        **options,
+    ):
         loss = gpuloss.divergence(
-            input, target, input_kind=kinds[0], target_kind=kinds[1], divergence=divergence, reduction=reduction, beta=beta,
-            row_weights=factors, labels=labels, temperature=temperature, temperature_squared=temperature_squared, **options)
+            input,
+            target,
+            input_kind=kinds[0],
+            target_kind=kinds[1],
+            divergence=divergence,
+            reduction=reduction,
+            beta=beta,
+            row_weights=factors,
+            labels=labels,
+            temperature=temperature,
+            temperature_squared=temperature_squared,
+            **options,
+        )
         results = torch.float64 if input.dtype == torch.float64 else torch.float32
         self.assertEqual(loss.dtype, results)
         x, t = doubles(input), doubles(target)
@@ -244,8 +304,11 @@ class Divergences(Case):
             if leaf.requires_grad:
                 each = bounds.gradient_bound(number, kinds[number], (upstream.double() / divisor).expand(rows))
                 # A gradient of a target for all rows is a sum of rounded gradients.
-                each = (each + torch.finfo(leaf.dtype).eps * each.sum()).sum_to_size(leaf.shape) if each.shape != leaf.shape \
+                each = (
+                    (each + torch.finfo(leaf.dtype).eps * each.sum()).sum_to_size(leaf.shape)
+                    if each.shape != leaf.shape
                     else each
+                )
                 self.assert_within(got[number], wanted[number], each)
 
     def test_kinds_and_divergences(self):
@@ -269,7 +332,9 @@ class Divergences(Case):
                     with self.subTest(dtype=dtype, divergence=divergence, reduction=reduction):
                         beta = 0.3 if divergence == "jensen_shannon" else None
                         self.check(input, target, logits, divergence, reduction, beta, factors, labels.int(), 2.5, True)
-                        self.check(input, target, logits, divergence, reduction, beta, None, labels, 0.5, ignore_index=-7)
+                        self.check(
+                            input, target, logits, divergence, reduction, beta, None, labels, 0.5, ignore_index=-7
+                        )
 
     def test_eps(self):
         kinds = ("probabilities", "probabilities")
@@ -330,8 +395,8 @@ class SparseDivergences(Case):
         self.values = (0.8 * torch.randn(3, 4, 3, dtype=torch.float64).softmax(-1)).to(DEVICE)
 
     def sides(self, logits, values, residual, temperature, dtype):
-        """Both as dense distributions, for the bucket of k + 1 classes. 1 - Q has the absolute error of Q, 1 - P that of k
-        additions."""
+        """Both as dense distributions, for the bucket of k + 1 classes. 1 - Q has the absolute error of Q, and 1 - P
+        that of k additions."""
         q = Side(logits, "logits", temperature, 0.0, dtype)
         if residual == "bucket":
             left, known = 1 - values.sum(-1, keepdim=True), q.p.gather(-1, self.indices)
@@ -371,18 +436,28 @@ class SparseDivergences(Case):
         for residual, divergence in itertools.product(("drop", "renormalize", "bucket"), DIVERGENCES):
             if divergence == "reverse_kl" and residual != "bucket":
                 continue
-            for kind, dtype, index_dtype in (("probabilities", torch.float64, torch.int64),
-                                             ("log_probabilities", torch.float64, torch.int32),
-                                             ("probabilities", torch.float32, torch.uint8)):
+            for kind, dtype, index_dtype in (
+                ("probabilities", torch.float64, torch.int64),
+                ("log_probabilities", torch.float64, torch.int32),
+                ("probabilities", torch.float32, torch.uint8),
+            ):
                 for reduction in REDUCTIONS:
                     with self.subTest(residual=residual, divergence=divergence, kind=kind, reduction=reduction):
                         values = self.values.log() if kind == "log_probabilities" else self.values
                         logits = self.logits.detach().to(dtype).requires_grad_()
                         values = values.to(dtype)
                         loss = gpuloss.sparse_divergence(
-                            logits, self.indices.to(index_dtype), values, value_kind=kind, residual=residual,
-                            divergence=divergence, reduction=reduction, row_weights=factors, temperature=1.5,
-                            temperature_squared=True)
+                            logits,
+                            self.indices.to(index_dtype),
+                            values,
+                            value_kind=kind,
+                            residual=residual,
+                            divergence=divergence,
+                            reduction=reduction,
+                            row_weights=factors,
+                            temperature=1.5,
+                            temperature_squared=True,
+                        )
                         x = doubles(logits)
                         exact = values.double().exp() if kind == "log_probabilities" else values.double()
                         q, t = self.sides(x, exact, residual, 1.5, dtype)
@@ -398,13 +473,22 @@ class SparseDivergences(Case):
                         self.assert_within(loss, want, bound)
                         upstream = upstream_of(loss)
                         scale = (upstream.double() / divisor).abs().expand(r.shape)[..., None]
-                        self.assert_within(*gradients(loss, upstream, logits), *gradients(want, upstream, x), scale * whole)
+                        self.assert_within(
+                            *gradients(loss, upstream, logits), *gradients(want, upstream, x), scale * whole
+                        )
 
     def test_labels(self):
         labels = torch.randint(0, 2, (3, 4), device=DEVICE)
         kept = (labels != 1).double()
-        loss = gpuloss.sparse_divergence(self.logits, self.indices, self.values, value_kind="probabilities",
-                                         residual="drop", labels=labels, ignore_index=1)
+        loss = gpuloss.sparse_divergence(
+            self.logits,
+            self.indices,
+            self.values,
+            value_kind="probabilities",
+            residual="drop",
+            labels=labels,
+            ignore_index=1,
+        )
         q, t = self.sides(self.logits, self.values, "drop", 1.0, torch.float64)
         bound = Divergence(q, t, "forward_kl", 0.0, kept, 1.0, torch.float64).loss_bound().sum() / kept.sum()
         self.assert_within(loss, (kept * self.losses(q.p, t.p, "forward_kl")).sum() / kept.sum(), bound)
@@ -412,10 +496,12 @@ class SparseDivergences(Case):
     def test_bad_indices(self):
         options = {"value_kind": "probabilities", "residual": "drop", "reduction": "none"}
         self.indices[0, 1, 2], self.indices[2, 3, 0], self.indices[2, 3, 1] = 7, -1, 1 << 40
-        loss, bad = gpuloss.sparse_divergence(self.logits, self.indices, self.values, return_bad_indices=True, **options)
+        loss, bad = gpuloss.sparse_divergence(
+            self.logits, self.indices, self.values, return_bad_indices=True, **options
+        )
         self.assertEqual(bad.item(), 3)
         self.assertEqual(loss.isnan().nonzero().tolist(), [[0, 1], [2, 3]])
-        gradient, = torch.autograd.grad(loss.nansum(), self.logits)
+        (gradient,) = torch.autograd.grad(loss.nansum(), self.logits)
         self.assertTrue(gradient.isfinite().all())
 
     def test_errors(self):

@@ -26,7 +26,9 @@ class KernelBench(Case):
         predictions, targets = (random(9, 16, dtype=torch.float32).softmax(-1) for _ in range(2))
         got = model(predictions, targets)
         sides = [Side(tensor.double(), "probabilities", 1, 0, torch.float32) for tensor in (predictions, targets)]
-        bound = Divergence(*sides, "forward_kl", 0, torch.ones(9, device=DEVICE), 1, torch.float32).loss_bound().sum() / 9
+        bound = (
+            Divergence(*sides, "forward_kl", 0, torch.ones(9, device=DEVICE), 1, torch.float32).loss_bound().sum() / 9
+        )
         want = F.kl_div(predictions.double().log(), targets.double(), reduction="batchmean")
         self.assertEqual(got.dtype, torch.float32)
         self.assert_within(got, want, bound)

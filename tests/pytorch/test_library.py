@@ -38,9 +38,14 @@ TYPES = {
 
 
 def numbers_of_python():
-    """What the binding believes, by the C expression for it."""
-    numbers = {"GPULOSS_VERSION": library.VERSION, "GPULOSS_DESC_BYTES": library.DESC_BYTES, "GPULOSS_GROUP_USAGE": 1,
-               "GPULOSS_ERROR_OUT_OF_HOST_MEMORY": 300, "GPULOSS_ERROR_OUT_OF_DEVICE_MEMORY": 301}
+    """The numbers of the binding, by the C expression for each."""
+    numbers = {
+        "GPULOSS_VERSION": library.VERSION,
+        "GPULOSS_DESC_BYTES": library.DESC_BYTES,
+        "GPULOSS_GROUP_USAGE": 1,
+        "GPULOSS_ERROR_OUT_OF_HOST_MEMORY": 300,
+        "GPULOSS_ERROR_OUT_OF_DEVICE_MEMORY": 301,
+    }
     for name, struct in STRUCTS.items():
         numbers[f"sizeof({name})"] = ctypes.sizeof(struct)
         for field, *_ in struct._fields_:
@@ -59,11 +64,13 @@ class Header(Case):
             self.skipTest(f"there is no C compiler ({compiler})")
         numbers = numbers_of_python()
         lines = "".join(f'    printf("%lld\\n", (long long)({expression}));\n' for expression in numbers)
-        source = f'#include "gpuloss.h"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n{lines}    return 0;\n}}\n'
+        includes = "".join(f"#include {name}\n" for name in ('"gpuloss.h"', "<stddef.h>", "<stdio.h>"))
+        source = f"{includes}int main(void) {{\n{lines}    return 0;\n}}\n"
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "numbers")
-            subprocess.run([compiler, "-x", "c", "-std=c99", f"-I{ROOT}", "-", "-o", program], input=source.encode(),
-                           check=True)
+            subprocess.run(
+                [compiler, "-x", "c", "-std=c99", f"-I{ROOT}", "-", "-o", program], input=source.encode(), check=True
+            )
             said = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
         self.assertEqual(dict(zip(numbers, map(int, said))), numbers)
 
@@ -106,8 +113,12 @@ class Find(Case):
     def test_an_older_torch_is_refused(self):
         pathlib.Path(self.folder.name, "torch.py").write_text('__version__ = "2.3.1+cu121"\n')
         path = os.pathsep.join([self.folder.name, os.path.dirname(os.path.dirname(gpuloss.__file__))])
-        done = subprocess.run([sys.executable, "-c", "import gpuloss"], env={**os.environ, "PYTHONPATH": path},
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", "import gpuloss"],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
         self.assertNotEqual(done.returncode, 0)
         self.assertIn(r"gpuloss needs PyTorch 2.4 or newer, for torch.library.custom_op (got 2.3.1+cu121)", done.stderr)
 
@@ -124,7 +135,8 @@ class Devices(Case):
                 lambda: gpuloss.sparse_divergence(x, y[:, None], x[:, :1], value_kind="probabilities", residual="drop"),
                 lambda: gpuloss.linear_cross_entropy(x, x, y),
                 lambda: torch.ops.gpuloss.cross_entropy_backward(
-                    torch.ones(()), x, y, None, None, x[:, 0], 3, -100, 0.0, 0.0, 0.0, 1.0, True, False),
+                    torch.ones(()), x, y, None, None, x[:, 0], 3, -100, 0.0, 0.0, 0.0, 1.0, True, False
+                ),
             ):
                 with self.assertRaisesRegex(NotImplementedError, r"^\w+: must be a cuda tensor \(got one on cpu\)"):
                     call()
@@ -179,8 +191,14 @@ class Devices(Case):
 
     def test_errors_by_status(self):
         subject = gpuloss.Library(str(BUILD / "libgpuloss.so"))
-        for status, kind in ((100, ValueError), (104, ValueError), (200, RuntimeError), (300, MemoryError),
-                             (301, torch.cuda.OutOfMemoryError), (400, RuntimeError)):
+        for status, kind in (
+            (100, ValueError),
+            (104, ValueError),
+            (200, RuntimeError),
+            (300, MemoryError),
+            (301, torch.cuda.OutOfMemoryError),
+            (400, RuntimeError),
+        ):
             self.assertIs(type(subject._error(status)), kind)
 
     def test_close_frees_the_contexts(self):
@@ -265,21 +283,23 @@ class Recording(gpuloss.Library):
 
 
 class Calls(Case):
-    """What a call on CUDA tensors hands to the library."""
+    """The library gets from a call on CUDA tensors: addresses, the stream, a workspace."""
 
     def call(self, is_capturing):
         recording = Recording()
         before = library.use(recording)
         input, target = torch.randn(2, 3), torch.tensor([0, 1])
         try:
-            with patch.object(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=77)), \
-                    patch.object(torch.cuda, "device", lambda device: contextlib.nullcontext()), \
-                    patch.object(torch.cuda, "is_current_stream_capturing", lambda: is_capturing):
+            with (
+                patch.object(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=77)),
+                patch.object(torch.cuda, "device", lambda device: contextlib.nullcontext()),
+                patch.object(torch.cuda, "is_current_stream_capturing", lambda: is_capturing),
+            ):
                 gpuloss.cross_entropy(input, target)
         finally:
             library.use(before)
             recording.close()
-        (desc, stream), = recording.recorded
+        ((desc, stream),) = recording.recorded
         self.assertEqual((desc.logits, desc.targets, stream), (input.data_ptr(), target.data_ptr(), 77))
         return desc
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from bounds import CrossEntropy, unit
 from device import DEVICE, gpuloss
-from gpuloss.linear import rows_of_chunk
+from gpuloss.linear import chunk_sizes
 from support import Case, doubles, gradients, random, upstream_of
 
 ROWS, FEATURES, CLASSES = 7, 6, 5
@@ -30,10 +30,11 @@ class Linear(Case):
         ]
 
     def check(self, hidden, weight, bias, targets, chunk_bytes, weight_grad_dtype=None, **options):
-        """The errors of the products: a sum of n is off by n + 2 of its roundings; sums of chunks have as many again, of
-        the type that they are in. Logits are rounded to their type, and so are their gradients."""
-        loss = gpuloss.linear_cross_entropy(hidden, weight, targets, bias, chunk_bytes=chunk_bytes,
-                                            weight_grad_dtype=weight_grad_dtype, **options)
+        """A product that sums up n numbers is off by n + 2 roundings of the arithmetic. A sum of chunks has one more
+        for each, of the type that it is in. Logits are rounded to their type, and so are their gradients."""
+        loss = gpuloss.linear_cross_entropy(
+            hidden, weight, targets, bias, chunk_bytes=chunk_bytes, weight_grad_dtype=weight_grad_dtype, **options
+        )
         dtype = hidden.dtype
         results = torch.float64 if dtype == torch.float64 else torch.float32
         self.assertEqual(loss.dtype, results)
@@ -50,7 +51,7 @@ class Linear(Case):
         self.assert_within(loss, want, formula.loss_bound(results) + count * u * formula.losses.detach().abs().sum())
         leaves, exact = [t for t in (hidden, weight, bias) if t is not None], [t for t in (h, w, b) if t is not None]
         upstream = upstream_of(loss)
-        of_logits, = torch.autograd.grad(want, logits, upstream.double(), retain_graph=True)
+        (of_logits,) = torch.autograd.grad(want, logits, upstream.double(), retain_graph=True)
         got, wanted = gradients(loss, upstream, *leaves), gradients(want, upstream, *exact)
         error = formula.gradient_bound(results, upstream) + 2 * rounding * of_logits.abs()
         size = of_logits.abs() + error
@@ -92,16 +93,22 @@ class Linear(Case):
         targets = torch.zeros(rows, dtype=torch.long, device=DEVICE)
         results = {}
         for added in (None, torch.float32):
-            loss = gpuloss.linear_cross_entropy(hidden, weight, targets, reduction="sum", chunk_bytes=1,
-                                                weight_grad_dtype=added)
-            gradient, = torch.autograd.grad(loss, weight)
+            loss = gpuloss.linear_cross_entropy(
+                hidden, weight, targets, reduction="sum", chunk_bytes=1, weight_grad_dtype=added
+            )
+            (gradient,) = torch.autograd.grad(loss, weight)
             results[added] = gradient[1].item()
         self.assertEqual(results[torch.float32], rows / 2)
         self.assertLess(results[None], rows / 2)
 
     def test_options(self):
-        for options in ({"label_smoothing": 0.2}, {"z_loss": 0.1}, {"softcap": 2.0}, {"logit_scale": 0.5},
-                        {"ignore_index": 1}):
+        for options in (
+            {"label_smoothing": 0.2},
+            {"z_loss": 0.1},
+            {"softcap": 2.0},
+            {"logit_scale": 0.5},
+            {"ignore_index": 1},
+        ):
             with self.subTest(options=options):
                 self.check(*self.layer(), self.targets % CLASSES, 100, **options)
 
@@ -125,8 +132,10 @@ class Linear(Case):
         for targets in (torch.full((ROWS,), -100, device=DEVICE), torch.zeros(0, dtype=torch.long, device=DEVICE)):
             for reduction in ("mean", "sum"):
                 with self.subTest(rows=len(targets), reduction=reduction):
-                    part = hidden[:len(targets)]
-                    loss = gpuloss.linear_cross_entropy(part, weight, targets, bias, reduction=reduction, chunk_bytes=100)
+                    part = hidden[: len(targets)]
+                    loss = gpuloss.linear_cross_entropy(
+                        part, weight, targets, bias, reduction=reduction, chunk_bytes=100
+                    )
                     want = F.cross_entropy(F.linear(part, weight, bias), targets, reduction=reduction)
                     self.assert_within(loss, want, 0)
                     for gradient in torch.autograd.grad(loss, (hidden, weight, bias)):
@@ -143,7 +152,7 @@ class Linear(Case):
     def test_second_derivatives_are_refused(self):
         hidden, weight, _ = self.layer()
         loss = gpuloss.linear_cross_entropy(hidden, weight, self.targets)
-        gradient, = torch.autograd.grad(loss * loss, hidden, create_graph=True)
+        (gradient,) = torch.autograd.grad(loss * loss, hidden, create_graph=True)
         with self.assertRaisesRegex(RuntimeError, "trying to differentiate twice"):
             gradient.sum().backward()
 
@@ -156,18 +165,31 @@ class Linear(Case):
         self.assertTrue(torch.equal(loss, want))
         self.assertEqual([g.dtype for g in torch.autograd.grad(loss, (hidden, weight, bias))], [torch.float32] * 3)
 
-    def test_rows_of_a_chunk(self):
-        """bf16: 2 bytes for a logit; a product of 2 bytes for sums of 4; 6 bytes a class for the bias."""
+    def test_sizes_of_a_chunk(self):
+        """bf16: 2 bytes for a logit and for an element of a product, which gets half; 6 bytes a class for the bias."""
         mib, bf16, f32 = 1 << 20, torch.bfloat16, torch.float32
-        self.assertEqual(rows_of_chunk(8192, 128256, 4096, bf16, bf16, False, True, 256 * mib), 256 * mib // (2 * 128256))
-        product = 2 * 32000 * 4096
-        self.assertEqual(rows_of_chunk(8192, 32000, 4096, bf16, f32, False, True, 256 * mib),
-                         (256 * mib - product) // (2 * 32000))
-        self.assertEqual(rows_of_chunk(8192, 32000, 4096, bf16, f32, True, True, 512 * mib),
-                         (512 * mib - product - 6 * 32000) // (2 * 32000))
-        self.assertEqual(rows_of_chunk(8192, 32000, 4096, bf16, f32, True, False, 64 * mib), 64 * mib // (2 * 32000))
-        self.assertEqual(rows_of_chunk(10, 32000, 4096, bf16, bf16, False, True, 256 * mib), 10)
-        self.assertEqual(rows_of_chunk(8192, 32000, 4096, bf16, bf16, False, True, 1), 1)
+        for arguments, rows, at_once in (
+            ((8192, 128256, 4096, bf16, bf16, False, True, 256 * mib), 256 * mib // (2 * 128256), 128256),
+            (
+                (8192, 128256, 4096, bf16, f32, False, True, 256 * mib),
+                128 * mib // (2 * 128256),
+                128 * mib // (2 * 4096),
+            ),
+            ((8192, 32000, 1024, bf16, f32, False, True, 256 * mib), 128 * mib // (2 * 32000), 32000),
+            ((8192, 32000, 1024, bf16, bf16, True, True, 64 * mib), (64 * mib - 4 * 32000) // (2 * 32000), 32000),
+            ((8192, 32000, 4096, bf16, f32, True, False, 64 * mib), 64 * mib // (2 * 32000), 32000),
+            ((10, 32000, 4096, bf16, bf16, False, True, 256 * mib), 10, 32000),
+            ((0, 32000, 4096, bf16, bf16, False, True, 256 * mib), 1, 32000),
+            ((8192, 32000, 4096, bf16, f32, True, True, 1), 1, 1),
+        ):
+            with self.subTest(arguments=arguments):
+                self.assertEqual(chunk_sizes(*arguments), (rows, at_once))
+
+    def test_products_of_some_classes_at_a_time(self):
+        """24 and 36 bytes are 2 and 3 classes of 6 features of 2 bytes; and at least a row."""
+        for chunk_bytes in (2, 48, 72, 1000):
+            with self.subTest(chunk_bytes=chunk_bytes):
+                self.check(*self.layer(torch.bfloat16, bias=False), self.targets, chunk_bytes, torch.float32)
 
     def test_logits_of_one_chunk_at_a_time(self):
         if DEVICE == "cuda":

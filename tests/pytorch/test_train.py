@@ -14,7 +14,9 @@ class Train(Case):
     def test_the_curves_agree(self):
         import train
 
-        text = torch.frombuffer(bytearray(b"the quick brown fox jumps over the lazy dog. " * 9), dtype=torch.uint8).to(DEVICE)
+        text = torch.frombuffer(bytearray(b"the quick brown fox jumps over the lazy dog. " * 9), dtype=torch.uint8).to(
+            DEVICE
+        )
         settings = {"steps": 3, "batch": 1, "width": 16, "layers": 1}
         losses = train.train(train.loss_of_torch, text, DEVICE, **settings)
         self.assertLess(losses[-1].item(), losses[0].item())
@@ -32,8 +34,12 @@ class Train(Case):
             train.text_of([os.devnull], "cpu")
 
     def test_without_cuda_it_says_so(self):
-        done = subprocess.run([sys.executable, os.path.join(os.path.dirname(os.path.dirname(gpuloss.__file__)), "train.py")],
-                              env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, os.path.join(os.path.dirname(os.path.dirname(gpuloss.__file__)), "train.py")],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+        )
         self.assertEqual(done.returncode, 2)
         self.assertIn("train.py needs a CUDA GPU", done.stderr)
 

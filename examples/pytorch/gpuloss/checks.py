@@ -20,7 +20,7 @@ def check_dtype(function, name, tensor):
 
 
 def check_constant(name, tensor):
-    """Of torch's derivatives, those that the library does not have, and those that torch does not have either."""
+    """Refuses a tensor that would need a derivative that gpuloss does not have."""
     if tensor.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(f"{name}: has no derivative: this argument cannot have requires_grad True")
 

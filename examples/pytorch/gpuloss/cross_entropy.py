@@ -6,23 +6,39 @@ import torch
 from torch import Tensor
 
 from . import library
-from .checks import (check_constant, check_dtype, check_factor, check_indices, check_row_weights, check_tensors,
-                     reduction_of)
+from .checks import (
+    check_constant,
+    check_dtype,
+    check_factor,
+    check_indices,
+    check_row_weights,
+    check_tensors,
+    reduction_of,
+)
 from .layout import as_results, empty_like, loss_dtype, no_second_derivative, nothing, results_of, rows_of
 from .library import DTYPES, INDEX_TYPES, CrossEntropyDesc, Flags, Reduction
 
 REDUCTIONS = {"none": Reduction.NONE, "mean": Reduction.MEAN, "sum": Reduction.SUM}
 
 
-def _desc(input, target, weight, row_weights, reduction, ignore_index, label_smoothing, z_loss, softcap, logit_scale):
-    """What the forward and the backward call have in common: the desc, its inputs, and the rows of input and target."""
+def _rows_of_both(input, target):
+    """The rows of the logits, and of target probabilities in the same order; None of class indices."""
     logits = rows_of(input)
+    if not target.is_floating_point():
+        return logits, None
+    return logits, rows_of(target, logits.is_last if input.dim() > 2 else None)
+
+
+def _desc(rows, target, weight, row_weights, reduction, ignore_index, label_smoothing, z_loss, softcap, logit_scale):
+    """The desc, and the arrays, that the forward and the backward call have in common."""
+    logits, targets = rows
+    dtype = logits.tensor.dtype
     desc = CrossEntropyDesc(
         logits_stride=logits.stride,
         rows=logits.rows,
         classes=logits.classes,
         inner=logits.inner,
-        dtype=DTYPES[input.dtype],
+        dtype=DTYPES[dtype],
         reduction=reduction,
         flags=Flags.USE_IGNORE_INDEX,
         ignore_index=ignore_index,
@@ -33,19 +49,17 @@ def _desc(input, target, weight, row_weights, reduction, ignore_index, label_smo
     )
     inputs = {
         "logits": logits.tensor,
-        "class_weights": as_results(weight, input.dtype),
-        "row_weights": as_results(row_weights, input.dtype),
+        "class_weights": as_results(weight, dtype),
+        "row_weights": as_results(row_weights, dtype),
     }
-    if target.is_floating_point():
-        targets = rows_of(target, logits.is_last if input.dim() > 2 else None)
+    if targets is not None:
         inputs["target_probabilities"] = targets.tensor
         desc.target_probabilities_stride = targets.stride
         desc.target_dtype = DTYPES[target.dtype]
     else:
-        targets = None
         inputs["targets"] = target.contiguous()
         desc.target_type = INDEX_TYPES[target.dtype]
-    return desc, inputs, logits, targets
+    return desc, inputs
 
 
 def _loss_shape(input, reduction):
@@ -79,34 +93,51 @@ def _forward(
     wants_correct: bool,
 ) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
     library.current().check_devices({"input": input, "target": target, "weight": weight, "row_weights": row_weights})
-    desc, inputs, _, _ = _desc(
-        input, target, weight, row_weights, reduction, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
+    rows = _rows_of_both(input, target)
+    desc, inputs = _desc(
+        rows, target, weight, row_weights, reduction, ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    )
     outputs = loss, lse, argmax, correct = _outputs(input, reduction, wants_lse, wants_argmax, wants_correct)
     library.current().launch(
-        "gpuloss_cross_entropy", desc, inputs,
+        "gpuloss_cross_entropy",
+        desc,
+        inputs,
         {
             "loss_rows" if reduction == Reduction.NONE else "loss": loss,
             "lse": lse if wants_lse else None,
             "argmax": argmax if wants_argmax else None,
             "correct": correct if wants_correct else None,
-        })
+        },
+    )
     return outputs
 
 
 @_forward.register_fake
-def _(input, target, weight, row_weights, reduction, ignore_index, label_smoothing, z_loss, softcap, logit_scale,
-      wants_lse, wants_argmax, wants_correct):
+def _(
+    input,
+    target,
+    weight,
+    row_weights,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    z_loss,
+    softcap,
+    logit_scale,
+    wants_lse,
+    wants_argmax,
+    wants_correct,
+):
     return _outputs(input, reduction, wants_lse, wants_argmax, wants_correct)
 
 
-def _gradients(input, target, wants_input, wants_target):
+def _gradients(rows, input, target, wants_input, wants_target):
     """For each of the two, the rows' array and its view of the tensor's shape; nothing, where it is not wanted."""
-    logits = rows_of(input)
-    of_input = empty_like(logits, input.shape, input.dtype) if wants_input else (None, nothing(input))
-    if not wants_target:
-        return of_input, (None, nothing(target))
-    targets = rows_of(target, logits.is_last if input.dim() > 2 else None)
-    return of_input, empty_like(targets, target.shape, target.dtype)
+    logits, targets = rows
+    return (
+        empty_like(logits, input.shape) if wants_input else (None, nothing(input)),
+        empty_like(targets, target.shape) if wants_target else (None, nothing(target)),
+    )
 
 
 @torch.library.custom_op("gpuloss::cross_entropy_backward", mutates_args=())
@@ -126,21 +157,43 @@ def _backward(
     wants_input: bool,
     wants_target: bool,
 ) -> Tuple[Tensor, Tensor]:
-    desc, inputs, logits, targets = _desc(
-        input, target, weight, row_weights, reduction, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
+    rows = _rows_of_both(input, target)
+    desc, inputs = _desc(
+        rows, target, weight, row_weights, reduction, ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    )
     inputs["grad_loss_rows" if reduction == Reduction.NONE else "grad_loss"] = as_results(grad, input.dtype)
     inputs["lse_in"] = lse
-    (grad_logits, grad_input), (grad_probabilities, grad_target) = _gradients(input, target, wants_input, wants_target)
+    (grad_logits, grad_input), (grad_probabilities, grad_target) = _gradients(
+        rows, input, target, wants_input, wants_target
+    )
     library.current().launch(
-        "gpuloss_cross_entropy", desc, inputs,
-        {"grad_logits": grad_logits, "grad_target_probabilities": grad_probabilities})
+        "gpuloss_cross_entropy",
+        desc,
+        inputs,
+        {"grad_logits": grad_logits, "grad_target_probabilities": grad_probabilities},
+    )
     return grad_input, grad_target
 
 
 @_backward.register_fake
-def _(grad, input, target, weight, row_weights, lse, reduction, ignore_index, label_smoothing, z_loss, softcap,
-      logit_scale, wants_input, wants_target):
-    (_, grad_input), (_, grad_target) = _gradients(input, target, wants_input, wants_target)
+def _(
+    grad,
+    input,
+    target,
+    weight,
+    row_weights,
+    lse,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    z_loss,
+    softcap,
+    logit_scale,
+    wants_input,
+    wants_target,
+):
+    rows = _rows_of_both(input, target)
+    (_, grad_input), (_, grad_target) = _gradients(rows, input, target, wants_input, wants_target)
     return grad_input, grad_target
 
 
@@ -181,8 +234,10 @@ def _check_weight(input, weight, is_probabilities):
     check_tensors("cross_entropy_loss", weight=weight)
     classes = input.shape[0 if input.dim() == 1 else 1]
     if weight.dim() != 1 or weight.numel() != classes:
-        raise RuntimeError(f"weight tensor should be defined either for all {classes} classes or no classes but got "
-                           f"weight tensor of shape: {list(weight.shape)}")
+        raise RuntimeError(
+            f"weight tensor should be defined either for all {classes} classes or no classes but got "
+            f"weight tensor of shape: {list(weight.shape)}"
+        )
     if not is_probabilities and weight.dtype != input.dtype:
         raise RuntimeError(f"weight: expected scalar type {input.dtype} but found {weight.dtype}")
     check_constant("weight", weight)
@@ -192,6 +247,8 @@ def _check(input, target, weight, ignore_index, label_smoothing):
     """Raises what torch raises for the same mistake. Returns the type of the loss, before autocast."""
     check_tensors("cross_entropy_loss", input=input, target=target)
     is_probabilities = input.shape == target.shape
+    if is_probabilities and input.dim() == 0 and target.is_floating_point():
+        raise IndexError("input: must have a dimension of classes (got [])")
     if is_probabilities and not target.is_floating_point():
         raise RuntimeError(f"Expected floating point type for target with class probabilities, got {target.dtype}")
     if is_probabilities and ignore_index >= 0:
@@ -228,14 +285,14 @@ def cross_entropy(
     return_argmax=False,
     return_correct=False,
 ):
-    """torch.nn.functional.cross_entropy, of which the first arguments are. Then, with x the logits:
+    """torch.nn.functional.cross_entropy, and options. With x the logits:
 
     z_loss: adds z_loss * logsumexp(x)^2 to the loss of each row that is not ignored
     softcap: x becomes softcap * tanh(x / softcap), after logit_scale; 0: not at all
     logit_scale: x is multiplied by it; a temperature T is 1 / T
     row_weights: factors of the rows' losses, of the shape of the loss without reduction; the mean's divisor stays
-    return_lse, return_argmax, return_correct: returns (loss, ...) with these, in this order: logsumexp(x) and the class
-        of the largest x for each row, and the number of rows whose target that is. They have no gradient.
+    return_lse, return_argmax, return_correct: returns (loss, ...) with what is asked for, in this order: logsumexp(x)
+        of each row; the class of its largest x; the number of rows whose target is that class. None has a gradient.
     """
     reduction = reduction_of(reduction, size_average, reduce, REDUCTIONS)
     kind = REDUCTIONS[reduction]
@@ -248,10 +305,23 @@ def cross_entropy(
         if any(extras):
             raise ValueError(f"input: has no classes (got {list(input.shape)})")
         return torch.nn.functional.cross_entropy(
-            input, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
+            input, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
     saves_lse = torch.is_grad_enabled() and (input.requires_grad or target.requires_grad)
     loss, *others = _forward(
-        input, target, weight, row_weights, kind, ignore_index, max(label_smoothing, 0.0), z_loss, softcap, logit_scale,
-        return_lse or saves_lse, return_argmax, return_correct)
+        input,
+        target,
+        weight,
+        row_weights,
+        kind,
+        ignore_index,
+        max(label_smoothing, 0.0),
+        z_loss,
+        softcap,
+        logit_scale,
+        return_lse or saves_lse,
+        return_argmax,
+        return_correct,
+    )
     loss = loss.to(dtype)
     return (loss, *(tensor for tensor, wanted in zip(others, extras) if wanted)) if any(extras) else loss

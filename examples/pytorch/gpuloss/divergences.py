@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from . import library
-from .checks import (check_constant, check_dtype, check_factor, check_row_weights, check_tensors, reduction_of)
+from .checks import check_dtype, check_factor, check_row_weights, check_tensors, reduction_of
 from .layout import as_results, loss_dtype, matrix_of, no_second_derivative, nothing, results_of
-from .library import (DTYPES, INDEX_TYPES, Divergence, Flags, Kind, KLDivDesc, KLDivSparseDesc, Reduction, Residual,
-                      named)
+from .library import DTYPES, INDEX_TYPES, Divergence, Flags, Kind, KLDivDesc, Reduction, named
 
 
-def _loss_of(input, reduction, elements):
+def loss_of(input, reduction, elements):
     """The array for the loss of an input [rows, classes], and the name of its field."""
     results = results_of(input.dtype)
     if reduction != Reduction.NONE:
@@ -22,7 +21,7 @@ def _loss_of(input, reduction, elements):
     return input.new_empty(input.shape[:1], dtype=results), "loss_rows"
 
 
-def _label_inputs(desc, labels, ignore_index):
+def label_inputs(desc, labels, ignore_index):
     if labels is None:
         return {}
     desc.flags |= Flags.USE_IGNORE_INDEX
@@ -31,12 +30,25 @@ def _label_inputs(desc, labels, ignore_index):
     return {"labels": labels.contiguous()}
 
 
-def _upstream(grad, reduction, dtype):
+def upstream(grad, reduction, dtype):
     return {"grad_loss_rows" if reduction == Reduction.NONE else "grad_loss": as_results(grad.reshape(-1), dtype)}
 
 
-def _desc(input, target, row_weights, labels, kinds, divergence, reduction, flags, ignore_index, beta, temperature, eps,
-          divisor):
+def _desc(
+    input,
+    target,
+    row_weights,
+    labels,
+    kinds,
+    divergence,
+    reduction,
+    flags,
+    ignore_index,
+    beta,
+    temperature,
+    eps,
+    divisor,
+):
     input, input_stride = matrix_of(input)
     is_shared = target.dim() == 1
     target, target_stride = (target.contiguous(), 0) if is_shared else matrix_of(target)
@@ -58,7 +70,7 @@ def _desc(input, target, row_weights, labels, kinds, divergence, reduction, flag
         divisor=divisor,
     )
     inputs = {"input": input, "target": target, "row_weights": as_results(row_weights, input.dtype)}
-    inputs.update(_label_inputs(desc, labels, ignore_index))
+    inputs.update(label_inputs(desc, labels, ignore_index))
     return desc, inputs
 
 
@@ -81,17 +93,45 @@ def _forward(
     elements: bool,
 ) -> Tensor:
     """Of input [rows, classes] and target [rows, classes], or [classes] for all rows."""
-    desc, inputs = _desc(input, target, row_weights, labels, (input_kind, target_kind), divergence, reduction, flags,
-                         ignore_index, beta, temperature, eps, divisor)
-    loss, field = _loss_of(input, reduction, elements)
+    desc, inputs = _desc(
+        input,
+        target,
+        row_weights,
+        labels,
+        (input_kind, target_kind),
+        divergence,
+        reduction,
+        flags,
+        ignore_index,
+        beta,
+        temperature,
+        eps,
+        divisor,
+    )
+    loss, field = loss_of(input, reduction, elements)
     library.current().launch("gpuloss_kl_div", desc, inputs, {field: loss})
     return loss
 
 
 @_forward.register_fake
-def _(input, target, row_weights, labels, input_kind, target_kind, divergence, reduction, flags, ignore_index, beta,
-      temperature, eps, divisor, elements):
-    return _loss_of(input, reduction, elements)[0]
+def _(
+    input,
+    target,
+    row_weights,
+    labels,
+    input_kind,
+    target_kind,
+    divergence,
+    reduction,
+    flags,
+    ignore_index,
+    beta,
+    temperature,
+    eps,
+    divisor,
+    elements,
+):
+    return loss_of(input, reduction, elements)[0]
 
 
 def _gradients(input, target, wants_input, wants_target):
@@ -126,18 +166,52 @@ def _backward(
     if elements:
         # Each element is a row of one class, because upstream gradients are numbers of rows.
         input, target = input.reshape(-1, 1), target.reshape(-1, 1)
-    desc, inputs = _desc(input, target, row_weights, labels, (input_kind, target_kind), divergence, reduction, flags,
-                         ignore_index, beta, temperature, eps, divisor)
-    inputs.update(_upstream(grad, reduction, input.dtype))
+    desc, inputs = _desc(
+        input,
+        target,
+        row_weights,
+        labels,
+        (input_kind, target_kind),
+        divergence,
+        reduction,
+        flags,
+        ignore_index,
+        beta,
+        temperature,
+        eps,
+        divisor,
+    )
+    inputs.update(upstream(grad, reduction, input.dtype))
     library.current().launch(
-        "gpuloss_kl_div", desc, inputs,
-        {"grad_input": grad_input if wants_input else None, "grad_target": grad_target if wants_target else None})
+        "gpuloss_kl_div",
+        desc,
+        inputs,
+        {"grad_input": grad_input if wants_input else None, "grad_target": grad_target if wants_target else None},
+    )
     return gradients
 
 
 @_backward.register_fake
-def _(grad, input, target, row_weights, labels, input_kind, target_kind, divergence, reduction, flags, ignore_index, beta,
-      temperature, eps, divisor, elements, wants_input, wants_target):
+def _(
+    grad,
+    input,
+    target,
+    row_weights,
+    labels,
+    input_kind,
+    target_kind,
+    divergence,
+    reduction,
+    flags,
+    ignore_index,
+    beta,
+    temperature,
+    eps,
+    divisor,
+    elements,
+    wants_input,
+    wants_target,
+):
     return _gradients(input, target, wants_input, wants_target)
 
 
@@ -172,22 +246,25 @@ def _check_floats(input, target):
 
 
 def _promoted(input, target):
-    """The two as the library takes them, and the type of torch's result. A tensor without dimensions has no say in that
-    type beside one with dimensions. The library computes in doubles if the input has them; the types may differ else."""
+    """The two in types that the library takes, and the type of torch's result. A tensor without dimensions has no say
+    in that type beside one with dimensions. The library computes in doubles if the input has them. Else the types may
+    differ."""
     if (input.dim() == 0) == (target.dim() == 0):
         result = torch.promote_types(input.dtype, target.dtype)
     else:
         result = target.dtype if input.dim() == 0 else input.dtype
     if result == torch.float64:
         return input.to(result), target, result
-    input, target = (tensor.to(torch.float32) if tensor.dtype == torch.float64 else tensor for tensor in (input, target))
+    input, target = (
+        tensor.to(torch.float32) if tensor.dtype == torch.float64 else tensor for tensor in (input, target)
+    )
     return input, target, result
 
 
 def _elements_of(input, target, may_share):
-    """The two, broadcast, as [rows, classes] with whatever rows copy least, since the elements of kl_div are independent;
-    the target as [classes] if it is one row for all and may_share. And the shape before, in the order of memory, with
-    whether its dimension 1 came last (as in the memory format channels_last)."""
+    """The two, broadcast to [rows, classes]. Any rows will do: the elements of kl_div are independent. The target is
+    [classes] if it is one row for all, and may_share. Then the shape in the order of memory, and whether it has
+    dimension 1 at its end (the memory format channels_last)."""
     shape = torch.broadcast_shapes(input.shape, target.shape)
     input = input.expand(shape)
     if may_share and len(shape) > 1 and target.shape[-1:] == shape[-1:] and target.numel() == shape[-1]:
@@ -207,8 +284,12 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     """
     _check_floats(input, target)
     reduces = reduction_of(
-        reduction, size_average, reduce, ("none", "mean", "sum", "batchmean"),
-        on_mean="kl_div: 'mean' divides by the number of elements; the divergence of distributions is that of 'batchmean'")
+        reduction,
+        size_average,
+        reduce,
+        ("none", "mean", "sum", "batchmean"),
+        on_mean="kl_div: 'mean' divides by the number of elements; 'batchmean' gives the divergence of distributions",
+    )
     if 0 in torch.broadcast_shapes(input.shape, target.shape):
         return torch.nn.functional.kl_div(input, target, size_average, reduce, reduction, log_target)
     divisor = input.shape[0] if reduction == "batchmean" and input.dim() > 0 else 1
@@ -218,16 +299,29 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     if reduces == "mean":
         divisor *= input.numel()
     loss = _forward(
-        input, target, None, None, Kind.LOG_PROBABILITIES, Kind.LOG_PROBABILITIES if log_target else Kind.PROBABILITIES,
-        Divergence.FORWARD_KL, Reduction.NONE if elements else Reduction.MEAN,
-        Flags.PYTORCH_ZEROS if pytorch_zeros else 0, 0, 0.0, 0.0, 0.0, 0.0 if elements else float(divisor), elements)
+        input,
+        target,
+        None,
+        None,
+        Kind.LOG_PROBABILITIES,
+        Kind.LOG_PROBABILITIES if log_target else Kind.PROBABILITIES,
+        Divergence.FORWARD_KL,
+        Reduction.NONE if elements else Reduction.MEAN,
+        Flags.PYTORCH_ZEROS if pytorch_zeros else 0,
+        0,
+        0.0,
+        0.0,
+        0.0,
+        0.0 if elements else float(divisor),
+        elements,
+    )
     if elements:
         loss = loss.view(shape) if divisor == 1 else loss.view(shape) / divisor
         loss = loss.movedim(-1, 1) if is_last else loss
     return loss.to(loss_dtype(dtype, input.device))
 
 
-def _beta_of(divergence, beta):
+def beta_of(divergence, beta):
     """Jensen-Shannon's default is the symmetric one."""
     if divergence == Divergence.JENSEN_SHANNON:
         return 0.5 if beta is None else beta
@@ -236,7 +330,7 @@ def _beta_of(divergence, beta):
     return 0.0
 
 
-def _temperature_of(temperature):
+def temperature_of(temperature):
     """For a desc, where 0 is none: a temperature without logits is an error."""
     if temperature is None:
         return 0.0
@@ -244,26 +338,28 @@ def _temperature_of(temperature):
     return temperature
 
 
-def _check_rows(input, row_weights, labels):
+def check_rows(input, row_weights, labels):
     check_row_weights(row_weights, input.shape[:-1])
     if labels is None:
         return
     check_tensors("divergence", labels=labels)
     if labels.shape != input.shape[:-1]:
-        raise ValueError(f"labels: must have the shape of the rows, {list(input.shape[:-1])} (got {list(labels.shape)})")
+        raise ValueError(
+            f"labels: must have the shape of the rows, {list(input.shape[:-1])} (got {list(labels.shape)})"
+        )
     if labels.dtype not in INDEX_TYPES:
         raise TypeError(f"labels: must have an integer type (got {labels.dtype})")
 
 
-def _as_rows(tensor):
+def as_rows(tensor):
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def _flat(tensor):
+def flat(tensor):
     return None if tensor is None else tensor.reshape(-1)
 
 
-def _check_matrix(name, tensor):
+def check_matrix(name, tensor):
     check_tensors("divergence", **{name: tensor})
     check_dtype("divergence", name, tensor)
     if tensor.dim() == 0 or tensor.shape[-1] == 0:
@@ -300,176 +396,35 @@ def divergence(
 
     The loss is float32, and float64 if input is.
     """
-    _check_matrix("input", input)
-    _check_matrix("target", target)
+    check_matrix("input", input)
+    check_matrix("target", target)
     kinds = named(Kind, "input_kind", input_kind), named(Kind, "target_kind", target_kind)
     kind, reduction = named(Divergence, "divergence", divergence), named(Reduction, "reduction", reduction)
-    beta = _beta_of(kind, beta)
-    temperature = _temperature_of(temperature)
-    _check_rows(input, row_weights, labels)
+    beta = beta_of(kind, beta)
+    temperature = temperature_of(temperature)
+    check_rows(input, row_weights, labels)
     is_shared = target.dim() == 1 and input.dim() > 1
     if target.shape != (input.shape[-1:] if is_shared else input.shape):
-        raise ValueError(f"target: must have the shape of input, {list(input.shape)}, or of one row of it (got "
-                         f"{list(target.shape)})")
+        raise ValueError(
+            f"target: must have the shape of input, {list(input.shape)}, or of one row of it (got {list(target.shape)})"
+        )
     if is_shared and _needs_gradient(target):
         target, is_shared = target.expand(input.shape), False
     flags = (Flags.TEMPERATURE_SQUARED if temperature_squared else 0) | (Flags.PYTORCH_ZEROS if pytorch_zeros else 0)
     loss = _forward(
-        _as_rows(input), target if is_shared else _as_rows(target), _flat(row_weights), _flat(labels), *kinds, kind,
-        reduction, flags, ignore_index, beta, temperature, eps, 0.0, False)
-    return loss.view(input.shape[:-1]) if reduction == Reduction.NONE else loss
-
-
-def _sparse_desc(logits, indices, values, row_weights, labels, value_kind, residual, divergence, reduction, flags,
-                 ignore_index, beta, temperature):
-    logits, logits_stride = matrix_of(logits)
-    indices, indices_stride = matrix_of(indices)
-    values, values_stride = matrix_of(values)
-    desc = KLDivSparseDesc(
-        logits_stride=logits_stride,
-        indices_stride=indices_stride,
-        values_stride=values_stride,
-        rows=logits.shape[0],
-        classes=logits.shape[1],
-        k=indices.shape[1],
-        dtype=DTYPES[logits.dtype],
-        value_dtype=DTYPES[values.dtype],
-        index_type=INDEX_TYPES[indices.dtype],
-        value_kind=value_kind,
-        residual=residual,
-        divergence=divergence,
-        reduction=reduction,
-        flags=flags,
-        beta=beta,
-        temperature=temperature,
+        as_rows(input),
+        target if is_shared else as_rows(target),
+        flat(row_weights),
+        flat(labels),
+        *kinds,
+        kind,
+        reduction,
+        flags,
+        ignore_index,
+        beta,
+        temperature,
+        eps,
+        0.0,
+        False,
     )
-    inputs = {
-        "logits": logits,
-        "indices": indices,
-        "values": values,
-        "row_weights": as_results(row_weights, logits.dtype),
-    }
-    inputs.update(_label_inputs(desc, labels, ignore_index))
-    return desc, inputs
-
-
-@torch.library.custom_op("gpuloss::sparse_divergence", mutates_args=())
-def _sparse_forward(
-    logits: Tensor,
-    indices: Tensor,
-    values: Tensor,
-    row_weights: Optional[Tensor],
-    labels: Optional[Tensor],
-    value_kind: int,
-    residual: int,
-    divergence: int,
-    reduction: int,
-    flags: int,
-    ignore_index: int,
-    beta: float,
-    temperature: float,
-) -> Tuple[Tensor, Tensor]:
-    desc, inputs = _sparse_desc(logits, indices, values, row_weights, labels, value_kind, residual, divergence, reduction,
-                                flags, ignore_index, beta, temperature)
-    loss, field = _loss_of(logits, reduction, False)
-    bad_indices = logits.new_empty((), dtype=torch.int64)
-    library.current().launch("gpuloss_kl_div_sparse", desc, inputs, {field: loss, "bad_indices": bad_indices})
-    return loss, bad_indices
-
-
-@_sparse_forward.register_fake
-def _(logits, indices, values, row_weights, labels, value_kind, residual, divergence, reduction, flags, ignore_index,
-      beta, temperature):
-    return _loss_of(logits, reduction, False)[0], logits.new_empty((), dtype=torch.int64)
-
-
-@torch.library.custom_op("gpuloss::sparse_divergence_backward", mutates_args=())
-def _sparse_backward(
-    grad: Tensor,
-    logits: Tensor,
-    indices: Tensor,
-    values: Tensor,
-    row_weights: Optional[Tensor],
-    labels: Optional[Tensor],
-    value_kind: int,
-    residual: int,
-    divergence: int,
-    reduction: int,
-    flags: int,
-    ignore_index: int,
-    beta: float,
-    temperature: float,
-) -> Tensor:
-    desc, inputs = _sparse_desc(logits, indices, values, row_weights, labels, value_kind, residual, divergence, reduction,
-                                flags, ignore_index, beta, temperature)
-    inputs.update(_upstream(grad, reduction, logits.dtype))
-    gradient = logits.new_empty(logits.shape)
-    library.current().launch("gpuloss_kl_div_sparse", desc, inputs, {"grad_logits": gradient})
-    return gradient
-
-
-@_sparse_backward.register_fake
-def _(grad, logits, *_):
-    return logits.new_empty(logits.shape)
-
-
-def _save_sparse(ctx, inputs, output):
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*inputs[:5])
-    ctx.options = inputs[5:]
-
-
-def _differentiate_sparse(ctx, grad, _):
-    return (_sparse_backward(grad, *ctx.saved_tensors, *ctx.options),) + (None,) * (4 + len(ctx.options))
-
-
-_sparse_forward.register_autograd(_differentiate_sparse, setup_context=_save_sparse)
-no_second_derivative(_sparse_backward)
-
-
-def sparse_divergence(
-    logits,
-    indices,
-    values,
-    *,
-    value_kind,
-    residual,
-    divergence="forward_kl",
-    reduction="batchmean",
-    beta=None,
-    temperature=None,
-    temperature_squared=False,
-    row_weights=None,
-    labels=None,
-    ignore_index=-100,
-    return_bad_indices=False,
-):
-    """A divergence of a teacher, known by k classes of each row, from the logits [..., C] of a student, which get the
-    gradient.
-
-    indices, values [..., k]: the classes, and their probabilities or log-probabilities (value_kind)
-    residual: "drop", "renormalize" or "bucket": what becomes of 1 minus the sum of the k probabilities
-    return_bad_indices: returns (loss, number of indices out of range); the loss of their rows is NaN
-
-    The other arguments are those of divergence(). Reverse KL needs the bucket.
-    """
-    _check_matrix("logits", logits)
-    _check_matrix("values", values)
-    check_constant("values", values)
-    check_tensors("sparse_divergence", indices=indices)
-    if indices.dtype not in INDEX_TYPES:
-        raise TypeError(f"indices: must have an integer type (got {indices.dtype})")
-    for name, tensor in (("indices", indices), ("values", values)):
-        if tensor.shape[:-1] != logits.shape[:-1] or tensor.shape != values.shape:
-            raise ValueError(f"{name}: must have k classes for each row of logits, {list(logits.shape[:-1])} (got "
-                             f"{list(tensor.shape)})")
-    kind, reduction = named(Divergence, "divergence", divergence), named(Reduction, "reduction", reduction)
-    beta = _beta_of(kind, beta)
-    temperature = _temperature_of(temperature)
-    _check_rows(logits, row_weights, labels)
-    loss, bad_indices = _sparse_forward(
-        _as_rows(logits), _as_rows(indices), _as_rows(values), _flat(row_weights), _flat(labels),
-        named(Kind, "value_kind", value_kind), named(Residual, "residual", residual), kind, reduction,
-        Flags.TEMPERATURE_SQUARED if temperature_squared else 0, ignore_index, beta, temperature)
-    loss = loss.view(logits.shape[:-1]) if reduction == Reduction.NONE else loss
-    return (loss, bad_indices) if return_bad_indices else loss
+    return loss.view(input.shape[:-1]) if reduction == Reduction.NONE else loss

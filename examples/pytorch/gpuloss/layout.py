@@ -1,5 +1,6 @@
 """Tensors as the arrays of a desc, and the types of results."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -21,21 +22,23 @@ class Rows(NamedTuple):
 
 
 def rows_of(tensor, classes_last=None):
-    """Rows of a tensor [C] or [N, C, d1, ..., dk]. Nothing is copied when the classes are contiguous (as in the memory
-    format channels_last, or a transposed [N, d1, C]), or d1 ... dk. classes_last: asks for that order, if not None."""
+    """Rows of a tensor [C] or [N, C, d1, ..., dk]. A matrix is not copied if its rows are contiguous, and more
+    dimensions are not if each image [C, d1, ..., dk] is, or if all is with the classes last (the memory format
+    channels_last, a transposed [N, d1, C]). classes_last: asks for that order or the other, if not None."""
     if tensor.dim() <= 2:
         matrix, stride = matrix_of(tensor if tensor.dim() == 2 else tensor.unsqueeze(0))
         return Rows(matrix, matrix.shape[0], matrix.shape[1], 0, stride)
-    classes = tensor.shape[1]
-    rows = tensor.numel() // classes
+    images, classes = tensor.shape[:2]
+    image = math.prod(tensor.shape[1:])
+    inner = image // classes
     last = tensor.movedim(1, -1)
     if classes_last is None:
         classes_last = last.is_contiguous()
     if classes_last:
-        return Rows(last.contiguous(), rows, classes, 0, classes)
-    tensor = tensor.contiguous()
-    inner = tensor[0, 0].numel() if rows > 0 else 1
-    return Rows(tensor, rows, classes, inner, classes * inner)
+        return Rows(last.contiguous(), images * inner, classes, 0, classes)
+    if images == 0 or tensor.stride(0) < image or not tensor[0].is_contiguous():
+        tensor = tensor.contiguous()
+    return Rows(tensor, images * inner, classes, inner, tensor.stride(0) if images > 1 else image)
 
 
 def matrix_of(tensor):
@@ -47,9 +50,9 @@ def matrix_of(tensor):
     return tensor, tensor.stride(0) if rows > 1 else classes
 
 
-def empty_like(rows, shape, dtype):
+def empty_like(rows, shape):
     """An array for the gradient of `rows` and, for autograd, its view of the shape given."""
-    array = torch.empty(rows.tensor.shape, dtype=dtype, device=rows.tensor.device)
+    array = rows.tensor.new_empty(rows.tensor.shape)
     return array, (array.movedim(-1, 1) if rows.is_last else array.view(shape))
 
 

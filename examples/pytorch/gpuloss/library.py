@@ -249,7 +249,9 @@ class Library:
             self._contexts.clear()
 
     def _error(self, status):
-        message = f"{self._library.gpuloss_last_error().decode()} ({self._library.gpuloss_status_name(status).decode()})"
+        message = (
+            f"{self._library.gpuloss_last_error().decode()} ({self._library.gpuloss_status_name(status).decode()})"
+        )
         if self._library.gpuloss_group_of(status) == 1:
             return ValueError(message)
         if status == 300:
@@ -264,7 +266,9 @@ class Library:
         desc = CreateDesc(device=ordinal, driver_path=self._driver_path and os.fsencode(self._driver_path))
 
         def create():
-            status = self._library.gpuloss_create_versioned(ctypes.byref(context), ctypes.byref(desc), VERSION, DESC_BYTES)
+            status = self._library.gpuloss_create_versioned(
+                ctypes.byref(context), ctypes.byref(desc), VERSION, DESC_BYTES
+            )
             if status != 0:
                 error.append(self._error(status))
 
@@ -294,11 +298,12 @@ class Library:
             first = first or (name, tensor.device)
             if tensor.device != first[1]:
                 raise RuntimeError(
-                    f"{name}: must be on the device of {first[0]}, {first[1]} (got one on {tensor.device})")
+                    f"{name}: must be on the device of {first[0]}, {first[1]} (got one on {tensor.device})"
+                )
 
     def launch(self, function, desc, inputs, outputs):
-        """Calls `function` on the current stream of the tensors' device. inputs, outputs: tensors by the name of the field
-        that points to them; a None is left out. desc has the other fields."""
+        """Calls `function` on the current stream of the tensors' device. inputs, outputs: tensors, by the name of the
+        field that points to them; a None is left out. desc has the other fields."""
         self.check_devices({**inputs, **outputs})
         device = next(tensor.device for tensor in inputs.values() if tensor is not None)
         context = self.context(device)

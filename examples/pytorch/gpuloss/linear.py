@@ -13,25 +13,27 @@ from .library import DTYPES, INDEX_TYPES, CrossEntropyDesc, Flags, Reduction, na
 MIB = 1 << 20
 
 
-def rows_of_chunk(rows, classes, features, dtype, weight_grad_dtype, has_bias, wants_gradients, chunk_bytes):
-    """How many rows fit into chunk_bytes of temporary memory: that is
+def chunk_sizes(rows, classes, features, dtype, weight_grad_dtype, has_bias, wants_gradients, chunk_bytes):
+    """The rows of a chunk, and the classes of a product for the gradient of the weight. Temporary memory is
 
-        rows of a chunk * classes * bytes of dtype                          its logits, which become their gradient
-        classes * features * bytes of dtype                                 a product that is added to another type
-        classes * (bytes of dtype + bytes of weight_grad_dtype)             the sum over a chunk's rows, for the bias
+        rows of a chunk * classes * bytes of dtype                     logits, which become their gradient
+        classes of a product * features * bytes of dtype               a product, to be added to another type
+        classes * (bytes of dtype + bytes of weight_grad_dtype)        the sum over a chunk's rows, for the bias
 
-    where the second is needed if weight_grad_dtype is not dtype, and the third if there is a bias; both for gradients
-    only. At least one row."""
-    fixed = 0
-    if wants_gradients and weight_grad_dtype != dtype:
-        fixed += classes * features * dtype.itemsize
+    The second is needed if weight_grad_dtype is not dtype; it gets as much as the first. The third is needed if there is
+    a bias. Both are for gradients only. The sum is at most chunk_bytes, unless a row or a class alone takes more."""
+    row_bytes, class_bytes = classes * dtype.itemsize, features * dtype.itemsize
     if wants_gradients and has_bias:
-        fixed += classes * (dtype.itemsize + weight_grad_dtype.itemsize)
-    return min(max(rows, 1), max(1, (chunk_bytes - fixed) // (classes * dtype.itemsize)))
+        chunk_bytes -= classes * (dtype.itemsize + weight_grad_dtype.itemsize)
+    at_once = classes
+    if wants_gradients and weight_grad_dtype != dtype:
+        chunk_bytes //= 2
+        at_once = min(classes, max(1, chunk_bytes // class_bytes))
+    return min(max(rows, 1), max(1, chunk_bytes // row_bytes)), at_once
 
 
 def _outputs(hidden, weight, bias, weight_grad_dtype, wants_hidden, wants_weight, wants_bias):
-    """The loss; then the gradients, those of weight and bias in the type that they are added up in."""
+    """The loss; then the gradients, of which weight and bias have the type that they are added up in."""
     return (
         hidden.new_empty((), dtype=results_of(hidden.dtype)),
         hidden.new_empty(hidden.shape) if wants_hidden else nothing(hidden),
@@ -47,12 +49,13 @@ def _divisor(targets, reduction, ignore_index, dtype):
     return (targets != ignore_index).sum().to(results_of(dtype))
 
 
-def _accumulate_products(grad_weight, gradient, hidden):
-    """grad_weight += gradient^T hidden."""
+def _add_products(grad_weight, gradient, hidden, at_once):
+    """grad_weight += gradient^T hidden; if it is of another type, some classes at a time."""
     if grad_weight.dtype == hidden.dtype:
         grad_weight.addmm_(gradient.t(), hidden)
-    else:
-        grad_weight.add_(torch.mm(gradient.t(), hidden))
+        return
+    for part, columns in zip(grad_weight.split(at_once), gradient.split(at_once, 1)):
+        part.add_(torch.mm(columns.t(), hidden))
 
 
 @torch.library.custom_op("gpuloss::linear_cross_entropy", mutates_args=())
@@ -75,11 +78,13 @@ def _forward(
 ) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
     library.current().check_devices({"hidden": hidden, "weight": weight, "targets": targets, "bias": bias})
     outputs = loss, grad_hidden, grad_weight, grad_bias = _outputs(
-        hidden, weight, bias, weight_grad_dtype, wants_hidden, wants_weight, wants_bias)
+        hidden, weight, bias, weight_grad_dtype, wants_hidden, wants_weight, wants_bias
+    )
     wants_gradients = wants_hidden or wants_weight or wants_bias
     (rows, features), classes = hidden.shape, weight.shape[0]
-    step = rows_of_chunk(rows, classes, features, hidden.dtype, weight_grad_dtype, bias is not None, wants_gradients,
-                         chunk_bytes)
+    step, at_once = chunk_sizes(
+        rows, classes, features, hidden.dtype, weight_grad_dtype, bias is not None, wants_gradients, chunk_bytes
+    )
     starts = range(0, rows, step)
     targets = targets.contiguous()
     divisor = _divisor(targets, reduction, ignore_index, hidden.dtype)
@@ -92,7 +97,7 @@ def _forward(
     for number, start in enumerate(starts):
         chunk = slice(start, start + step)
         part = hidden[chunk]
-        logits = buffer[:part.shape[0]]
+        logits = buffer[: part.shape[0]]
         if bias is None:
             torch.mm(part, weight.t(), out=logits)
         else:
@@ -111,12 +116,15 @@ def _forward(
             softcap=softcap,
         )
         library.current().launch(
-            "gpuloss_cross_entropy", desc, {"logits": logits, "targets": targets[chunk], "divisor_in": divisor},
-            {"loss": losses[number], "grad_logits": logits if wants_gradients else None})
+            "gpuloss_cross_entropy",
+            desc,
+            {"logits": logits, "targets": targets[chunk], "divisor_in": divisor},
+            {"loss": losses[number], "grad_logits": logits if wants_gradients else None},
+        )
         if wants_hidden:
             torch.mm(logits, weight, out=grad_hidden[chunk])
         if wants_weight:
-            _accumulate_products(grad_weight, logits, part)
+            _add_products(grad_weight, logits, part, at_once)
         if wants_bias:
             grad_bias.add_(logits.sum(0, dtype=weight_grad_dtype))
     torch.sum(losses, 0, out=loss)
@@ -126,8 +134,23 @@ def _forward(
 
 
 @_forward.register_fake
-def _(hidden, weight, targets, bias, reduction, ignore_index, label_smoothing, z_loss, softcap, logit_scale, chunk_bytes,
-      weight_grad_dtype, wants_hidden, wants_weight, wants_bias):
+def _(
+    hidden,
+    weight,
+    targets,
+    bias,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    z_loss,
+    softcap,
+    logit_scale,
+    chunk_bytes,
+    weight_grad_dtype,
+    wants_hidden,
+    wants_weight,
+    wants_bias,
+):
     return _outputs(hidden, weight, bias, weight_grad_dtype, wants_hidden, wants_weight, wants_bias)
 
 
@@ -153,7 +176,8 @@ def _differentiate(ctx, grad, *_):
     wants = ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.needs_input_grad[3]
     of_hidden, of_weight, of_bias = (
         _scale(grad, gradient, dtype) if wanted else None
-        for gradient, dtype, wanted in zip(ctx.saved_tensors, ctx.dtypes, wants))
+        for gradient, dtype, wanted in zip(ctx.saved_tensors, ctx.dtypes, wants)
+    )
     return (of_hidden, of_weight, None, of_bias) + (None,) * ctx.options
 
 
@@ -168,8 +192,9 @@ def _check(hidden, weight, targets, bias, label_smoothing, chunk_bytes):
     if hidden.dim() < 1 or hidden.shape[-1] != weight.shape[1]:
         raise ValueError(f"hidden: must be [..., {weight.shape[1]}], the features of weight (got {list(hidden.shape)})")
     if targets.shape != hidden.shape[:-1]:
-        raise ValueError(f"targets: must have the shape of the rows, {list(hidden.shape[:-1])} (got "
-                         f"{list(targets.shape)})")
+        raise ValueError(
+            f"targets: must have the shape of the rows, {list(hidden.shape[:-1])} (got {list(targets.shape)})"
+        )
     check_indices("targets", targets)
     if bias is not None:
         check_tensors("linear_cross_entropy", bias=bias)
@@ -200,7 +225,7 @@ def linear_cross_entropy(
 
     hidden [..., features], weight [classes, features], targets [...], bias [classes]; reduction: "mean" or "sum"
     label_smoothing, z_loss, softcap, logit_scale: as for cross_entropy()
-    chunk_bytes: bounds the temporary memory, of which rows_of_chunk() has the formula
+    chunk_bytes: bounds the temporary memory, of which chunk_sizes() has the formula
     weight_grad_dtype: in which the chunks' gradients of weight and bias are added up; None: that of weight
 
     The gradients are computed with the loss; backward() only scales them. The loss is float32, or float64 if hidden is.
@@ -210,7 +235,9 @@ def linear_cross_entropy(
     if kind not in (Reduction.MEAN, Reduction.SUM):
         raise ValueError(f"reduction: is one of mean, sum (got {reduction!r})")
     check_factor("logit_scale", logit_scale)
-    wants = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)]
+    wants = [
+        torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
+    ]
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight, bias = (tensor if tensor is None else tensor.to(dtype) for tensor in (hidden, weight, bias))
@@ -223,5 +250,17 @@ def linear_cross_entropy(
         raise TypeError(f"weight_grad_dtype: must be a floating point type (got {weight_grad_dtype})")
     with torch.autocast(hidden.device.type, enabled=False):
         return _forward(
-            hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1), bias, kind, ignore_index, label_smoothing,
-            z_loss, softcap, logit_scale, chunk_bytes, weight_grad_dtype, *wants)[0]
+            hidden.reshape(-1, hidden.shape[-1]),
+            weight,
+            targets.reshape(-1),
+            bias,
+            kind,
+            ignore_index,
+            label_smoothing,
+            z_loss,
+            softcap,
+            logit_scale,
+            chunk_bytes,
+            weight_grad_dtype,
+            *wants,
+        )[0]
