@@ -20,8 +20,8 @@ def chunk_sizes(rows, classes, features, dtype, weight_grad_dtype, has_bias, wan
         classes of a product * features * bytes of dtype               a product, to be added to another type
         classes * (bytes of dtype + bytes of weight_grad_dtype)        the sum over a chunk's rows, for the bias
 
-    The second is needed if weight_grad_dtype is not dtype; it gets as much as the first. The third is needed if there is
-    a bias. Both are for gradients only. The sum is at most chunk_bytes, unless a row or a class alone takes more."""
+    The second is needed if weight_grad_dtype is not dtype; it gets as much as the first. The third is needed if there
+    is a bias. Both are for gradients only. The sum is at most chunk_bytes, unless a row or a class alone takes more."""
     row_bytes, class_bytes = classes * dtype.itemsize, features * dtype.itemsize
     if wants_gradients and has_bias:
         chunk_bytes -= classes * (dtype.itemsize + weight_grad_dtype.itemsize)
