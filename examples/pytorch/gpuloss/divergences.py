@@ -280,7 +280,7 @@ def _elements_of(input, target, may_share):
 def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_target=False, *, pytorch_zeros=True):
     """torch.nn.functional.kl_div: input has log-probabilities, and so has target with log_target.
 
-    pytorch_zeros: where the target is 0 and the input -inf, the loss is NaN, as that of torch; False: it is 0
+    pytorch_zeros: where the target is 0 and the input -inf, the loss is torch's NaN; False: it is 0
     """
     _check_floats(input, target)
     reduces = reduction_of(
@@ -392,7 +392,7 @@ def divergence(
     temperature: divides logits, if not None; temperature_squared: multiplies the loss by its square
     eps: is added to probabilities before the logarithm
     row_weights, labels [...]: factors of the rows; rows whose label is ignore_index add nothing
-    pytorch_zeros: in forward KL, 0 * inf is NaN, as in torch
+    pytorch_zeros: in forward KL, 0 * inf is torch's NaN
 
     The loss is float32, and float64 if input is.
     """

@@ -261,7 +261,7 @@ class Library:
         return RuntimeError(message)
 
     def _create(self, ordinal):
-        """On a thread of its own: no CUcontext is current there, which makes gpuloss take the primary one, as torch."""
+        """On a thread of its own, without a current CUcontext: gpuloss takes the primary one then, which torch uses."""
         context, error = c_void_p(), []
         desc = CreateDesc(device=ordinal, driver_path=self._driver_path and os.fsencode(self._driver_path))
 
