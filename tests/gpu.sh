@@ -48,6 +48,7 @@ tests() {
         suite "$example" "$BUILD/$example"
     done
     suite 'examples of C++ and CUDA' bash tests/examples.sh
+    suite 'PyTorch' bash tests/pytorch/run.sh
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck initcheck synccheck; do
             suite "compute-sanitizer $tool" sanitized $tool

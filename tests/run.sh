@@ -89,6 +89,7 @@ deep() {
         aside languages bash tests/languages/run.sh
         aside examples bash tests/examples.sh
         aside model_diff bash tests/model_diff/run.sh
+        aside pytorch bash tests/pytorch/run.sh
     } &
     suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
     grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
@@ -97,6 +98,7 @@ deep() {
     suite 'negative cases of languages' bash tests/bad/languages.sh
     suite 'negative cases of examples' bash tests/bad/examples.sh
     suite 'negative cases of model_diff' bash tests/bad/model_diff.sh
+    suite 'negative cases of PyTorch' bash tests/bad/pytorch.sh
     suite 'ptx is current' bash tests/ptx.sh
     suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
     wait
@@ -109,6 +111,7 @@ deep() {
     suite 'other languages' result_of languages
     suite 'examples of C++ and CUDA' result_of examples
     suite 'model_diff' result_of model_diff
+    suite 'PyTorch' result_of pytorch
 }
 
 "$1"
