@@ -273,7 +273,7 @@ mutant() {
     mkdir -p "$1/tests" && cp -r tests/host "$1/tests/" && ln -s "$PWD/ptx" "$1/ptx" &&
         sed "$3" "$hand_written" >"$1/gpuloss.h" && cd "$1" || return 1
     { gcc -std=gnu11 -w $flags -o test_host $sources ${objects[*]} -lcmocka -ldl -lpthread &&
-        timeout 600 ./test_host ${2:+"$2"}; } >log 2>&1
+        CMOCKA_TEST_ABORT=1 timeout 600 ./test_host ${2:+"$2"}; } >log 2>&1 # until the first failure
     echo $? >status
 }
 export -f mutant

@@ -1,6 +1,8 @@
 /* test_host [GROUP]: all host tests, or those of one group. */
 #include "check.h"
 
+#include <stdio.h>
+
 static const struct group {
     const char *name;
     int (*run)(void);
@@ -23,6 +25,7 @@ static const struct group {
 int main(int count, char **arguments) {
     int failed = 0, known = 0;
     size_t i;
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* a program that is aborted has said how far it came */
     for (i = 0; i < sizeof groups / sizeof groups[0]; i++)
         if (count < 2 || strcmp(arguments[1], groups[i].name) == 0) {
             failed += groups[i].run();
