@@ -90,10 +90,15 @@ include tests/interpreter/interpreter.mk
 include tests/host/host.mk
 $(BUILD)/numerics/%.o: CFLAGS += -std=c99 $(STRICT)
 
-test: need-cmocka examples $(BUILD)/test_numerics $(BUILD)/test_reference $(BUILD)/test_harness $(INTERPRETER_LIB)
+# Programs are built side by side, also by a make without -j.
+side_by_side = @$(MAKE) -s -j $$(nproc) BUILD='$(BUILD)' CC='$(CC)' $(1)
+
+test: need-cmocka
+	$(call side_by_side,examples $(BUILD)/test_numerics $(BUILD)/test_reference $(BUILD)/test_harness $(INTERPRETER_LIB))
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh usual
 
-test-all: need-cmocka $(BUILD)/test_numerics $(INTERPRETER_LIB)
+test-all: need-cmocka
+	$(call side_by_side,$(BUILD)/test_numerics $(INTERPRETER_LIB))
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh deep
 
 gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
