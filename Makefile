@@ -98,7 +98,7 @@ test: need-cmocka
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh usual
 
 test-all: need-cmocka
-	$(call side_by_side,$(BUILD)/test_numerics $(INTERPRETER_LIB))
+	$(call side_by_side,$(BUILD)/gpuloss_info $(BUILD)/test_numerics $(INTERPRETER_LIB))
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh deep
 
 gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples

@@ -51,7 +51,11 @@ formatted() {
 }
 
 usual() {
-    numerics_on sm_120 sm_120 0 --skip '*rows*' & # about half of them: deep() has the others
+    local part
+    # About half of the tests: deep() has the others. Most of them run beside the other suites.
+    for part in 1 2 3; do
+        numerics_on sm_120_$part sm_120 0 --skip '*rows*' --part $part/4
+    done &
     suite 'README' bash tests/readme.sh
     suite 'installation' bash tests/install.sh
     suite 'compile' bash tests/compile/run.sh
@@ -62,7 +66,7 @@ usual() {
     suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
     suite '02 interpreted' on_interpreter "$BUILD/02_digits"
     suite '03 interpreted' on_interpreter "$BUILD/03_distill"
-    suite 'gpuloss_info interpreted' on_interpreter "$BUILD/gpuloss_info" --bench 1
+    suite 'gpuloss_info interpreted' on_interpreter "$BUILD/gpuloss_info"
     if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvhost-gpu ]; then
         suite 'numerics on the GPU' env GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small
     else
@@ -74,8 +78,9 @@ usual() {
     else
         skip 'formatting' 'clang-format is not installed'
     fi
+    numerics_on sm_120_4 sm_120 0 --skip '*rows*' --part 4/4
     wait
-    suite 'numerics interpreted sm_120' result_of sm_120
+    suite 'numerics interpreted sm_120' result_of sm_120_{1,2,3,4}
 }
 
 deep() {
@@ -84,6 +89,7 @@ deep() {
         numerics_on sm_70 sm_70 0 --only '*every*'
         numerics_on sm_120_rows sm_120 0 --only '*rows*'
         aside sanitized make -s -f tests/host/host.mk run_host_sanitized BUILD="$BUILD" CC="$CC"
+        aside info on_interpreter "$BUILD/gpuloss_info" --bench 1
         aside bench make -s test-bench BUILD="$BUILD" CC="$CC"
         aside platforms bash tests/platforms/run.sh
         aside languages bash tests/languages/run.sh
@@ -106,6 +112,7 @@ deep() {
     suite 'numerics interpreted sm_70, some' result_of sm_70
     suite 'numerics interpreted sm_120, rows' result_of sm_120_rows
     suite 'host, sanitized' result_of sanitized
+    suite 'gpuloss_info --bench interpreted' result_of info
     suite 'benchmark interpreted' result_of bench
     suite 'other systems' result_of platforms
     suite 'other languages' result_of languages

@@ -1,10 +1,11 @@
 /* The numerics tests, on whatever driver is found: a GPU's, or one named by GPULOSS_DRIVER.
  *
- *   test_numerics [--small] [--stop] [--only PATTERN | --skip PATTERN]
+ *   test_numerics [--small] [--stop] [--only PATTERN | --skip PATTERN] [--part NUMBER/OF]
  *
  * --small    shapes for an interpreter of the kernels instead of a GPU
  * --stop     at the first case that fails
  * --only     the tests whose names match, with * for any letters; --skip: those that do not
+ * --part     each group of tests that is the NUMBER-th of OF: programs of all numbers, from 1 on, run every test once
  *
  * With no driver or GPU every test is skipped, which succeeds unless GPULOSS_REQUIRE_GPU=1. */
 #include <setjmp.h>
@@ -61,10 +62,17 @@ static int (*const groups[])(void) = {
     run_same_bits_tests,
 };
 
+enum { GROUPS = sizeof groups / sizeof groups[0] };
+
+static bool read_part(const char *text, int *part, int *parts) {
+    int end = 0;
+    return sscanf(text, "%3d/%3d%n", part, parts, &end) == 2 && text[end] == 0 && *part >= 1 && *part <= *parts;
+}
+
 int main(int argc, char **argv) {
     const char *required = getenv("GPULOSS_REQUIRE_GPU");
     gpuloss_info info;
-    int i, failed = 0;
+    int i, part = 1, parts = 1, failed = 0;
     for (i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0)
             harness_small = 1;
@@ -74,8 +82,12 @@ int main(int argc, char **argv) {
             cmocka_set_test_filter(argv[++i]);
         else if (strcmp(argv[i], "--skip") == 0 && i + 1 < argc)
             cmocka_set_skip_filter(argv[++i]);
+        else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc && read_part(argv[i + 1], &part, &parts))
+            i++;
         else {
-            fprintf(stderr, "usage: %s [--small] [--stop] [--only PATTERN | --skip PATTERN]\n", argv[0]);
+            fprintf(stderr,
+                    "usage: %s [--small] [--stop] [--only PATTERN | --skip PATTERN] [--part NUMBER/OF]   (got %s)\n",
+                    argv[0], argv[i]);
             return 2;
         }
     }
@@ -88,7 +100,7 @@ int main(int argc, char **argv) {
                info.compute_capability % 10, info.driver_version);
     else
         printf("numerics skipped: %s\n", harness_reason());
-    for (i = 0; i < (int)(sizeof groups / sizeof groups[0]); i++) {
+    for (i = part - 1; i < GROUPS; i += parts) {
         failed += groups[i]();
         failed += !harness_renew();
     }
