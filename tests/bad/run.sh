@@ -7,6 +7,19 @@ cd "$(dirname "$0")/../.." || exit 2
 . tests/compile/strict.sh
 out=${BUILD:-build}/bad
 rm -rf "$out" && mkdir -p "$out" || exit 2
+# The parts of the numerics: programs of all numbers run each test once. Without a driver the tests are skipped.
+numerics() { GPULOSS_DRIVER="$out/none" "${BUILD:-build}/test_numerics" "$@"; }
+names_of() { numerics "$@" 2>&1 | sed -n 's/^\[ RUN      \] //p'; }
+make -s BUILD="${BUILD:-build}" "${BUILD:-build}/test_numerics" || exit 2
+names_of >"$out/names"
+in_parts() { [ "$(wc -l <"$out/names")" -gt 200 ] && for part in "$@"; do names_of --part "$part"; done | sort | diff <(sort "$out/names") -; }
+accept "three parts" in_parts 1/3 2/3 3/3
+reject "a part twice" '^> ' in_parts 1/3 2/3 2/3 3/3
+reject "a part left out" '^< ' in_parts 1/3 3/3
+for part in 0/4 5/4 1/4x 1 -1/4; do
+    reject "part $part" "got --part" numerics --part $part
+done
+
 # The embedded block, ptx/ and MANIFEST.
 make -s -f tests/host/host.mk BUILD="${BUILD:-build}" "${BUILD:-build}/test_block" || exit 2
 check_block="${BUILD:-build}/test_block $out/ptx"
@@ -219,6 +232,11 @@ altered 's/p->inner % (GPULOSSI_VECTOR_BYTES \/ bytes) == 0/p->inner * bytes % G
         "gcc -x c -O1 -fsanitize=undefined -fno-sanitize-recover=all"
 altered '/^GPULOSS_API void gpuloss_destroy(/,/^}/s/(void)context->driver.module_unload(kernel->module);/(void)0;/' &&
     reject "a leak in every build" "FAILED: calls under -O1: [0-9]* leaks" hostile options "gcc -x c -O1"
+planted '#ifdef __cplusplus\nstatic_assert(sizeof(R"(1\\n2)") == 4, "the end of a line has two bytes");\n#endif' &&
+    reject "a text that line ends change" "FAILED: g++: line ends of Windows" hostile bytes
+altered '1s/^/\xef\xbb\xbf/' && reject "a byte order mark" "FAILED: gcc: a byte order mark" hostile bytes
+{ cat gpuloss.h && yes '' | head -c 500000; } >"$out/gpuloss.h"
+reject "bytes that nothing needs" "FAILED: accepted: gcc: cut off" hostile bytes
 if command -v clang++ >/dev/null; then
     altered 's/^#define GPULOSSI_NUMBER_OF(field) .*/#define GPULOSSI_NUMBER_OF(field) (int)(field)/' &&
         reject "enums as enums" "FAILED: clang++ -x c++ -O2 -fstrict-enums says" hostile options \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Programs that are hard on gpuloss.h: the options of their compilers, and their macros.
+# Programs that are hard on gpuloss.h: the options of their compilers, their macros, and what editors and transfers do to the file.
 #     tests/hostile/run.sh [HEADER [GROUP [BUILD]]]     another header than gpuloss.h, one group of tests, and one build of the
 #                                                       options ("gcc -x c -Ofast")
 # Prints a line a group, and at the end how much passed, failed and was skipped. Scratch in $BUILD/hostile.
@@ -7,7 +7,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
-header=${1:-gpuloss.h} groups=${2:-compilers macros options} build=${3:-}
+header=${1:-gpuloss.h} groups=${2:-compilers macros bytes options} build=${3:-}
 out=${BUILD:-build}/hostile
 rm -rf "$out" && mkdir -p "$out/tests" && out=$(realpath "$out") || exit 2
 # The sources include ../../gpuloss.h: beside a copy of them, that is the header that is to be tested.
@@ -66,6 +66,34 @@ macros() {
         with() { $driver -w -x "$(language_of "$driver")" -fsyntax-only -DGPULOSS_STATIC '-DWORD(word)=#word,' -I. "$1"; }
         accept "$driver: macros of many words" with words.c
         accept "$driver: macros that rename public fields" with fields.c
+    done
+}
+
+# The bytes of the file. Line ends of Windows and a byte order mark change nothing, and a header that is cut off does not
+# compile: neither anywhere in what is written by hand, nor in the embedded block.
+bytes() {
+    local driver total at size
+    sed 's/$/\r/' gpuloss.h >crlf.h
+    { printf '\xef\xbb\xbf' && cat gpuloss.h; } >bom.h
+    for driver in $drivers; do
+        runs() {
+            $driver -w -x "$(language_of "$driver")" -DGPULOSS_STATIC -include "$1" -o bytes - -ldl -lpthread <<<'
+                int main(void) {
+                    gpuloss_kl_div_desc desc = GPULOSS_KL_DIV_DEFAULTS;
+                    return gpuloss_kl_div(NULL, &desc, NULL) != GPULOSS_ERROR_INVALID_ARGUMENT;
+                }' && ./bytes
+        }
+        accept "$driver: as it is" runs gpuloss.h
+        accept "$driver: line ends of Windows" runs crlf.h
+        accept "$driver: a byte order mark" runs bom.h
+    done
+    total=$(wc -c <gpuloss.h)
+    for at in 1 3 6 12 18 24 30 40 50 60 70 80 90 97 99; do
+        size=$((total * at / 100))
+        head -c $size gpuloss.h >cut.h
+        for driver in ${drivers%% *}; do
+            reject "$driver: cut off after $size bytes" 'error:' runs cut.h
+        done
     done
 }
 
