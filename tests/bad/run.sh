@@ -237,6 +237,13 @@ planted '#ifdef __cplusplus\nstatic_assert(sizeof(R"(1\\n2)") == 4, "the end of 
 altered '1s/^/\xef\xbb\xbf/' && reject "a byte order mark" "FAILED: gcc: a byte order mark" hostile bytes
 { cat gpuloss.h && yes '' | head -c 500000; } >"$out/gpuloss.h"
 reject "bytes that nothing needs" "FAILED: accepted: gcc: cut off" hostile bytes
+altered 's/char log.GPULOSSI_LOG_BYTES. = ""/char log[32000] = ""/' &&
+    reject "a large array on the stack" "FAILED: small stacks" hostile hosts
+at_the_end='#include <pthread.h>\nstatic pthread_key_t gpulossi_planted;\nstatic void gpulossi_end(void *p) { (void)p; }\n'
+at_the_end+='__attribute__((constructor)) static void gpulossi_begin(void) { pthread_key_create(\&gpulossi_planted, gpulossi_end); }'
+altered "s/^typedef int gpulossi_result;/&\n$at_the_end/
+    /^GPULOSS_API void gpuloss_destroy(gpuloss_context .context) {/a pthread_setspecific(gpulossi_planted, context);" &&
+    reject "work at the end of a thread" "FAILED: a plugin that is unloaded" hostile hosts
 if command -v clang++ >/dev/null; then
     altered 's/^#define GPULOSSI_NUMBER_OF(field) .*/#define GPULOSSI_NUMBER_OF(field) (int)(field)/' &&
         reject "enums as enums" "FAILED: clang++ -x c++ -O2 -fstrict-enums says" hostile options \

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Programs that are hard on gpuloss.h: the options of their compilers, their macros, and what editors and transfers do to the file.
+# Programs that are hard on gpuloss.h: the options of their compilers, their macros, what editors and transfers do to the file,
+# small stacks and plugins.
 #     tests/hostile/run.sh [HEADER [GROUP [BUILD]]]     another header than gpuloss.h, one group of tests, and one build of the
 #                                                       options ("gcc -x c -Ofast")
 # Prints a line a group, and at the end how much passed, failed and was skipped. Scratch in $BUILD/hostile.
@@ -7,7 +8,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
-header=${1:-gpuloss.h} groups=${2:-compilers macros bytes options} build=${3:-}
+header=${1:-gpuloss.h} groups=${2:-compilers macros bytes hosts options} build=${3:-}
 out=${BUILD:-build}/hostile
 rm -rf "$out" && mkdir -p "$out/tests" && out=$(realpath "$out") || exit 2
 # The sources include ../../gpuloss.h: beside a copy of them, that is the header that is to be tested.
@@ -94,6 +95,20 @@ bytes() {
         for driver in ${drivers%% *}; do
             reject "$driver: cut off after $size bytes" 'error:' runs cut.h
         done
+    done
+}
+
+# Hosts with threads of small stacks, and with plugins that they unload.
+hosts() {
+    local level
+    for level in -O0 -O2; do
+        compile_hosts() {
+            gcc -std=gnu11 -w $level -g -DUNPACKED_ONCE once/$src/hosts.c tests/host/fake_{driver,kernels}.c once/images.o -o hosts \
+                -ldl -lpthread && gcc -std=c99 -w $level -shared -fPIC $src/plugin.c -o plugin.so -ldl
+        }
+        accept "hosts compile, $level" compile_hosts
+        accept "small stacks, $level" ./hosts stack
+        accept "a plugin that is unloaded, $level" ./hosts plugin ./plugin.so
     done
 }
 
