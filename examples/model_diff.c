@@ -2,7 +2,7 @@
  *     model_diff [options] BASE OTHER
  * Prints perplexities, KL(BASE || OTHER) a token with its quantiles, and how often the likeliest token is the same.
  * gpuloss computes the KL, the cross-entropies and the likeliest tokens of each row on the GPU. The host adds up in double.
- * The next batch is read and uploaded while the GPU works. Files may be larger than memory: only the KL of each row is kept.
+ * The next batch is read and uploaded while the GPU works. Files may be larger than memory: only the KL of each row stays in it.
  * Exit status: 0, 1 for bad input, 2 if this machine lacks something, 3 for other errors.
  * cc -std=c99 -O2 examples/model_diff.c -o model_diff -lm -ldl
  *
@@ -14,7 +14,7 @@
  *
  * The log-probabilities l' of a .kld file differ from the model's, l, in two ways.
  *   Rounding: |l' - l| <= h = 1.4e-4. Half a step is 8 / 65535 = 1.221e-4 at most. Floats add less than 1.5e-5 where logits
- *     are below 100: four roundings of u, which are 0.016 steps together, one of scale, two of least, and one of l' here.
+ *     are below 100: four roundings of u, which are 0.016 steps in sum, one of scale, two of least, and one of l' here.
  *   Cut-off: a class of more than 16 below the row's largest probability P is stored as P exp(-16), which is larger. The
  *     probabilities of a row add up to at most 1 + classes exp(-16): 1.014 of 128256 classes.
  * For each figure, this means:

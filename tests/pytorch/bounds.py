@@ -105,16 +105,16 @@ class CrossEntropy:
         )
         if target.is_floating_point():
             self.k = self.w * ((1 - label_smoothing) * rows_of(target) + label_smoothing / classes)
-            kept, divisor = torch.ones_like(self.r), float(rows)
+            counted, divisor = torch.ones_like(self.r), float(rows)
         else:
             y = target.reshape(-1).long()
-            kept = (y != ignore_index).double()
+            counted = (y != ignore_index).double()
             y = torch.where(y == ignore_index, 0, y)
             one_hot = F.one_hot(y, classes).double()
             self.k = (1 - label_smoothing) * one_hot * self.w[y, None] + label_smoothing / classes * self.w
-            divisor = (self.w[y] * kept).sum()
+            divisor = (self.w[y] * counted).sum()
         self.divisor = divisor if reduction == "mean" else 1.0
-        self.factors = self.r * kept
+        self.factors = self.r * counted
         self.lse = x.logsumexp(1)
         self.losses = self.factors * ((self.k * (self.lse[:, None] - x)).sum(1) + z_loss * self.lse**2)
 

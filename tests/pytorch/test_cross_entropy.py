@@ -288,8 +288,8 @@ class Extras(Case):
         )
         self.assertTrue(torch.equal(argmax.reshape(-1), matrix_of(input).argmax(1)))
         if has_indices:
-            kept = target.reshape(-1) != options.get("ignore_index", -100)
-            self.assertEqual(correct[0].item(), (kept & (argmax.reshape(-1) == target.reshape(-1))).sum().item())
+            counted = target.reshape(-1) != options.get("ignore_index", -100)
+            self.assertEqual(correct[0].item(), (counted & (argmax.reshape(-1) == target.reshape(-1))).sum().item())
 
     def test_reference_is_that_of_torch(self):
         """The formula that the extras are compared with, where torch has it."""

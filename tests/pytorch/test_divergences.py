@@ -281,13 +281,13 @@ class Divergences(Case):
         x, t = doubles(input), doubles(target)
         rows = input.shape[:-1]
         r = torch.ones(rows, dtype=torch.float64, device=DEVICE) if factors is None else factors.double()
-        kept = torch.ones_like(r) if labels is None else (labels != options.get("ignore_index", -100)).double()
+        counted = torch.ones_like(r) if labels is None else (labels != options.get("ignore_index", -100)).double()
         cooled = temperature or 1.0
-        r = r * kept * (cooled**2 if temperature_squared else 1)
+        r = r * counted * (cooled**2 if temperature_squared else 1)
         eps = options.get("eps", 0.0)
         sides = [Side(tensor, kind, cooled, eps, results) for tensor, kind in zip((x, t), kinds)]
         bounds = Divergence(*sides, divergence, 0.5 if beta is None else beta, r, cooled, results)
-        count = kept.sum()
+        count = counted.sum()
         divisor = {"batchmean": count, "mean": count * input.shape[-1]}.get(reduction, 1.0)
         want, bound = bounds.losses, bounds.loss_bound()
         if reduction != "none":
@@ -474,7 +474,7 @@ class SparseDivergences(Case):
 
     def test_labels(self):
         labels = torch.randint(0, 2, (3, 4), device=DEVICE)
-        kept = (labels != 1).double()
+        counted = (labels != 1).double()
         loss = gpuloss.sparse_divergence(
             self.logits,
             self.indices,
@@ -485,8 +485,8 @@ class SparseDivergences(Case):
             ignore_index=1,
         )
         q, t = self.sides(self.logits, self.values, "drop", 1.0, torch.float64)
-        bound = Divergence(q, t, "forward_kl", 0.0, kept, 1.0, torch.float64).loss_bound().sum() / kept.sum()
-        self.assert_within(loss, (kept * self.losses(q.p, t.p, "forward_kl")).sum() / kept.sum(), bound)
+        bound = Divergence(q, t, "forward_kl", 0.0, counted, 1.0, torch.float64).loss_bound().sum() / counted.sum()
+        self.assert_within(loss, (counted * self.losses(q.p, t.p, "forward_kl")).sum() / counted.sum(), bound)
 
     def test_bad_indices(self):
         options = {"value_kind": "probabilities", "residual": "drop", "reduction": "none"}
