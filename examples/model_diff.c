@@ -2,7 +2,7 @@
  *     model_diff [options] BASE OTHER
  * Prints perplexities, KL(BASE || OTHER) a token with its quantiles, and how often the likeliest token is the same.
  * gpuloss computes the KL, the cross-entropies and the likeliest tokens of each row on the GPU. The host adds up in double.
- * The next batch is read and uploaded while the GPU works. Files may be larger than memory: only the KL of each row stays in it.
+ * The next batch is read and uploaded while the GPU works. Files may be larger than memory, which has the KL of each row only.
  * Exit status: 0, 1 for bad input, 2 if this machine lacks something, 3 for other errors.
  * cc -std=c99 -O2 examples/model_diff.c -o model_diff -lm -ldl
  *
