@@ -65,8 +65,6 @@ def _cross_entropy_problem(draw, call, rows, classes, in_shards):
         give_results(call, draw, "class_weights", weights)
     if in_shards or draw.chance(0.7):
         _give_targets(draw, call, rows, classes)
-    else:
-        given["target_probabilities"] = None
 
 
 def _give_targets(draw, call, rows, classes):
@@ -85,8 +83,8 @@ def _give_targets(draw, call, rows, classes):
 def _spoil_rows(draw, call):
     """A row without a defined loss: with +inf or NaN, or all -inf. Its target is a class."""
     given, logits = call.given, call.given["logits"]
-    is_bad = (given["targets"] < 0) | (given["targets"] >= logits.shape[1]) if "targets" in given else np.zeros(len(logits))
-    rows = np.flatnonzero(~is_bad.astype(bool))
+    targets = given.get("targets", np.zeros(len(logits), dtype=np.int64))
+    rows = np.flatnonzero((targets >= 0) & (targets < logits.shape[1]))
     if given.get("logit_scale", 1.0) < 0 or len(rows) == 0 or not draw.chance(0.06):
         return
     row = draw.choice(rows)
@@ -245,10 +243,10 @@ def _give_sides(draw, call, rows, classes, inner):
     width = max(inner, 1)
     if is_shared:
         call.flags |= descs.Flags.SHARED_TARGET
-        logits, others = logits, np.resize(others[:width], others.shape)
+        others = np.resize(others[:width], others.shape)
     # Probabilities of 0, on the sides where they add 0, and seldom on the other one.
-    zeros_of_input = {"forward_kl": 0.03, "reverse_kl": 0.2, "jensen_shannon": 0.2, "total_variation": 0.2}[divergence]
-    zeros_of_target = {"forward_kl": 0.2, "reverse_kl": 0.03, "jensen_shannon": 0.2, "total_variation": 0.2}[divergence]
+    zeros_of_input = 0.03 if divergence == "forward_kl" else 0.2
+    zeros_of_target = 0.03 if divergence == "reverse_kl" else 0.2
     for name, type_name, numbers, zeros in (
         ("input", call.dtype, logits, zeros_of_input),
         ("target", target_type, others, zeros_of_target),

@@ -13,20 +13,19 @@ class OneOf:
 
 
 class Softmax:
-    """Of x [rows, classes], a Bounded. has_shift: whether x - max is computed first, which is exact where x is."""
+    """Of x [rows, classes], a Bounded, of which -inf are masked classes."""
 
     def __init__(self, x):
-        self.x = x
+        masked = x.value == -np.inf
         self.max = x.value.max(axis=1, keepdims=True)
         # Rows of which no number is defined: with +inf or NaN, or all -inf.
         self.undefined = ~np.isfinite(self.max[:, 0])
-        self.shifted = (x - self.max).where(x.value == -np.inf, -np.inf)
-        powers = self.shifted.exp().where(x.value == -np.inf, 0.0)
+        shifted = (x - self.max).where(masked, -np.inf)
+        powers = shifted.exp().where(masked, 0.0)
         total = powers.sum(axis=1, keepdims=True)
-        self.log_total = total.log()
         self.p = powers / total
-        self.log_p = (self.shifted - self.log_total).where(x.value == -np.inf, -np.inf)
-        self.lse = self.log_total + self.max
+        self.log_p = (shifted - total.log()).where(masked, -np.inf)
+        self.lse = total.log() + self.max
 
 
 def _column(values):
@@ -47,11 +46,6 @@ def _upstream(given, arithmetic, rows, divisor):
         if field in given:
             scale = scale * arithmetic.exact(_column(given[field]))
     return (scale / arithmetic.rounded(divisor)).where(divisor == 0, 0.0)
-
-
-def _mean(total, divisor):
-    """Of a sum over rows. Nothing, or 0, divided by 0 is NaN."""
-    return total / divisor
 
 
 def _logits(given, arithmetic):
@@ -122,15 +116,16 @@ def cross_entropy(given, arithmetic):
     z_rows = z_rows.where(undefined | bad_column, 0.0, np.inf).where(nothing, 0.0)
 
     divisor = _divisor_of_cross_entropy(given, rows, weights, targets, ignored, bad)
+    # The lse of a row of all -inf is -inf, that of a row with NaN is NaN. Of +inf the header says nothing.
+    of_undefined = np.where(soft.max == -np.inf, -np.inf, np.nan)
     outputs = {
         "loss_rows": loss,
         "z_loss_rows": z_rows,
-        "loss": _mean(loss.exact_sum(), divisor),
-        "z_loss": _mean(z_rows.exact_sum(), divisor),
-        "lse": lse.where(undefined, *((0.0, np.inf) if "lse_in" in given else (_lse_of_undefined(x, soft), 0.0))),
+        "loss": loss.exact_sum() / divisor,
+        "z_loss": z_rows.exact_sum() / divisor,
+        "lse": lse.where(undefined, of_undefined).where(np.isposinf(soft.max), 0.0, np.inf),
     }
-    outputs["lse"] = outputs["lse"].where(_unspecified_lse(x)[:, None], 0.0, np.inf)
-    outputs.update(_counts(given, x, targets, ignored, bad, arithmetic))
+    outputs.update(_counts(x, targets, ignored, bad, arithmetic))
 
     factor = _upstream(given, arithmetic, rows, divisor)
     total = mass.sum(axis=1, keepdims=True)
@@ -138,22 +133,18 @@ def cross_entropy(given, arithmetic):
     if has_z:
         gradient = gradient + lse * p * arithmetic.rounded(2 * given["lse_square_scale"])
     gradient = gradient * factor * slope
-    no_gradient = np.broadcast_to(nothing | bad_column | (divisor == 0), gradient.value.shape)
-    gradient = gradient.where(np.broadcast_to(undefined, gradient.value.shape), np.nan).where(no_gradient, 0.0)
-    outputs["grad_logits"] = gradient
+    # Of a row without a defined loss, NaN; the header names 0, too, for a divisor or a weight of 0.
+    shape = gradient.value.shape
+    no_gradient = np.broadcast_to(nothing | bad_column | (~undefined & (divisor == 0)), shape)
+    nan = np.broadcast_to(undefined, shape)
+    doubt = np.inf if divisor == 0 else 0.0
+    outputs["grad_logits"] = gradient.where(nan, 0.0 if doubt else np.nan, doubt).where(no_gradient, 0.0)
     if targets is None:
-        weighted = (log_loss * (kept * weights)).where(np.broadcast_to(weights == 0, x.value.shape), 0.0)
-        of_target = (weighted * factor).where(np.broadcast_to(undefined, x.value.shape), np.nan)
+        none = np.broadcast_to((weights == 0) | (kept.value == 0), shape)
+        of_target = (log_loss * (kept * weights)).where(none, 0.0) * factor
+        of_target = of_target.where(nan, 0.0 if doubt else np.nan, doubt).where(nan & none, 0.0, np.inf)
         outputs["grad_target_probabilities"] = of_target.where(no_gradient, 0.0)
     return outputs
-
-
-def _lse_of_undefined(x, soft):
-    return np.where(soft.max == -np.inf, -np.inf, np.nan)
-
-
-def _unspecified_lse(x):
-    return np.isposinf(x.value).any(axis=1)
 
 
 def _divisor_of_cross_entropy(given, rows, weights, targets, ignored, bad):
@@ -168,26 +159,33 @@ def _divisor_of_cross_entropy(given, rows, weights, targets, ignored, bad):
     return np.float64(rows if given["reduction"] == "batchmean" else 1)
 
 
-def _counts(given, x, targets, ignored, bad, arithmetic):
-    rows = x.value.shape[0]
-    is_nan = np.isnan(x.value)
-    low, high = x.value - x.error, x.value + x.error
-    low, high = np.where(np.isfinite(x.value), low, x.value), np.where(np.isfinite(x.value), high, x.value)
-    acceptable = high >= np.max(np.where(is_nan, -np.inf, low), axis=1, keepdims=True, initial=-np.inf)
-    if not np.any(x.error):
-        acceptable = np.arange(x.value.shape[1]) == np.argmax(x.value, axis=1)[:, None]
-    has_nan = is_nan.any(axis=1, keepdims=True)
-    first_nan = np.arange(x.value.shape[1]) == np.argmax(is_nan, axis=1)[:, None]
-    acceptable = np.where(has_nan, first_nan, acceptable)
+def _counts(x, targets, ignored, bad, arithmetic):
+    """The outputs that are indices and numbers of rows."""
+    acceptable = _largest(x)
     counts = {"argmax": OneOf(acceptable)}
     if targets is not None:
         valid = np.flatnonzero(~ignored & ~bad)
         may_be = acceptable[valid, targets[valid]]
         surely = may_be & (acceptable[valid].sum(axis=1) == 1)
-        middle, half = (may_be.sum() + surely.sum()) / 2, (may_be.sum() - surely.sum()) / 2
-        counts["correct"] = Bounded(np.float64(middle), half, arithmetic.u)
+        most, least = may_be.sum(), surely.sum()
+        counts["correct"] = Bounded((most + least) / np.float64(2), (most - least) / 2, arithmetic.u)
         counts["bad_targets"] = arithmetic.exact(bad.sum())
     return counts
+
+
+def _largest(x):
+    """[rows, classes]: the lowest class of the largest x, or all that may be it where x has errors. A NaN is larger."""
+    classes = np.arange(x.value.shape[1])
+    if not np.any(x.error):
+        return classes == np.argmax(x.value, axis=1)[:, None]
+    error = np.where(np.isfinite(x.value), x.error, 0.0)
+    is_nan = np.isnan(x.value)
+    surely = np.where(is_nan, -np.inf, x.value - error).max(axis=1, keepdims=True)
+    first_nan = classes == np.argmax(is_nan, axis=1)[:, None]
+    return np.where(is_nan.any(axis=1, keepdims=True), first_nan, x.value + error >= surely)
+
+
+# ---- divergences
 
 
 class Side:
@@ -259,10 +257,13 @@ def _kl_terms(a, b, arithmetic, zeros_of_pytorch):
     times_b = by_b * b.p if b.eps > 0 else -a.p
     f = (a.p * difference).where(none, 0.0)
     if zeros_of_pytorch:
-        both = none & (plus_b.value == 0)
-        f = f.where(both, np.nan)
-        by_a, by_b = by_a.where(both, 0.0, np.inf), by_b.where(both, 0.0, np.inf)
-    return f, (by_a, (a.p * by_a).where(none, 0.0)), (by_b, times_b)
+        # 0 times an infinite logarithm; that of a probability of 0 itself is taken as 0. Of gradients the header says less.
+        infinite = none & ((plus_b.value == 0) | (a.kind != "probabilities"))
+        # PyTorch has no target of logits.
+        f = f.where(infinite, np.nan) if a.kind != "logits" else f.where(none, 0.0, np.inf)
+        by_a, by_b = by_a.where(none, 0.0, np.inf), by_b.where(infinite, 0.0, np.inf)
+    times_a = (a.p * by_a).where(none, 0.0, np.inf if zeros_of_pytorch else 0.0)
+    return f, (by_a, times_a), (by_b, times_b)
 
 
 def _divergence_rows(given, rows, classes, arithmetic):
@@ -307,7 +308,7 @@ def kl_div(given, arithmetic):
     outputs = {
         "loss_elements": (f * factor).where(nowhere, 0.0),
         "loss_rows": loss_rows,
-        "loss": _mean(loss_rows.exact_sum(), divisor),
+        "loss": loss_rows.exact_sum() / divisor,
     }
     scale = _gradient_scale(given, rows, divisor, arithmetic)
     for name, side, (plain, times) in (("grad_input", q, by_q), ("grad_target", t, by_t)):
@@ -350,7 +351,7 @@ def kl_div_sparse(given, arithmetic):
     gradient = gradient.where(masked | np.broadcast_to(bad_rows | nothing, masked.shape), 0.0)
     return {
         "loss_rows": loss_rows,
-        "loss": _mean(loss_rows.exact_sum(), divisor),
+        "loss": loss_rows.exact_sum() / divisor,
         "grad_logits": gradient,
         "bad_indices": arithmetic.exact(is_bad.sum()),
     }
