@@ -1,18 +1,18 @@
 """Arrays of numbers in double, each with a bound of the error that the kernels' arithmetic may have in its place.
 
-u is half a unit in the last place of 1 in the kernels' arithmetic: 2^-53 for doubles, else 2^-24. An operation adds to the
-errors of its operands, to first order, that of its own result:
+u is half a unit in the last place of 1 in the kernels' arithmetic: 2^-53 for doubles, else 2^-24. An operation adds the
+error of its own result to the errors of its operands, to first order:
 
   + - *      one rounding: u |result|
   /          2 units in the last place of an approximate quotient: 4u |result|
-  exp        2^-22 of the function and 2^-23 of its factor log2(e): 6u, and 2u of its argument, which the factor multiplies.
+  exp        2^-22 of the function and 2^-23 of its factor log2(e): 6u. Its product with the argument: 2u |argument|.
              Exponentials below 2^-126 count as 0
   log        2^-22 of the function, relative or absolute (where it is near 0): 4u, and the same again for its factor
   tanh       10u of its result: a quotient of two exponentials. An error of its argument shrinks by 1 - tanh^2
   sum        n terms in any order have n - 1 roundings, of partial sums that are at most the sum of the magnitudes
 
-The numbers themselves are computed in double: their own roundings add 2^-53 to u, which doubles it for doubles. A result
-is within its bound for every order of the operations that these formulas allow. An infinite bound means: any number."""
+The numbers themselves are computed in double: their own roundings add 2^-53 to u, which doubles it for doubles. The
+bound holds for every order of the additions. An infinite bound means: any number."""
 
 import numpy as np
 
@@ -69,7 +69,8 @@ class Bounded:
         other = self._bounded(other)
         value = self.value / other.value
         least = np.maximum(np.abs(other.value) - other.error, 0.0)
-        return self._result(value, (self.error + np.abs(value) * other.error) / least, 4)
+        error = (self.error + np.abs(value) * other.error) / least
+        return self._result(value, error, 4).where(np.isposinf(self.error), 0.0, np.inf)
 
     def exp(self):
         value = np.exp(self.value)
@@ -80,8 +81,8 @@ class Bounded:
         """Of positive numbers. Where the error reaches 0, the logarithm may be any number."""
         value = np.log(self.value)
         with np.errstate(divide="ignore", invalid="ignore"):
-            shifted = np.where(self.error < self.value, -np.log1p(-self.error / self.value), np.inf)
-        return Bounded(value, shifted + 8 * self.u * (1 + np.abs(value)), self.u)
+            shift = np.where(self.error < self.value, -np.log1p(-self.error / self.value), np.inf)
+        return Bounded(value, shift + 8 * self.u * (1 + np.abs(value)), self.u)
 
     def tanh(self):
         value = np.tanh(self.value)

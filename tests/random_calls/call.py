@@ -1,4 +1,4 @@
-"""A call: the fields of its desc, its arrays and its expected outputs. The fields that the losses share are drawn here."""
+"""A call: the fields of its desc, its arrays, its expected outputs. Fields that the losses share are drawn here."""
 
 import numpy as np
 from draw import fits
@@ -106,12 +106,11 @@ def want_results(call, draw, names, rows):
 
 
 def want_gradient(call, draw, field, source, type_name, inner=0):
-    """The gradient of the array `source`, at times that array itself. Returns whether it is."""
-    numbers = call.arrays[source]
-    call.arrays[field], call.scalars[field + "_stride"] = numbers, call.scalars[source + "_stride"]
-    if numbers.type_name == type_name and draw.chance(0.25):
-        numbers.is_output = True
-        return True
-    rows, columns = call.given[source].shape
-    call.arrays[field], call.scalars[field + "_stride"] = draw.matrix(type_name, rows, columns, inner)
-    return False
+    """The gradient of the array `source`, at times that array itself."""
+    array, stride = call.arrays[source], call.scalars[source + "_stride"]
+    if array.type_name == type_name and draw.chance(0.25):
+        array.is_output = True
+    else:
+        rows, columns = call.given[source].shape
+        array, stride = draw.matrix(type_name, rows, columns, inner)
+    call.arrays[field], call.scalars[field + "_stride"] = array, stride

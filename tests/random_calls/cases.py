@@ -308,8 +308,7 @@ def kl_div(draw, run):
 
 
 def _give_teacher(draw, call, rows, classes):
-    """Indices and values. The k probabilities add up to less than 1 or more, but not to about 1: what a bucket gets then
-    has no digits."""
+    """Indices and values. The k probabilities do not add up to about 1, where the bucket would have no digits."""
     given = call.given
     k = draw.size(min(classes, 120 if draw.chance(0.1) else 12))
     index_type, value_type = draw.indices(classes - 1), draw.floats()

@@ -35,9 +35,7 @@ class Gpu:
         self._context = c_void_p()
         desc = descs.CreateDesc(driver_path=driver_path and driver_path.encode())
         self._check(
-            self._library.gpuloss_create_versioned(
-                byref(self._context), byref(desc), descs.VERSION, descs.DESC_BYTES
-            )
+            self._library.gpuloss_create_versioned(byref(self._context), byref(desc), descs.VERSION, descs.DESC_BYTES)
         )
 
     def close(self):
@@ -54,24 +52,22 @@ class Gpu:
         try:
             for field, array in arrays.items():
                 if id(array) not in places:
-                    places[id(array)] = array, self._place(array)
+                    places[id(array)] = array, c_void_p()
+                    self._place(*places[id(array)])
                 setattr(desc, field, places[id(array)][1].value + array.base_bytes)
             self._check(getattr(self._library, function)(self._context, byref(desc), None))
             for array, place in places.values():
                 array.after = np.empty_like(array.image)
                 count = array.image.nbytes
-                self._check(
-                    self._library.gpuloss_download(self._context, array.after.ctypes.data, place, count, None)
-                )
+                self._check(self._library.gpuloss_download(self._context, array.after.ctypes.data, place, count, None))
         finally:
             for _, place in places.values():
                 self._check(self._library.gpuloss_free(self._context, place))
 
-    def _place(self, array):
-        place, count = c_void_p(), array.image.nbytes
+    def _place(self, array, place):
+        count = array.image.nbytes
         self._check(self._library.gpuloss_alloc(self._context, byref(place), count))
         self._check(self._library.gpuloss_upload(self._context, place, array.image.ctypes.data, count, None))
-        return place
 
 
 class Array:
@@ -108,10 +104,9 @@ def desc_text(desc):
     names = {"dtype", "grad_dtype", "target_dtype", "value_dtype"}
     types = {number: name for name, number in descs.DTYPES.items()}
     lines = []
-    for field, *_ in desc._fields_:
+    for field, kind in desc._fields_:
         value = getattr(desc, field)
         if value:
-            is_pointer = isinstance(value, int) and getattr(type(desc), field).size == 8 and value > 1 << 20
-            shown = types[value] if field in names else hex(value) if is_pointer else value
+            shown = types[value] if field in names else hex(value) if kind is c_void_p else value
             lines.append(f"    {field} = {shown}")
     return "\n".join(lines)

@@ -103,17 +103,26 @@ def run_seed(gpu, seed, function, counts):
     return f"--function {name} --seed {seed} --calls 1: {said}{desc}"
 
 
+def _number(text):
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number that is not negative (got {text!r})")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--calls", type=int, default=2000)
-    parser.add_argument("--seed", type=int, help="of the first call; default: a random one")
+    parser.add_argument("--calls", type=_number, default=2000)
+    parser.add_argument("--seed", type=_number, help="of the first call; default: a random one")
     parser.add_argument("--function", choices=CASES)
     parser.add_argument("--gpu", action="store_true", help="on the GPU, instead of the interpreter")
-    parser.add_argument("--failures", type=int, default=5, help="the number of failures after which it stops")
+    parser.add_argument("--failures", type=_number, default=5, help="the number of failures after which it stops")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     print(f"seed {seed}", flush=True)
-    gpu = Gpu(LIBRARY, None if options.gpu else INTERPRETER)
+    try:
+        gpu = Gpu(LIBRARY, None if options.gpu else INTERPRETER)
+    except (OSError, Refused) as error:
+        parser.exit(2, f"{LIBRARY}: {error}\n")
     counts, passed, failed = Counts(), 0, 0
     for number in range(seed, seed + options.calls):
         said = run_seed(gpu, number, options.function, counts)

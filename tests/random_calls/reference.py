@@ -1,13 +1,15 @@
 """The losses as gpuloss.h defines them, in double, with bounds of the kernels' errors (bounded.py).
 
-`given` has the desc's fields by name: numbers, or arrays as doubles [rows, classes]; a field that is left out is not there.
-Each function returns the outputs by the desc's field names. OneOf: the classes that argmax may be."""
+`given` has the desc's fields by name: numbers, or arrays of doubles [rows, classes]. A field that is left out is not
+there. Each function returns the outputs by the desc's field names."""
 
 import numpy as np
 from bounded import Bounded
 
 
 class OneOf:
+    """The classes that the argmax of each row may be."""
+
     def __init__(self, acceptable):
         self.acceptable = acceptable
 
@@ -257,7 +259,7 @@ def _kl_terms(a, b, arithmetic, zeros_of_pytorch):
     times_b = by_b * b.p if b.eps > 0 else -a.p
     f = (a.p * difference).where(none, 0.0)
     if zeros_of_pytorch:
-        # 0 times an infinite logarithm; that of a probability of 0 itself is taken as 0. Of gradients the header says less.
+        # 0 times an infinite logarithm; p log p is 0 where p is given. The header does not say what the gradients are.
         infinite = none & ((plus_b.value == 0) | (a.kind != "probabilities"))
         # PyTorch has no target of logits.
         f = f.where(infinite, np.nan) if a.kind != "logits" else f.where(none, 0.0, np.inf)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Random valid calls of the shared library against a reference in numpy: on the PTX interpreter, or with --gpu on the GPU.
+# Random valid calls of the shared library against a reference in numpy: on the PTX interpreter, or with --gpu on a GPU.
 #     tests/random_calls/run.sh [ARGUMENTS...]     as for random_calls.py; PYTHON: the interpreter that has numpy
 set -u
 cd "$(dirname "$0")/../.." || exit 2
