@@ -2,7 +2,7 @@
 
 import importlib.util
 import pathlib
-from ctypes import byref, c_void_p
+from ctypes import byref, c_size_t, c_void_p
 
 import numpy as np
 from storage import STORED, item_bytes, to_numbers, to_stored
@@ -45,16 +45,16 @@ class Gpu:
         if status != 0:
             raise Refused(self._library.gpuloss_last_error().decode())
 
-    def call(self, function, desc, arrays):
+    def call(self, function, desc, arrays, has_workspace):
         """arrays: Array by field of desc. They are copied to the device and back; an Array of two fields is one array
-        there."""
+        there. A workspace, of the size that the call needs, becomes one of them."""
         places = {}
         try:
             for field, array in arrays.items():
-                if id(array) not in places:
-                    places[id(array)] = array, c_void_p()
-                    self._place(*places[id(array)])
-                setattr(desc, field, places[id(array)][1].value + array.base_bytes)
+                self._point(desc, field, array, places)
+            if has_workspace:
+                arrays["workspace"] = self._workspace(function, desc)
+                self._point(desc, "workspace", arrays["workspace"], places)
             self._check(getattr(self._library, function)(self._context, byref(desc), None))
             for array, place in places.values():
                 array.after = np.empty_like(array.image)
@@ -63,6 +63,19 @@ class Gpu:
         finally:
             for _, place in places.values():
                 self._check(self._library.gpuloss_free(self._context, place))
+
+    def _point(self, desc, field, array, places):
+        if id(array) not in places:
+            places[id(array)] = array, c_void_p()
+            self._place(*places[id(array)])
+        setattr(desc, field, places[id(array)][1].value + array.base_bytes)
+
+    def _workspace(self, function, desc):
+        size = c_size_t()
+        of_loss = getattr(self._library, function.removesuffix("_combine") + "_workspace")
+        self._check(of_loss(self._context, byref(desc), byref(size)))
+        desc.workspace_bytes = size.value
+        return Array("uint8", np.arange(size.value), 0)
 
     def _place(self, array, place):
         count = array.image.nbytes

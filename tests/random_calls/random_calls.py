@@ -20,6 +20,7 @@ from storage import INDICES, rounded
 
 BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
 LIBRARY = os.environ.get("GPULOSS_LIBRARY", str(BUILD / "libgpuloss.so"))
+HAS_WORKSPACE = 0.1  # a share of the calls
 SOME_NUMBERS = 10000
 MOST_UNSPECIFIED = 0.05  # a share
 INTERPRETER = str(BUILD / "interpreter" / "libcuda.so.1")
@@ -82,18 +83,18 @@ def _check(call, counts):
 def run_seed(gpu, seed, function, counts):
     """The call of that seed. Returns None, or a description of what is wrong."""
     name = function or Draw(seed).choice(list(CASES))
-    last = []
+    draw, last = Draw([seed, 1]), []
 
     def run(call):
         desc = call.desc()
         last[:] = [call.function, desc]
         counts.launches += 1
-        gpu.call(call.function, desc, call.arrays)
+        gpu.call(call.function, desc, call.arrays, draw.chance(HAS_WORKSPACE))
         _check(call, counts)
 
     try:
         with np.errstate(all="ignore"):
-            CASES[name](Draw([seed, 1]), run)
+            CASES[name](draw, run)
         return None
     except (Wrong, Refused) as error:
         said = str(error)
