@@ -27,13 +27,6 @@ class Interpreted(gpuloss.Library):
 
     def __init__(self):
         super().__init__(path=str(BUILD / "libgpuloss.so"), driver_path=str(INTERPRETER))
-        for name, arguments in (
-            ("gpuloss_alloc", [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]),
-            ("gpuloss_free", [ctypes.c_void_p]),
-            ("gpuloss_upload", [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
-            ("gpuloss_download", [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
-        ):
-            getattr(self._library, name).argtypes = [ctypes.c_void_p] + arguments
         self.calls = []  # the fields that were given, for each call
 
     def _enqueue(self, function, context, desc, inputs, outputs, device):

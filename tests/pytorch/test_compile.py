@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import torch
 from device import DEVICE, gpuloss
-from gpuloss.library import Divergence, Flags, Kind, Reduction, Residual
+from gpuloss.descs import Divergence, Flags, Kind, Reduction, Residual
 from support import Case, gradients, probabilities, random, upstream_of
 
 BACKENDS = ("eager", "aot_eager")

@@ -15,16 +15,16 @@ from unittest.mock import patch
 
 import torch
 from device import BUILD, DEVICE, INTERPRETER, ROOT, gpuloss
-from gpuloss import library
+from gpuloss import descs, library
 from support import Case, probabilities, random
 
 STRUCTS = {
-    "gpuloss_create_desc": library.CreateDesc,
-    "gpuloss_cross_entropy_desc": library.CrossEntropyDesc,
-    "gpuloss_kl_div_desc": library.KLDivDesc,
-    "gpuloss_kl_div_sparse_desc": library.KLDivSparseDesc,
+    "gpuloss_create_desc": descs.CreateDesc,
+    "gpuloss_cross_entropy_desc": descs.CrossEntropyDesc,
+    "gpuloss_kl_div_desc": descs.KLDivDesc,
+    "gpuloss_kl_div_sparse_desc": descs.KLDivSparseDesc,
 }
-ENUMS = (library.Reduction, library.Flags, library.Kind, library.Divergence, library.Residual)
+ENUMS = (descs.Reduction, descs.Flags, descs.Kind, descs.Divergence, descs.Residual)
 TYPES = {
     "F32": library.DTYPES[torch.float32],
     "F64": library.DTYPES[torch.float64],

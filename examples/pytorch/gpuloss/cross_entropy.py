@@ -15,8 +15,9 @@ from .checks import (
     check_tensors,
     reduction_of,
 )
+from .descs import CrossEntropyDesc, Flags, Reduction
 from .layout import as_results, empty_like, loss_dtype, no_second_derivative, nothing, results_of, rows_of
-from .library import DTYPES, INDEX_TYPES, CrossEntropyDesc, Flags, Reduction
+from .library import DTYPES, INDEX_TYPES
 
 REDUCTIONS = {"none": Reduction.NONE, "mean": Reduction.MEAN, "sum": Reduction.SUM}
 

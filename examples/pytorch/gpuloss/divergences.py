@@ -7,8 +7,9 @@ from torch import Tensor
 
 from . import library
 from .checks import check_dtype, check_factor, check_row_weights, check_tensors, reduction_of
+from .descs import Divergence, Flags, Kind, KLDivDesc, Reduction, named
 from .layout import as_results, loss_dtype, matrix_of, no_second_derivative, nothing, results_of
-from .library import DTYPES, INDEX_TYPES, Divergence, Flags, Kind, KLDivDesc, Reduction, named
+from .library import DTYPES, INDEX_TYPES
 
 
 def loss_of(input, reduction, elements):

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from . import library
 from .checks import check_dtype, check_factor, check_indices, check_tensors
+from .descs import CrossEntropyDesc, Flags, Reduction, named
 from .layout import no_second_derivative, nothing, results_of
-from .library import DTYPES, INDEX_TYPES, CrossEntropyDesc, Flags, Reduction, named
+from .library import DTYPES, INDEX_TYPES
 
 MIB = 1 << 20
 

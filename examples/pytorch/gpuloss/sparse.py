@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import library
 from .checks import check_constant, check_tensors
+from .descs import Divergence, Flags, Kind, KLDivSparseDesc, Reduction, Residual, named
 from .divergences import (
     as_rows,
     beta_of,
@@ -19,7 +20,7 @@ from .divergences import (
     upstream,
 )
 from .layout import as_results, matrix_of, no_second_derivative
-from .library import DTYPES, INDEX_TYPES, Divergence, Flags, Kind, KLDivSparseDesc, Reduction, Residual, named
+from .library import DTYPES, INDEX_TYPES
 
 
 def _desc(

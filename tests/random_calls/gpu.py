@@ -1,0 +1,125 @@
+"""Device memory and calls of libgpuloss.so, without PyTorch."""
+
+import importlib.util
+import pathlib
+from ctypes import byref, c_size_t, c_void_p
+
+import numpy as np
+from storage import STORED, item_bytes, to_numbers, to_stored
+
+DESCS_FILE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "pytorch" / "gpuloss" / "descs.py"
+
+
+def _descs():
+    """By its path: the package imports PyTorch."""
+    spec = importlib.util.spec_from_file_location("descs", DESCS_FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+descs = _descs()
+
+GUARD_BYTES = 64
+# A large number in every type: one that is read, or is left where an output belongs, is seen.
+FILL_BYTE = 0x7B
+
+
+class Refused(Exception):
+    """The message of a call that failed."""
+
+
+class Gpu:
+    def __init__(self, path, driver_path):
+        self._library = descs.load(path)
+        self._context = c_void_p()
+        desc = descs.CreateDesc(driver_path=driver_path and driver_path.encode())
+        self._check(
+            self._library.gpuloss_create_versioned(byref(self._context), byref(desc), descs.VERSION, descs.DESC_BYTES)
+        )
+
+    def close(self):
+        self._library.gpuloss_destroy(self._context)
+
+    def _check(self, status):
+        if status != 0:
+            raise Refused(self._library.gpuloss_last_error().decode())
+
+    def call(self, function, desc, arrays, has_workspace):
+        """arrays: Array by field of desc. They are copied to the device and back; an Array of two fields is one array
+        there. A workspace, of the size that the call needs, becomes one of them."""
+        places = {}
+        try:
+            for field, array in arrays.items():
+                self._point(desc, field, array, places)
+            if has_workspace:
+                arrays["workspace"] = self._workspace(function, desc)
+                self._point(desc, "workspace", arrays["workspace"], places)
+            self._check(getattr(self._library, function)(self._context, byref(desc), None))
+            for array, place in places.values():
+                array.after = np.empty_like(array.image)
+                count = array.image.nbytes
+                self._check(self._library.gpuloss_download(self._context, array.after.ctypes.data, place, count, None))
+        finally:
+            for _, place in places.values():
+                self._check(self._library.gpuloss_free(self._context, place))
+
+    def _point(self, desc, field, array, places):
+        if id(array) not in places:
+            places[id(array)] = array, c_void_p()
+            self._place(*places[id(array)])
+        setattr(desc, field, places[id(array)][1].value + array.base_bytes)
+
+    def _workspace(self, function, desc):
+        size = c_size_t()
+        of_loss = getattr(self._library, function.removesuffix("_combine") + "_workspace")
+        self._check(of_loss(self._context, byref(desc), byref(size)))
+        desc.workspace_bytes = size.value
+        return Array("uint8", np.arange(size.value), 0)
+
+    def _place(self, array, place):
+        count = array.image.nbytes
+        self._check(self._library.gpuloss_alloc(self._context, byref(place), count))
+        self._check(self._library.gpuloss_upload(self._context, place, array.image.ctypes.data, count, None))
+
+
+class Array:
+    """Elements of a type at places `at`, counted from the base, between guards. numbers: None for an output."""
+
+    def __init__(self, type_name, at, misaligned_by, numbers=None):
+        size = item_bytes(type_name)
+        self.type_name = type_name
+        base = GUARD_BYTES // size + misaligned_by
+        count = base + (int(at.max()) + 1 if at.size > 0 else 0) + GUARD_BYTES // size
+        self.image = np.frombuffer(bytearray([FILL_BYTE]) * (count * size), dtype=STORED[type_name])
+        self.base_bytes = base * size
+        self._places = base + at
+        self.after = None
+        self.is_output = numbers is None
+        if numbers is not None:
+            self.image[self._places] = to_stored(type_name, numbers)
+
+    def numbers(self):
+        """As the call left them."""
+        return to_numbers(self.type_name, self.after[self._places])
+
+    def changed_outside(self):
+        """The first place, counted from the base, that the call may not write and has written, or None."""
+        same = self.after.view(np.uint8) == self.image.view(np.uint8)
+        same = same.reshape(self.image.size, -1).all(axis=1)
+        if self.is_output:
+            same[self._places.ravel()] = True
+        return None if same.all() else int(np.argmin(same)) - self.base_bytes // self.image.itemsize
+
+
+def desc_text(desc):
+    """The fields that are not zero, one a line."""
+    names = {"dtype", "grad_dtype", "target_dtype", "value_dtype"}
+    types = {number: name for name, number in descs.DTYPES.items()}
+    lines = []
+    for field, kind in desc._fields_:
+        value = getattr(desc, field)
+        if value:
+            shown = types[value] if field in names else hex(value) if kind is c_void_p else value
+            lines.append(f"    {field} = {shown}")
+    return "\n".join(lines)

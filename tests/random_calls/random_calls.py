@@ -1,0 +1,148 @@
+"""Random valid calls of libgpuloss.so against reference.py, on the PTX interpreter or a GPU.
+
+python tests/random_calls/random_calls.py [--calls N] [--seed S] [--function NAME] [--gpu]
+
+Call number i is that of seed S + i. A call that fails prints its seed: --seed X --calls 1 repeats it."""
+
+import argparse
+import os
+import pathlib
+import sys
+import traceback
+
+import numpy as np
+from bounded import LEAST
+from cases import CASES
+from draw import Draw
+from gpu import Gpu, Refused, desc_text
+from reference import OneOf
+from storage import INDICES, rounded
+
+BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
+LIBRARY = os.environ.get("GPULOSS_LIBRARY", str(BUILD / "libgpuloss.so"))
+HAS_WORKSPACE = 0.1  # a share of the calls
+SOME_NUMBERS = 10000
+MOST_UNSPECIFIED = 0.05  # a share
+INTERPRETER = str(BUILD / "interpreter" / "libcuda.so.1")
+
+
+class Wrong(Exception):
+    """What a call has done wrong."""
+
+
+class Counts:
+    def __init__(self):
+        self.elements = self.unspecified = self.launches = 0
+
+
+def _first_outside(array, expected, counts):
+    """The first element that is not within its bound, with its place, or None. A stored number lies between the stored
+    ends of its interval, since rounding keeps the order."""
+    got = array.numbers()
+    if isinstance(expected, OneOf):
+        is_class = (got >= 0) & (got < expected.acceptable.shape[1])
+        good = is_class & expected.acceptable[np.arange(len(got)), np.where(is_class, got, 0)]
+        want = [np.flatnonzero(row) for row in expected.acceptable]
+        return _first(~good, got, lambda place: f"one of {want[place[0]]}")
+    value = expected.value.reshape(got.shape)
+    error = np.broadcast_to(expected.error, expected.value.shape).reshape(got.shape)
+    # 0 times an infinite error is NaN. The errors of numbers that are not finite have no meaning.
+    is_any = np.isposinf(error) | (np.isnan(error) & np.isfinite(value))
+    error = np.where(np.isfinite(value) & ~is_any, error, 0.0)
+    if array.type_name in INDICES:
+        low, high = value - error, value + error
+    else:
+        least = 0.0 if array.type_name == "float64" else np.where(error > 0, LEAST, 0.0)
+        low, high = (rounded(array.type_name, value + sign * (error + least)) for sign in (-1, 1))
+    good = is_any | ((low <= got) & (got <= high)) | (np.isnan(value) & np.isnan(got))
+    counts.elements += good.size
+    counts.unspecified += int(is_any.sum())
+    return _first(~good, got, lambda place: f"{value[place]:.9g} +- {error[place]:.3g}")
+
+
+def _first(is_wrong, got, want):
+    if not is_wrong.any():
+        return None
+    place = tuple(int(i) for i in np.argwhere(is_wrong)[0])
+    at = f"[{', '.join(map(str, place))}]" if place else ""
+    return f"{at}: got {got[place]:.9g}, want {want(place)} ({int(is_wrong.sum())} of {got.size} are wrong)"
+
+
+def _check(call, counts):
+    for field, array in call.arrays.items():
+        place = array.changed_outside()
+        if place is not None:
+            raise Wrong(f"{field}: element {place} from its base is changed, which the call may not write")
+    for field, expected in call.expected.items():
+        if field in call.arrays and call.arrays[field].is_output:
+            said = _first_outside(call.arrays[field], expected, counts)
+            if said:
+                raise Wrong(field + said)
+
+
+def run_seed(gpu, seed, function, counts):
+    """The call of that seed. Returns None, or a description of what is wrong."""
+    name = function or Draw(seed).choice(list(CASES))
+    draw, last = Draw([seed, 1]), []
+
+    def run(call):
+        desc = call.desc()
+        last[:] = [call.function, desc]
+        counts.launches += 1
+        gpu.call(call.function, desc, call.arrays, draw.chance(HAS_WORKSPACE))
+        _check(call, counts)
+
+    try:
+        with np.errstate(all="ignore"):
+            CASES[name](draw, run)
+        return None
+    except (Wrong, Refused) as error:
+        said = str(error)
+    except Exception:
+        said = traceback.format_exc()
+    desc = f"\n  {last[0]}\n{desc_text(last[1])}" if last else ""
+    return f"--function {name} --seed {seed} --calls 1: {said}{desc}"
+
+
+def _number(text):
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number that is not negative (got {text!r})")
+    return int(text)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--calls", type=_number, default=2000)
+    parser.add_argument("--seed", type=_number, help="of the first call; default: a random one")
+    parser.add_argument("--function", choices=CASES)
+    parser.add_argument("--gpu", action="store_true", help="on the GPU, instead of the interpreter")
+    parser.add_argument("--failures", type=_number, default=5, help="the number of failures after which it stops")
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
+    print(f"seed {seed}", flush=True)
+    try:
+        gpu = Gpu(LIBRARY, None if options.gpu else INTERPRETER)
+    except (OSError, Refused) as error:
+        parser.exit(2, f"{LIBRARY}: {error}\n")
+    counts, passed, failed = Counts(), 0, 0
+    for number in range(seed, seed + options.calls):
+        said = run_seed(gpu, number, options.function, counts)
+        if said is None:
+            passed += 1
+            continue
+        failed += 1
+        print(f"  FAILED: {said}", flush=True)
+        if failed == options.failures:
+            break
+    gpu.close()
+    # Where nearly nothing is compared, nothing is tested.
+    if counts.elements > SOME_NUMBERS and counts.unspecified > counts.elements * MOST_UNSPECIFIED:
+        failed += 1
+        print("  FAILED: too many numbers have no bound")
+    print(f"{counts.launches} calls, {counts.elements} numbers compared, {counts.unspecified} of them unspecified")
+    print(f"random calls: {passed} passed, {failed} failed, 0 skipped")
+    return 0 if passed > 0 and failed == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
