@@ -246,6 +246,40 @@ static void corners_of_two_logits(void **state) {
     test_done();
 }
 
+/* A side masks the first classes, and is otherwise close to the other one. The other side has little on these classes, which
+ * then is all of the divergence. */
+static void check_masked_begin(gpuloss_dtype dtype, int64_t classes, int64_t masked, unsigned number) {
+    kl_case c = logits_case(dtype, 3, classes, 0);
+    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_NEAR, 0, number);
+    int64_t row, i;
+    for (row = 0; row < c.rows; row++)
+        for (i = 0; i < masked; i++) {
+            double *input = in.input + row * classes + i, *target = in.target + row * classes + i;
+            double *little = number % 2 ? target : input, *none = number % 2 ? input : target;
+            *little = floor(*little) - 3; /* a number of every type */
+            *none = -inf;
+        }
+    if (number % 2)
+        c.divergence = GPULOSS_REVERSE_KL;
+    c.input_offset = (int)(number / 2 % 3);
+    c.target_offset = c.input_offset;
+    c.outputs = number % 5 < 3 ? KL_OUT_LOSS_ROWS : OUT_ALL;
+    test_call(&c, "masked first classes of close sides");
+    kl_inputs_free(&in);
+}
+
+static void masks_of_close_logits(void **state) {
+    static const int64_t lengths[] = {17, 40, 300, 1100, 5000}, masked[] = {1, 2, 4, 8, 16};
+    unsigned d, k, m, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++)
+            for (m = 0; m < sizeof masked / sizeof masked[0]; m++)
+                check_masked_begin(all_dtypes[d], lengths[k], masked[m], number++);
+    test_done();
+}
+
 /* All rows are left out, or there are none. */
 static void no_rows_of_two_logits(void **state) {
     unsigned d;
@@ -437,7 +471,7 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(corners_of_two_logits),        cmocka_unit_test(no_rows_of_two_logits),
         cmocka_unit_test(kinds_of_two_logits),          cmocka_unit_test(two_logits_that_agree),
         cmocka_unit_test(two_logits_that_nearly_agree), cmocka_unit_test(distances_of_two_logits),
-        cmocka_unit_test(two_logits_far_apart),
+        cmocka_unit_test(two_logits_far_apart),         cmocka_unit_test(masks_of_close_logits),
     };
     return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);
 }

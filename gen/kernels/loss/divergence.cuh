@@ -354,6 +354,9 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                     weighted[i] = N(0);
                 }
             all = in_halves<Sum>(weighted);
+            /* Without a maximum of the side that weighs, the other side's part has no scale: the row is swept again. */
+            if (all_a == 0 && sum_b > 0)
+                s.excess = Limits<N>::nan();
         }
         N more = fma(sum_b, to_a, difference(all, sum_a));
         if (!(fma(more, factor, s.excess) > all_a * N(0.25))) {
