@@ -49,6 +49,7 @@ tests() {
     done
     suite 'examples of C++ and CUDA' bash tests/examples.sh
     suite 'PyTorch' bash tests/pytorch/run.sh
+    suite 'random calls' bash tests/random_calls/run.sh --gpu
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck initcheck synccheck; do
             suite "compute-sanitizer $tool" sanitized $tool

@@ -96,6 +96,7 @@ deep() {
         aside examples bash tests/examples.sh
         aside model_diff bash tests/model_diff/run.sh
         aside pytorch bash tests/pytorch/run.sh
+        aside random_calls bash tests/random_calls/run.sh
     } &
     suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
     grep -E '^coverage: |a second$' "$BUILD/log/coverage.txt" | sed 's/^/    /'
@@ -105,6 +106,7 @@ deep() {
     suite 'negative cases of examples' bash tests/bad/examples.sh
     suite 'negative cases of model_diff' bash tests/bad/model_diff.sh
     suite 'negative cases of PyTorch' bash tests/bad/pytorch.sh
+    suite 'negative cases of random calls' bash tests/bad/random_calls.sh
     suite 'ptx is current' bash tests/ptx.sh
     suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
     wait
@@ -119,6 +121,7 @@ deep() {
     suite 'examples of C++ and CUDA' result_of examples
     suite 'model_diff' result_of model_diff
     suite 'PyTorch' result_of pytorch
+    suite 'random calls' result_of random_calls
 }
 
 "$1"
