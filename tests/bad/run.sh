@@ -11,8 +11,8 @@ rm -rf "$out" && mkdir -p "$out" || exit 2
 numerics() { GPULOSS_DRIVER="$out/none" "${BUILD:-build}/test_numerics" "$@"; }
 names_of() { numerics "$@" 2>&1 | sed -n 's/^\[ RUN      \] //p'; }
 make -s BUILD="${BUILD:-build}" "${BUILD:-build}/test_numerics" || exit 2
-names_of >"$out/names"
-in_parts() { [ "$(wc -l <"$out/names")" -gt 200 ] && for part in "$@"; do names_of --part "$part"; done | sort | diff <(sort "$out/names") -; }
+names_of >"$out/numerics"
+in_parts() { [ "$(wc -l <"$out/numerics")" -gt 200 ] && for part in "$@"; do names_of --part "$part"; done | sort | diff <(sort "$out/numerics") -; }
 accept "three parts" in_parts 1/3 2/3 3/3
 reject "a part twice" '^> ' in_parts 1/3 2/3 2/3 3/3
 reject "a part left out" '^< ' in_parts 1/3 3/3
