@@ -23,7 +23,7 @@ done
 # The embedded block, ptx/ and MANIFEST.
 make -s -f tests/host/host.mk BUILD="${BUILD:-build}" "${BUILD:-build}/test_block" || exit 2
 check_block="${BUILD:-build}/test_block $out/ptx"
-one=kl_div_pp_f32
+one=kl_div_probabilities_f32
 damaged() {
     rm -rf "$out/ptx" && cp -r ptx "$out/ptx" && (cd "$out/ptx" && eval "$1")
     ! diff -rq ptx "$out/ptx" >"$out/log" || not_planted "$1"
@@ -277,7 +277,7 @@ host_objects=$(realpath "$out")/objects once=$(realpath "$out")/once
 hand_written=$once/gpuloss.h
 export library host_objects once hand_written
 mkdir -p "$host_objects/sound"
-bash tests/host/unpack_once.sh gpuloss.h "$once" || exit 2
+bash tests/unpack_once/run.sh gpuloss.h "$once" || exit 2
 gcc -std=gnu11 -w -c $library -o "$host_objects/sound/library.o" || exit 2
 make -s -f tests/host/host.mk --eval 'list: ; @printf "%s\n" $(HOST_SOURCES)' list | grep -vx $library |
     xargs -P "$(nproc)" -I{} bash -c 'gcc -std=gnu11 -w -c {} -o "$host_objects/$(basename {} .c).o"' || exit 2

@@ -26,11 +26,8 @@ HOST_PROGRAMS := $(BUILD)/test_host $(BUILD)/test_threads $(BUILD)/test_left_out
 	$(BUILD)/test_no_f16 $(BUILD)/test_no_bf16 $(BUILD)/test_no_16_bits \
 	$(BUILD)/test_mark $(BUILD)/test_block
 
-# The library that unpacks once, with its texts.
-ONCE := $(BUILD)/unpack_once
+include tests/unpack_once/unpack_once.mk
 HOST_ONCE := -DUNPACKED_ONCE $(ONCE)/$(HOST)/gpuloss_impl.c $(ONCE)/images.o
-$(ONCE)/images.o: $(HOST)/unpack_once.sh $(HOST)/unpacked_once.c $(HOST)/gpuloss_impl.c $(HOST_HEADERS)
-	@bash $< gpuloss.h $(ONCE)
 
 $(BUILD)/test_host: $(HOST_SOURCES) $(HOST_HEADERS) $(ONCE)/images.o
 	@mkdir -p $(@D)

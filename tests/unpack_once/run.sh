@@ -1,11 +1,11 @@
 #!/bin/bash
-# unpack_once.sh HEADER FOLDER: a library that unpacks each text once, for programs that load the same kernels again and again.
+# run.sh HEADER FOLDER: a library that unpacks each text once, for programs that load the same kernels again and again.
 # FOLDER gets gpuloss.h, which does so where UNPACKED_ONCE is defined, and is compiled quickly, since the embedded block is
 # in images.o instead. Copies of the sources beside it include that header.
 set -eu
 header=$1 folder=$2
 mkdir -p "$folder/tests"
-cp -r tests/host tests/hostile "$folder/tests/"
+cp -r tests/host tests/hostile tests/numerics tests/unpack_once "$folder/tests/"
 images='const gpulossi_image \*gpulossi_image_of('
 sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated block/d' \
     -e "s/^static $images/extern $images/" \
@@ -14,4 +14,4 @@ sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated b
     -e '/^static void gpulossi_replace(/i #define gpulossi_unpack_text unpacked_once' \
     -e '/^static void gpulossi_replace(/i #endif' "$header" >"$folder/gpuloss.h"
 sed "s/^static $images/$images/" "$header" >"$folder/images.h"
-gcc -O2 -w -DGPULOSS_STATIC -include "$folder/images.h" -c "$folder/tests/host/unpacked_once.c" -o "$folder/images.o"
+gcc -O2 -w -DGPULOSS_STATIC -include "$folder/images.h" -c "$folder/tests/unpack_once/unpack_once.c" -o "$folder/images.o"

@@ -1,4 +1,4 @@
-/* For unpack_once.sh: each thread unpacks a text once. */
+/* For run.sh: each thread unpacks a text once. */
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
 
