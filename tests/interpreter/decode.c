@@ -238,9 +238,12 @@ static void note_modifier(struct parser *parser, struct insn *insn, const char *
 
 static uint32_t pool_constant(struct parser *parser, uint64_t value) {
     struct kernel *kernel = parser->kernel;
-    for (uint32_t i = 0; i < kernel->npool; i++)
-        if (kernel->pool[(size_t)i * PTXSIM_WARP] == value)
-            return SLOT_POOL | i;
+    uint32_t *last = &parser->pooled[(value ^ value >> 8 ^ value >> 52) % PARSE_POOLED];
+    if (*last < kernel->npool && kernel->pool[(size_t)*last * PTXSIM_WARP] == value)
+        return SLOT_POOL | *last;
+    for (*last = 0; *last < kernel->npool; ++*last)
+        if (kernel->pool[(size_t)*last * PTXSIM_WARP] == value)
+            return SLOT_POOL | *last;
     kernel->pool = ptxsim_grow(kernel->pool, kernel->npool, &kernel->pool_room, PTXSIM_WARP * sizeof *kernel->pool);
     for (uint32_t l = 0; l < PTXSIM_WARP; l++)
         kernel->pool[(size_t)kernel->npool * PTXSIM_WARP + l] = value;

@@ -50,6 +50,15 @@ int ptxsim_line_text(const struct module *module, uint32_t line, const char **te
     return (int)strcspn(start, "\r\n");
 }
 
+/* Without a locale, since a program may load thousands of texts. */
+static bool is_blank(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
 static void skip(struct parser *parser) {
     const char *p = parser->p;
     for (;;) {
@@ -58,7 +67,7 @@ static void skip(struct parser *parser) {
             p++;
         } else if (*p == ' ') { /* what a library takes out of a text becomes blanks */
             p += strspn(p, " ");
-        } else if (isspace((unsigned char)*p)) {
+        } else if (is_blank(*p)) {
             p++;
         } else if (p[0] == '/' && p[1] == '/') {
             p += strcspn(p, "\n");
@@ -88,7 +97,8 @@ static void expect(struct parser *parser, char c) {
 }
 
 static bool is_word(char c) {
-    return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%' || c == '.';
+    const char lower = (char)(c | 32);
+    return (lower >= 'a' && lower <= 'z') || is_digit(c) || c == '_' || c == '$' || c == '%' || c == '.';
 }
 
 /* A name, directive or opcode; "::" belongs to it, a single colon does not. */
@@ -134,7 +144,7 @@ bool ptxsim_number(const char *text, const char **end, enum ptxsim_type type, ui
     bool is_float = ptxsim_is_float((int)type);
     if (minus)
         p++;
-    if (!isdigit((unsigned char)*p))
+    if (!is_digit(*p))
         return false;
     if (p[0] == '0' && (p[1] == 'f' || p[1] == 'F' || p[1] == 'd' || p[1] == 'D') && !minus) {
         bool wide = p[1] == 'd' || p[1] == 'D';
@@ -220,7 +230,7 @@ const struct symbol *ptxsim_symbol(const struct parser *parser, const char *name
             }
             continue;
         }
-        if (!isdigit((unsigned char)*rest) || (*rest == '0' && rest[1]))
+        if (!is_digit(*rest) || (*rest == '0' && rest[1]))
             continue;
         char *end;
         unsigned long number = strtoul(rest, &end, 10);
@@ -506,7 +516,7 @@ static void instruction(struct parser *parser, const char *opcode, const char *g
                 i++;
             continue;
         }
-        if (!isspace((unsigned char)operands[i]))
+        if (!is_blank(operands[i]))
             operands[n++] = operands[i];
     }
     operands[n] = 0;
@@ -525,7 +535,8 @@ static void body(struct parser *parser) {
     uint32_t first_jump = parser->njumps;
     expect(parser, '{');
     for (;;) {
-        char text[PARSE_NAME], name[PARSE_NAME], guard[PARSE_NAME + 1] = "";
+        char text[PARSE_NAME], name[PARSE_NAME], guard[PARSE_NAME + 1];
+        guard[0] = 0;
         skip(parser);
         if (accept(parser, '}')) {
             if (depth == 0)
@@ -542,7 +553,8 @@ static void body(struct parser *parser) {
         if (accept(parser, '@')) {
             bool not = accept(parser, '!');
             word(parser, name);
-            snprintf(guard, sizeof guard, "%c%s", not ? '!' : '@', name);
+            guard[0] = not ? '!' : '@';
+            strcpy(guard + 1, name);
         }
         word(parser, text);
         if (text[0] != '.') {

@@ -4,7 +4,7 @@
 
 #include "ptxsim.h"
 
-enum { PARSE_NAME = 256, PARSE_OPERANDS = 16 };
+enum { PARSE_NAME = 256, PARSE_OPERANDS = 16, PARSE_POOLED = 256 };
 
 enum symbol_kind { SYM_REGISTER, SYM_REGISTERS, SYM_PARAM, SYM_FRAME, SYM_LOCAL, SYM_SHARED, SYM_DYNAMIC };
 
@@ -67,8 +67,9 @@ struct parser {
         uint32_t offset;
     } shared[64];
     uint32_t nshared;
-    char *operands;   /* text of the present instruction */
-    uint32_t discard; /* a register for results that nobody wants */
+    uint32_t pooled[PARSE_POOLED]; /* index in the kernel's pool of the last constant of a hash */
+    char *operands;                /* text of the present instruction */
+    uint32_t discard;              /* a register for results that nobody wants */
 };
 
 _Noreturn void ptxsim_parse_fail(struct parser *parser, int code, const char *format, ...)
