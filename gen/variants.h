@@ -48,6 +48,13 @@ typedef struct variant {
     VARIANT(cross_entropy, row_cluster, any16, "f16_" name, call, 0)                                                   \
     VARIANT(cross_entropy, row_cluster, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
 
+/* Probabilities or their logarithms for each type: the input's letter first. */
+#define PROBABILITIES(name, call)                                                                                      \
+    VARIANT(kl_div, probabilities, f32, name, call, 0)                                                                 \
+    VARIANT(kl_div, probabilities, f64, name, call, 0)                                                                 \
+    VARIANT(kl_div, probabilities, any16, "f16_" name, call, 0)                                                        \
+    VARIANT(kl_div, probabilities, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+
 /* Divergences of rows in memory for each type. */
 #define PAIRS(name, call)                                                                                              \
     VARIANT(kl_div, row_memory, f32, name, call, 0)                                                                    \
@@ -137,10 +144,10 @@ static const variant usual_variants[] = {
     VARIANT(cross_entropy, row_cluster, f32, "weights_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, 0)
     LONG("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS)
     LONG("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING)
-    BOTH(kl_div, pp)
-    BOTH(kl_div, lp)
-    BOTH(kl_div, pl)
-    BOTH(kl_div, ll)
+    PROBABILITIES("pp", 0)
+    PROBABILITIES("lp", GPULOSSI_KL_INPUT_LOGARITHMS)
+    PROBABILITIES("pl", GPULOSSI_KL_TARGET_LOGARITHMS)
+    PROBABILITIES("ll", GPULOSSI_KL_INPUT_LOGARITHMS | GPULOSSI_KL_TARGET_LOGARITHMS)
     PAIRS("logits_loss", VARIANT_KL)
     PAIRS("logits_gradient", VARIANT_KL | GPULOSSI_KL_GRADIENT)
     PAIRS("reverse_gradient", VARIANT_REVERSE | GPULOSSI_KL_GRADIENT)
@@ -170,6 +177,7 @@ static const variant usual_variants[] = {
 #undef LONG
 #undef TILES
 #undef MEMORY
+#undef PROBABILITIES
 #undef PAIRS
 #undef PAIR_PIPELINE
 #undef SPARSE

@@ -197,7 +197,7 @@ static void load_errors(void **state) {
         fake.fail_code = errors[i].code;
         expect_error(gpuloss_kl_div(context, &d, NULL), errors[i].status, "gpuloss_kl_div", errors[i].word);
         assert_non_null(strstr(gpuloss_last_error(), fake.log));
-        assert_non_null(strstr(gpuloss_last_error(), "gpuloss_kl_div_pp_f32"));
+        assert_non_null(strstr(gpuloss_last_error(), "gpuloss_kl_div_probabilities_f32"));
         assert_int_equal(fake.launches, 0);
         assert_int_equal(fake_live_modules(), 0);
     }

@@ -37,11 +37,13 @@ static void expect_rows(const gpuloss_kl_div_desc *d, const fake_launched *l, in
     change;                                                                                                            \
     expect_rows(&d, expect_kernel(&d, name, __LINE__), cut, __LINE__)
 
-/* How a side is given, and the letter that it has in the names of the kernels that know no option. */
+/* How a side is given, and the bits of the call word that say so for the input and the target. */
 static const struct {
     gpuloss_kind kind;
-    char letter;
-} kinds[] = {{GPULOSS_PROBABILITIES, 'p'}, {GPULOSS_LOG_PROBABILITIES, 'l'}, {GPULOSS_LOGITS, 0}};
+    uint32_t of_input, of_target;
+} kinds[] = {{GPULOSS_PROBABILITIES, 0, 0},
+             {GPULOSS_LOG_PROBABILITIES, GPULOSSI_KL_INPUT_LOGARITHMS, GPULOSSI_KL_TARGET_LOGARITHMS},
+             {GPULOSS_LOGITS, GPULOSSI_KL_INPUT_LOGITS, GPULOSSI_KL_TARGET_LOGITS}};
 
 static int64_t classes_of_vectors(int64_t vectors, gpuloss_dtype dtype) {
     return vectors * (16 / every_dtype[dtype - GPULOSS_F32].bytes);
@@ -60,16 +62,18 @@ static void kinds_choose_the_kernel(void **state) {
         for (i = 0; i < 3; i++)
             for (k = 0; k < 3; k++) {
                 gpuloss_kl_div_desc base = some_kl_div(), d;
-                const char name[] = {kinds[i].letter, kinds[k].letter, 0};
-                const char *const name_of[] = {name, kernel_of_options(every_dtype[t].dtype),
+                const char *const name_of[] = {"probabilities", kernel_of_options(every_dtype[t].dtype),
                                                every_dtype[t].dtype == GPULOSS_F64 ? "row_memory" : "logits_packed"};
-                int logits = (kinds[i].letter == 0) + (kinds[k].letter == 0);
+                int logits = (kinds[i].kind == GPULOSS_LOGITS) + (kinds[k].kind == GPULOSS_LOGITS);
                 base.dtype = every_dtype[t].dtype;
                 base.input_kind = kinds[i].kind;
                 base.target_kind = kinds[k].kind;
                 TAKES((void)0, name_of[logits], logits == 0);
                 assert_int_equal(last_launch()->parameters.kl_div.input_kind, kinds[i].kind);
                 assert_int_equal(last_launch()->parameters.kl_div.target_kind, kinds[k].kind);
+                if (logits == 0)
+                    assert_int_equal(last_launch()->module->words[GPULOSSI_CALL_WORD],
+                                     kinds[i].of_input | kinds[k].of_target);
             }
     gpuloss_destroy(context);
 }
@@ -121,16 +125,15 @@ static void options_leave_the_plain_kernels(void **state) {
         for (i = 0; i < 2; i++)
             for (k = 0; k < 2; k++) {
                 gpuloss_kl_div_desc d = some_kl_div();
-                const char name[] = {kinds[i].letter, kinds[k].letter, 0};
                 d.dtype = every_dtype[t].dtype;
                 d.input_kind = kinds[i].kind;
                 d.target_kind = kinds[k].kind;
-                every_option_alone(&d, name, kernel_of_options(d.dtype));
+                every_option_alone(&d, "probabilities", kernel_of_options(d.dtype));
                 /* Rows of less than 48 whole vectors are too short for the pipeline. */
                 d.classes = classes_of_vectors(48, d.dtype) - 1;
-                every_option_alone(&d, name, "row_memory");
+                every_option_alone(&d, "probabilities", "row_memory");
                 d.classes++;
-                every_option_alone(&d, name, kernel_of_options(d.dtype));
+                every_option_alone(&d, "probabilities", kernel_of_options(d.dtype));
             }
     gpuloss_destroy(context);
 }
@@ -462,7 +465,7 @@ static void groups_of_rows(void **state) {
     for (t = 0; t < DTYPES; t++)
         for (logits = 0; logits < 3; logits++) {
             gpuloss_kl_div_desc even = some_kl_div(), d;
-            const char *name = logits == 0 ? "pp" : "row_memory";
+            const char *name = logits == 0 ? "probabilities" : "row_memory";
             const int64_t vectors = logits > 0 && every_dtype[t].dtype == GPULOSS_F64 ? 2 : 4;
             unsigned group;
             even.dtype = every_dtype[t].dtype;
@@ -560,7 +563,7 @@ static void no_rows(void **state) {
     assert_int_equal(expect_kernel(&d, "logits_packed", __LINE__)->grid, 1);
     d = base;
     d.grad_target = NULL;
-    assert_int_equal(expect_kernel(&d, "pp", __LINE__)->grid, 1);
+    assert_int_equal(expect_kernel(&d, "probabilities", __LINE__)->grid, 1);
     assert_int_equal(last_launch()->parameters.rows.rows, 0);
     assert_int_equal(last_launch()->parameters.rows.classes, 1000);
     gpuloss_destroy(context);

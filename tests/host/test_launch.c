@@ -513,7 +513,7 @@ static void dependent_launches(void **state) {
                                             "_row_cluster_",
                                             "_column_",
                                             "_combine_shards",
-                                            "_kl_div_pp_",
+                                            "_kl_div_probabilities_",
                                             "_kl_div_sparse_memory_",
                                             "_kl_div_sparse_pipeline_",
                                             "_kl_div_logits_clustered_",

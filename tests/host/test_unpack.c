@@ -602,7 +602,7 @@ static void expect_damaged(gpuloss_status status, const gpulossi_image *image) {
 
 static void another_sum(void **state) {
     const gpuloss_context context = plain_context();
-    gpulossi_image image = *gpulossi_image_of(GPULOSSI_MODULE_kl_div_pp_f32);
+    gpulossi_image image = *gpulossi_image_of(GPULOSSI_MODULE_kl_div_probabilities_f32);
     char *text;
     (void)state;
     assert_int_equal(gpulossi_text_of(&context, "function", &image, no_words, &text), GPULOSS_OK);

@@ -121,6 +121,16 @@ static void pairs_of_calls(gpuloss_dtype dtype, const char *kernel, int64_t vect
     PAIRS("teacher_gradient", 1, d.target_kind = GPULOSS_PROBABILITIES);
 }
 
+/* Probabilities or their logarithms on either side. */
+static void calls_of_probabilities(gpuloss_dtype dtype) {
+    const char *kernel = "probabilities";
+    const int64_t vectors = 200;
+    PAIRS("pp", 1, d.input_kind = d.target_kind = GPULOSS_PROBABILITIES);
+    PAIRS("lp", 1, (d.input_kind = GPULOSS_LOG_PROBABILITIES, d.target_kind = GPULOSS_PROBABILITIES));
+    PAIRS("pl", 1, (d.input_kind = GPULOSS_PROBABILITIES, d.target_kind = GPULOSS_LOG_PROBABILITIES));
+    PAIRS("ll", 1, d.input_kind = d.target_kind = GPULOSS_LOG_PROBABILITIES);
+}
+
 /* Long rows that are few. */
 static void long_pairs_of_calls(gpuloss_dtype dtype) {
     const char *kernel = "row_pipeline";
@@ -154,7 +164,8 @@ static void sparse_calls(gpuloss_dtype dtype, const char *kernel, int64_t vector
 static int is_of_calls(const variant *v) {
     return strcmp(v->kernel, "row_pipeline") == 0 || strncmp(v->kernel, "sparse_", 7) == 0 ||
            strcmp(v->kernel, "row_thread") == 0 ||
-           (strcmp(v->loss, "kl_div") == 0 && strcmp(v->kernel, "row_memory") == 0);
+           (strcmp(v->loss, "kl_div") == 0 &&
+            (strcmp(v->kernel, "row_memory") == 0 || strcmp(v->kernel, "probabilities") == 0));
 }
 
 static void usual_variants_are_those_of_calls(void **state) {
@@ -165,6 +176,7 @@ static void usual_variants_are_those_of_calls(void **state) {
     calls_of(GPULOSS_F16);
     calls_of(GPULOSS_BF16);
     for (v = 0; v < DTYPES; v++) {
+        calls_of_probabilities(every_dtype[v].dtype);
         pairs_of_calls(every_dtype[v].dtype, "row_memory", 40);
         sparse_calls(every_dtype[v].dtype, "sparse_memory", 40);
         if (every_dtype[v].dtype != GPULOSS_F64) {

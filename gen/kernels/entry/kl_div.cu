@@ -9,19 +9,12 @@
 #include "../schedule/row_memory.cuh"
 #include "../schedule/row_pipeline.cuh"
 
-/* p stands for probabilities and l for logarithms, the input first. The blocks of a multiprocessor are the most that
- * the registers allow without spilling. */
-template <class E, bool kLogInput, bool kLogTarget> struct Rows {
+/* The blocks of a multiprocessor are the most that the registers allow without spilling. */
+template <class E> struct probabilities {
     typedef gpulossi_kl_div Params;
     enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 2 : 4 };
-    DEVICE void run(const Params &p) {
-        Schedule<KlDiv<E, kLogInput, kLogTarget>>::template streamed<GPULOSSI_PAIRS_STREAMED>(p);
-    }
+    DEVICE void run(const Params &p) { Schedule<KlDiv<E>>::template streamed<GPULOSSI_PAIRS_STREAMED>(p); }
 };
-template <class E> struct pp : Rows<E, false, false> {};
-template <class E> struct lp : Rows<E, true, false> {};
-template <class E> struct pl : Rows<E, false, true> {};
-template <class E> struct ll : Rows<E, true, true> {};
 
 template <class E> struct row_memory {
     typedef gpulossi_kl_div Params;

@@ -7,7 +7,7 @@
 #include "row_generic.cuh"
 #include "../loss/targets.cuh"
 
-template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
+template <class E> struct KlDiv {
     typedef E Element;
     typedef typename E::Number Number;
     typedef Number N;
@@ -36,6 +36,9 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
      * wanted. */
     enum { kTerms = 1, kElements = 2, kGradient = 4, kGeneral = 8, kFast = 16 };
 
+    DEVICE bool log_input() { return has(GPULOSSI_KL_INPUT_LOGARITHMS); }
+    DEVICE bool log_target() { return has(GPULOSSI_KL_TARGET_LOGARITHMS); }
+
     const Params &p;
     N eps;
     /* In one register: testing the pointers again takes a dozen instructions a step. */
@@ -47,7 +50,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         __syncthreads();
         wanted = (p.rows.loss || p.rows.loss_rows || p.elements ? kTerms : 0) | (p.elements ? kElements : 0) |
                  (p.rows.grad ? kGradient : 0) | (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN ? kGeneral : 0);
-        if (kShort && !(wanted & (kElements | kGeneral)) && ((kLogInput && kLogTarget) || eps == 0))
+        if (kShort && !(wanted & (kElements | kGeneral)) && ((log_input() && log_target()) || eps == 0))
             wanted |= kFast;
         keep(wanted);
     }
@@ -71,7 +74,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     }
     /* t = 0 and q = 1. As logarithms: log q = 0, and a finite log t whose exp() is 0. */
     __device__ __forceinline__ N absent(int a) const {
-        return a == 0 ? (kLogInput ? N(0) : N(1)) : (kLogTarget ? N(-60000) : N(0));
+        return a == 0 ? (log_input() ? N(0) : N(1)) : (log_target() ? N(-60000) : N(0));
     }
     __device__ __forceinline__ bool reduces() const { return true; }
     __device__ __forceinline__ bool sums_by_thread() const { return p.rows.loss_rows == 0; }
@@ -87,15 +90,18 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     }
 
     /* Below, q is the input as given, plus eps if it is a probability. */
-    __device__ __forceinline__ N weight(N target) const { return kLogTarget ? exponential(target) : target; }
+    __device__ __forceinline__ N weight(N target) const {
+        const N of_logarithm = exponential(target);
+        return log_target() ? of_logarithm : target;
+    }
 
     /* log t - log q of ordinary numbers. It is finite where t = 0. */
     __device__ __forceinline__ N logarithm(N q, N target) const {
-        if (kLogInput && kLogTarget)
+        if (log_input() && log_target())
             return target - q;
-        if (kLogInput)
+        if (log_input())
             return ordinary_log(target + eps) - q;
-        if (kLogTarget)
+        if (log_target())
             return target - ordinary_log(q);
         return log_ratio(target + eps, q);
     }
@@ -108,41 +114,41 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         if (t < 0)
             return Limits<N>::nan();
         if (t != 0)
-            return t * (!kLogInput && !kLogTarget
+            return t * (!log_input() && !log_target()
                             ? log_any_ratio(t + eps, q)
-                            : (kLogTarget ? target : natural_log(t + eps)) - (kLogInput ? q : natural_log(q)));
+                            : (log_target() ? target : natural_log(t + eps)) - (log_input() ? q : natural_log(q)));
         if (!(p.rows.flags & GPULOSSI_KEEP_ZERO_NAN))
             return N(0);
-        return N(0) * (kLogTarget ? target : N(0)) - N(0) * (kLogInput ? q : natural_log(q));
+        return N(0) * (log_target() ? target : N(0)) - N(0) * (log_input() ? q : natural_log(q));
     }
 
     /* Adding +0 changes -0 to +0. */
     __device__ __forceinline__ N gradient_of(const Row &r, N q, N target) const {
         N t = weight(target);
-        return kLogInput && t == 0 ? N(0) : fma(kLogInput ? t : Format<N>::quotient(t, q), r.scale, N(0));
+        return log_input() && t == 0 ? N(0) : fma(log_input() ? t : Format<N>::quotient(t, q), r.scale, N(0));
     }
 
     __device__ __forceinline__ N any_gradient_of(const Row &r, N q, N target) const {
         N t = weight(target);
         if (t == 0 && !(wanted & kGeneral))
             return N(0);
-        return (kLogInput ? t : Format<N>::divide(t, q)) * r.scale;
+        return (log_input() ? t : Format<N>::divide(t, q)) * r.scale;
     }
 
-    /* Callers store only finite numbers if the input is a probability, and !kLogInput says so to the store. */
+    /* Callers store only finite numbers if the input is a probability, and !log_input() says so to the store. */
     template <class O, int K>
     DEVICE void store_each(const Cut<E> &cut, typename O::Bits *row, int at, int step, const N (&y)[K * W]) {
         typename O::Bits *to = row + cut.first(at);
         if (cut.whole(at) && cut.whole(at + (K - 1) * step) && (uintptr_t)to % GPULOSSI_VECTOR_BYTES == 0) {
 #pragma unroll
             for (int k = 0; k < K; k++)
-                store_whole<E, O>(to + (int64_t)step * (k * W), y + k * W, !kLogInput);
+                store_whole<E, O>(to + (int64_t)step * (k * W), y + k * W, !log_input());
             return;
         }
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (at + k * step < cut.vectors)
-                store<E, O>(cut, row, at + k * step, y + k * W, !kLogInput);
+                store<E, O>(cut, row, at + k * step, y + k * W, !log_input());
     }
 
     /* The general code: computes the `rest` of the terms and gradients of some vectors, element by element from memory.
@@ -157,7 +163,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
             int64_t c = cut.first(at + i / W * step) + i % W;
             if (!cut.inside(c))
                 continue;
-            N q = E::widen(array(0, r.row)[c]) + (kLogInput ? N(0) : eps), t = E::widen(array(1, r.row)[c]);
+            N q = E::widen(array(0, r.row)[c]) + (log_input() ? N(0) : eps), t = E::widen(array(1, r.row)[c]);
             if (rest & kTerms) {
                 N term = any_term(q, t);
                 sum += term;
@@ -180,20 +186,22 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         uint32_t bits = 0;
 #pragma unroll
         for (int i = 0; i < 4 * K; i++) {
-            if (!kLogInput)
+            if (!log_input())
                 bits |= x[i / 4][0].word[i % 4] - E::two_of_least();
-            if (!kLogTarget)
+            if (!log_target())
                 bits |= x[i / 4][1].word[i % 4];
         }
         return (bits & 0xc000c000u) == 0;
     }
 
-    DEVICE N fast_term(N q, N target, N weighs, N sum) {
-        N l = kLogInput && kLogTarget ? target - q
-              : kLogInput             ? fma(short_log_ratio(target, N(1)), of_short(), -q)
-              : kLogTarget            ? fma(short_log_ratio(q, N(1)), -of_short(), target)
-                                      : short_log_ratio(target, q);
-        return fma(weighs, l, sum);
+    DEVICE N fast_logarithm(N q, N target) {
+        if (log_input() && log_target())
+            return target - q;
+        if (log_input())
+            return fma(short_log_ratio(target, N(1)), of_short(), -q);
+        if (log_target())
+            return fma(short_log_ratio(q, N(1)), -of_short(), target);
+        return short_log_ratio(target, q);
     }
 
     /* The fast path, for 16 bits: the terms of all pairs, and with kGradients their gradients. Returns false without
@@ -208,20 +216,20 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
             N y[W];
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                N q = x[k][0].get(i), t = x[k][1].get(i), weighs = kLogTarget ? short_exponential(t) : t;
-                sum = fast_term(q, t, weighs, sum);
+                N q = x[k][0].get(i), t = x[k][1].get(i), weighs = log_target() ? short_exponential(t) : t;
+                sum = fma(weighs, fast_logarithm(q, t), sum);
                 if (kGradients) {
-                    y[i] = fma(kLogInput ? weighs : Format<N>::quotient(weighs, q), r.scale, N(0));
-                    if (!kLogInput && kLogTarget) /* The quotient may overflow. */
+                    y[i] = fma(log_input() ? weighs : Format<N>::quotient(weighs, q), r.scale, N(0));
+                    if (!log_input() && log_target()) /* The quotient may overflow. */
                         check += y[i];
                 }
             }
             if (kGradients)
                 out[k].fill(y, true);
         }
-        if ((kLogInput || kLogTarget) && !(fabs(sum) < Limits<N>::infinity() && fabs(check) < Limits<N>::infinity()))
+        if ((log_input() || log_target()) && !(fabs(sum) < Limits<N>::infinity() && fabs(check) < Limits<N>::infinity()))
             return false;
-        s.sum += (double)(kLogInput || kLogTarget ? sum : sum * of_short());
+        s.sum += (double)(log_input() || log_target() ? sum : sum * of_short());
         if (kGradients)
             store_vectors<K>(cut, grad(r.row), at, step, out);
         return true;
@@ -266,7 +274,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
     }
 
     template <int K> __device__ __forceinline__ N q_of(const Vector<E> (&x)[K][2], int i) const {
-        return x[i / W][0].get(i % W) + (kLogInput ? N(0) : eps);
+        return x[i / W][0].get(i % W) + (log_input() ? N(0) : eps);
     }
 
     /* The short formulas come first, without branches. If they are not right for all pairs, any_of() follows. */
@@ -284,9 +292,9 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
         for (int i = 0; i < n; i++) {
             q[i] = q_of(x, i);
             t[i] = x[i / W][1].get(i % W);
-            if (!kLogInput)
+            if (!log_input())
                 worst = max(worst, distance(q[i]));
-            if (!kLogTarget && i % W == 0)
+            if (!log_target() && i % W == 0)
                 signs |= x[i / W][1].signs();
         }
         bool fine = worst < Format<N>::range() && signs == 0 && !(wants & kGeneral);
@@ -296,7 +304,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
 #pragma unroll
             for (int i = 0; i < n; i++) {
                 N weighs = weight(t[i]), l = logarithm(q[i], t[i]);
-                y[i] = (kLogInput || kLogTarget) && weighs == 0 ? N(0) : l;
+                y[i] = (log_input() || log_target()) && weighs == 0 ? N(0) : l;
                 sum = fma(weighs, y[i], sum);
             }
             fine = fine && fabs(sum) < Limits<N>::infinity();
@@ -320,7 +328,7 @@ template <class E, bool kLogInput, bool kLogTarget> struct KlDiv {
             for (int i = 0; i < n; i++)
                 y[i] = gradient_of(r, q_of(x, i), x[i / W][1].get(i % W));
             /* A quotient that overflows is infinite or NaN. */
-            if (kLogInput || fabs(in_halves<Sum>(y)) < Limits<N>::infinity()) {
+            if (log_input() || fabs(in_halves<Sum>(y)) < Limits<N>::infinity()) {
                 store_each<E, K>(cut, grad(r.row), at, step, y);
                 rest = 0;
             }
