@@ -299,6 +299,12 @@ static bool has_sums(const gpuloss_cross_entropy_desc *d) {
     return d->loss || d->z_loss || d->correct || d->bad_targets;
 }
 
+static gpuloss_status call_once(gpuloss_context *context, const gpuloss_cross_entropy_desc *d,
+                                struct CUstream_st *stream) {
+    return d->shards ? gpuloss_cross_entropy_combine(context, d, stream) : gpuloss_cross_entropy(context, d, stream);
+}
+
+/* The rows of shards that are brought together are one chunk. */
 static gpuloss_status call_in_chunks(gpuloss_context *context, const ce_call *of, struct CUstream_st *stream) {
     const gpuloss_cross_entropy_desc *whole = &of->desc;
     gpuloss_status status = GPULOSS_OK;
@@ -310,17 +316,14 @@ static gpuloss_status call_in_chunks(gpuloss_context *context, const ce_call *of
         d.rows = whole->rows - row < of->chunk ? whole->rows - row : of->chunk;
         if (has_sums(&d))
             d.flags |= GPULOSS_ADD_SUMS;
-        status = gpuloss_cross_entropy(context, &d, stream);
+        status = call_once(context, &d, stream);
     }
     return status;
 }
 
 static gpuloss_status call(gpuloss_context *context, const void *made, struct CUstream_st *stream) {
     const ce_call *of = (const ce_call *)made;
-    if (of->chunk > 0)
-        return call_in_chunks(context, of, stream);
-    return of->desc.shards ? gpuloss_cross_entropy_combine(context, &of->desc, stream)
-                           : gpuloss_cross_entropy(context, &of->desc, stream);
+    return of->chunk > 0 ? call_in_chunks(context, of, stream) : call_once(context, &of->desc, stream);
 }
 
 enum { CE_OPERANDS = 20 };

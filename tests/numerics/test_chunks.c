@@ -102,23 +102,32 @@ static void chunks_of_sparse_teachers(void **state) {
     test_done();
 }
 
-/* Rows of so many vectors of 16 bytes and so many classes more, in two chunks. Without options, they reach the kernels
- * of all lengths. */
+/* Rows of so many vectors of 16 bytes and so many classes more, in two chunks. They reach the kernels of all lengths. */
 typedef struct kernel_shape {
     int64_t rows, vectors, more, inner;
     stride_kind stride;
-    unsigned choice; /* of a divergence */
+    unsigned choice; /* the options of a cross-entropy, or a divergence */
 } kernel_shape;
 
 static int64_t classes_of(const kernel_shape *shape, gpuloss_dtype dtype) {
     return shape->vectors * (int64_t)(16 / dtype_size(dtype)) + shape->more;
 }
 
-static void chunks_without_options(void **state) {
-    static const kernel_shape kinds[] = {{20, 0, 10, 0, STRIDE_PACKED, 0},   {20, 0, 150, 0, STRIDE_PACKED, 0},
-                                         {8, 250, 0, 0, STRIDE_PACKED, 0},   {6, 1024, 1, 0, STRIDE_PACKED, 0},
-                                         {4, 4125, 0, 0, STRIDE_PACKED, 0},  {2, 8500, 0, 0, STRIDE_PACKED, 0},
-                                         {9, 0, 150, 0, STRIDE_ONE_MORE, 0}, {32, 0, 21, 16, STRIDE_PACKED, 0}};
+static void chunks_of_all_lengths(void **state) {
+    static const kernel_shape kinds[] = {
+        {20, 0, 10, 0, STRIDE_PACKED, OPTION_IGNORE_INDEX},
+        {20, 0, 150, 0, STRIDE_PACKED, OPTION_IGNORE_INDEX},
+        {8, 250, 0, 0, STRIDE_PACKED, OPTION_IGNORE_INDEX},
+        {6, 1024, 1, 0, STRIDE_PACKED, OPTION_IGNORE_INDEX},
+        {4, 4125, 0, 0, STRIDE_PACKED, OPTION_IGNORE_INDEX},
+        {2, 8500, 0, 0, STRIDE_PACKED, OPTION_IGNORE_INDEX},
+        {9, 0, 150, 0, STRIDE_ONE_MORE, OPTION_IGNORE_INDEX},
+        {32, 0, 21, 16, STRIDE_PACKED, OPTION_IGNORE_INDEX},
+        {2048, 0, 5, 1024, STRIDE_PACKED, OPTION_IGNORE_INDEX},
+        {2048, 0, 26, 1024, STRIDE_PACKED, OPTION_IGNORE_INDEX},
+        {6, 1024, 1, 0, STRIDE_PACKED, OPTION_Z_LOSS},
+        {4, 2049, 0, 0, STRIDE_PACKED, OPTION_SMOOTHING | OPTION_WEIGHTS},
+        {4, 2049, 0, 0, STRIDE_PACKED, OPTION_SMOOTHING | OPTION_WEIGHTS | OPTION_Z_LOSS}};
     unsigned d, k, pass;
     (void)state;
     REQUIRE_GPU();
@@ -127,15 +136,34 @@ static void chunks_without_options(void **state) {
             for (pass = 0; pass < 2; pass++) {
                 const option_shape shape = {kinds[k].rows, classes_of(&kinds[k], all_dtypes[d]), kinds[k].inner};
                 option_inputs in;
-                ce_case c = option_case(all_dtypes[d], shape, OPTION_IGNORE_INDEX, LOGITS_NORMAL, k, &in);
-                c.outputs = pass == 0 ? CE_OUT_ALL : CE_OUT_LOSS | CE_OUT_BAD_TARGETS;
+                ce_case c = option_case(all_dtypes[d], shape, kinds[k].choice, LOGITS_NORMAL, k, &in);
+                if (kinds[k].choice == OPTION_IGNORE_INDEX)
+                    c.outputs = pass == 0 ? CE_OUT_ALL : CE_OUT_LOSS | CE_OUT_BAD_TARGETS;
+                else if (pass == 0)
+                    c.outputs &= ~(unsigned)CE_OUT_GRAD;
                 c.logits_stride = kinds[k].stride;
                 c.chunk = c.inner ? c.inner : (c.rows + 1) / 2;
                 if (k % 4 == 1)
                     in.targets[0] = -1;
-                ce_test(&c, "chunks without options");
+                ce_test(&c, "chunks of a length");
                 option_inputs_free(&in);
             }
+    test_done();
+}
+
+/* What brings shards together adds to the numbers there, too, and its divisor is that of the whole vocabulary. */
+static void chunk_of_shards(void **state) {
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        const option_shape shape = {9, 50, 0};
+        option_inputs in;
+        ce_case c = option_case(all_dtypes[d], shape, OPTION_ALL, LOGITS_NORMAL, d, &in);
+        c.chunk = c.rows;
+        ce_test_shards(&c, 20, "chunk of shards");
+        option_inputs_free(&in);
+    }
     test_done();
 }
 
@@ -162,19 +190,22 @@ static void chunks_of_probabilities(void **state) {
 static void chunks_of_two_logits(void **state) {
     static const kernel_shape kinds[] = {
         {20, 0, 10, 0, STRIDE_PACKED, CHOICE_FORWARD},  {14, 0, 150, 0, STRIDE_PACKED, CHOICE_FORWARD},
-        {6, 513, 1, 0, STRIDE_PACKED, CHOICE_FORWARD},  {2, 4100, 0, 0, STRIDE_PACKED, CHOICE_FORWARD},
-        {4, 2050, 0, 0, STRIDE_PACKED, CHOICE_JS_HALF}, {2, 2050, 1, 0, STRIDE_ONE_MORE, CHOICE_TV}};
+        {6, 513, 1, 0, STRIDE_PACKED, CHOICE_FORWARD},  {10, 513, 0, 0, STRIDE_PACKED, CHOICE_FORWARD},
+        {4, 1030, 0, 0, STRIDE_PACKED, CHOICE_FORWARD}, {6, 130, 3, 0, STRIDE_ONE_MORE, CHOICE_REVERSE},
+        {2, 4100, 0, 0, STRIDE_PACKED, CHOICE_FORWARD}, {4, 2050, 0, 0, STRIDE_PACKED, CHOICE_JS_HALF},
+        {2, 2050, 1, 0, STRIDE_ONE_MORE, CHOICE_TV}};
+    static const unsigned outputs[] = {KL_OUT_LOSS | KL_OUT_GRAD, KL_OUT_LOSS, KL_OUT_LOSS | KL_OUT_LOSS_ROWS};
     unsigned d, k, pass;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
-            for (pass = 0; pass < 2; pass++) {
+            for (pass = 0; pass < 3; pass++) {
                 const divergence_shape shape = {kinds[k].rows, classes_of(&kinds[k], all_dtypes[d])};
                 kl_case c =
                     divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, KL_KIND_PAIRS - 1, kinds[k].choice);
                 kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, k % 2 ? KL_WITH_LABELS : 0u, k);
-                c.outputs = KL_OUT_LOSS | (pass == 0 ? KL_OUT_GRAD : 0u);
+                c.outputs = outputs[pass];
                 c.input_stride = kinds[k].stride;
                 c.chunk = c.rows / 2;
                 kl_test(&c, "chunks of two logits");
@@ -410,7 +441,8 @@ int run_chunk_tests(void) {
         cmocka_unit_test(chunks_of_cross_entropy),
         cmocka_unit_test(chunks_of_divergences),
         cmocka_unit_test(chunks_of_sparse_teachers),
-        cmocka_unit_test(chunks_without_options),
+        cmocka_unit_test(chunks_of_all_lengths),
+        cmocka_unit_test(chunk_of_shards),
         cmocka_unit_test(chunks_of_probabilities),
         cmocka_unit_test(chunks_of_two_logits),
         cmocka_unit_test(one_chunk),
