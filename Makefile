@@ -41,7 +41,7 @@ need-cmocka:
 need-lzma:
 	$(call have,echo '#include <lzma.h>' | $(CC) -E -x c -,liblzma-dev)
 
-EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill gpuloss_info model_diff)
+EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill 07_chunks gpuloss_info model_diff)
 CXX_EXAMPLES := $(addprefix $(BUILD)/,04_raii)
 CUDA_EXAMPLES := $(addprefix $(BUILD)/,05_cuda_driver 06_cuda_runtime)
 # Without a C++ compiler, only the C examples are built.

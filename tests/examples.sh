@@ -1,7 +1,7 @@
 #!/bin/bash
-# examples.sh [EXAMPLE...]: the examples in C++ and with the CUDA toolkit, on the interpreter, without a driver and on the GPU.
-# EXAMPLE: 04_raii, 05_cuda_driver or 06_cuda_runtime, and all without one. What a machine lacks is skipped; where
-# GPULOSS_REQUIRE_GPU is set, not for lack of a GPU. Scratch in $BUILD/examples.
+# examples.sh [EXAMPLE...]: the examples in C++ and with the CUDA toolkit, and the one in chunks, on the interpreter, without
+# a driver and on the GPU. EXAMPLE: 04_raii, 05_cuda_driver, 06_cuda_runtime or 07_chunks, and all without one. What a machine
+# lacks is skipped; where GPULOSS_REQUIRE_GPU is set, not for lack of a GPU. Scratch in $BUILD/examples.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . tests/check.sh
@@ -72,13 +72,21 @@ test_06_cuda_runtime() {
     on_gpu 06_cuda_runtime
 }
 
+test_07_chunks() {
+    accept "07_chunks: compiles" compiles 07_chunks
+    accept "07_chunks: chunks are one call" exits 0 'of 5 chunks 7.36348' interpreted "$out/07_chunks"
+    accept "07_chunks: without a driver" \
+        exits 2 'NVIDIA driver library could not be loaded' without_driver "$out/07_chunks"
+    on_gpu 07_chunks
+}
+
 accept "make examples-cuda without a toolkit" \
     exits 2 'there is no CUDA toolkit' make -s BUILD="$out/none" CUDA= examples-cuda
-[ $# -gt 0 ] || set -- 04_raii 05_cuda_driver 06_cuda_runtime
+[ $# -gt 0 ] || set -- 04_raii 05_cuda_driver 06_cuda_runtime 07_chunks
 for example in "$@"; do
     case $example in
-    04_raii | 05_cuda_driver | 06_cuda_runtime) "test_$example" ;;
-    *) echo "examples.sh [04_raii] [05_cuda_driver] [06_cuda_runtime] (got $example)" && exit 2 ;;
+    04_raii | 05_cuda_driver | 06_cuda_runtime | 07_chunks) "test_$example" ;;
+    *) echo "examples.sh [04_raii] [05_cuda_driver] [06_cuda_runtime] [07_chunks] (got $example)" && exit 2 ;;
     esac
 done
 report examples

@@ -44,7 +44,7 @@ tests() {
     suite 'numerics' numerics
     suite 'instructions' "$BUILD/interpreter/run_instructions" libcuda.so.1 tests/interpreter/tests \
         tests/interpreter/tests/results_sm_90.txt
-    for example in 01_smallest 02_digits 03_distill gpuloss_info; do
+    for example in 01_smallest 02_digits 03_distill 07_chunks gpuloss_info; do
         suite "$example" "$BUILD/$example"
     done
     suite 'examples of C++ and CUDA' bash tests/examples.sh

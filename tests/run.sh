@@ -35,7 +35,7 @@ numerics_on() {
 
 without_driver() {
     local example said status bad=0
-    for example in 01_smallest 02_digits 03_distill gpuloss_info; do
+    for example in 01_smallest 02_digits 03_distill 07_chunks gpuloss_info; do
         said=$(env -u LD_LIBRARY_PATH "$BUILD/$example" 2>&1)
         status=$?
         echo "$said"
@@ -66,6 +66,7 @@ usual() {
     suite '01 interpreted' on_interpreter "$BUILD/01_smallest"
     suite '02 interpreted' on_interpreter "$BUILD/02_digits"
     suite '03 interpreted' on_interpreter "$BUILD/03_distill"
+    suite '07 interpreted' on_interpreter "$BUILD/07_chunks"
     suite 'gpuloss_info interpreted' on_interpreter "$BUILD/gpuloss_info"
     if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvhost-gpu ]; then
         suite 'numerics on the GPU' env GPULOSS_REQUIRE_GPU=1 "$BUILD/test_numerics" --small

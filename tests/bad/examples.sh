@@ -1,5 +1,5 @@
 #!/bin/bash
-# examples.sh: faults in the examples in C++ and with the CUDA toolkit, of which tests/examples.sh has to reject each.
+# examples.sh: faults in the examples in C++, with the CUDA toolkit and in chunks: tests/examples.sh has to reject each.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
@@ -12,6 +12,7 @@ script=tests/examples.sh
 raii() { planted $script 04_raii "$1" "$2" 04_raii.cpp "$3"; }
 driver() { planted $script 05_cuda_driver "$1" "$2" 05_cuda_driver.c "$3"; }
 runtime() { planted $script 06_cuda_runtime "$1" "$2" 06_cuda_runtime.c "$3"; }
+chunks() { planted $script 07_chunks "$1" "$2" 07_chunks.c "$3"; }
 
 if command -v "${CXX:-g++}" >/dev/null; then
     accept "04_raii as it is" in_tree $script 04_raii
@@ -53,5 +54,16 @@ if command -v nvcc >/dev/null; then
 else
     skip "faults in 05_cuda_driver and 06_cuda_runtime: there is no CUDA toolkit (no nvcc in PATH)"
 fi
+
+accept "07_chunks as it is" in_tree $script 07_chunks
+chunks "chunks that replace the loss" "exit status 1 instead of 0" 's/d.flags |= GPULOSS_ADD_SUMS;/(void)0;/'
+chunks "chunks that divide by their own rows" "exit status 1 instead of 0" 's/d.divisor_in = gpu_divisor;/(void)0;/'
+chunks "a divisor of the first rows" "exit status 1 instead of 0" 's/^    d.rows = ROWS;/    d.rows = chunk;/'
+chunks "a loss that begins with another number" "exit status 1 instead of 0" \
+    's/memset(to, 0, sizeof .to);/&\n    to->loss = (float)chunk;/'
+chunks "targets of other rows" "exit status 1 instead of 0" 's/(int64_t \*)gpu_targets + first;/gpu_targets;/'
+chunks "a gradient of the last chunk" "exit status 1 instead of 0" \
+    's/^    d->rows = rows;/&\n    memset(to->weight, 0, sizeof to->weight);/'
+chunks "an array that is too small" "gpuloss_upload: copying to the GPU" 's/sizeof(float) . CHUNK . CLASSES/sizeof(float) * CLASSES/'
 
 report bad_examples

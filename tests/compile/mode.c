@@ -67,7 +67,7 @@ int mode_use(mode_context cuda_context, mode_stream stream, mode_runtime_stream 
     ce.shards = (int64_t)sizeof shard / (int64_t)sizeof shard[0];
     kl.input = ce.logits;
     kl.flags = GPULOSS_USE_GRAD_SCALE | GPULOSS_PYTORCH_ZEROS;
-    kl.flags |= GPULOSS_USE_IGNORE_INDEX | GPULOSS_TEMPERATURE_SQUARED;
+    kl.flags |= GPULOSS_USE_IGNORE_INDEX | GPULOSS_TEMPERATURE_SQUARED | GPULOSS_ADD_SUMS;
     kl.target_dtype = GPULOSS_F64;
     kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
     kl.divergence = bytes == 0 ? GPULOSS_JENSEN_SHANNON : GPULOSS_TOTAL_VARIATION;
@@ -90,6 +90,8 @@ int mode_use(mode_context cuda_context, mode_stream stream, mode_runtime_stream 
     return gpuloss_cross_entropy(context, &ce, stream) == GPULOSS_OK &&
            gpuloss_cross_entropy_preload(context, &ce, stream) == GPULOSS_OK &&
            gpuloss_cross_entropy_combine(context, &ce, stream) == GPULOSS_OK &&
+           gpuloss_cross_entropy_divisor(context, &ce, loss, stream) == GPULOSS_OK &&
+           gpuloss_kl_div_divisor(context, &kl, loss, runtime_stream) == GPULOSS_OK &&
            gpuloss_kl_div(context, &kl, runtime_stream) == GPULOSS_OK &&
            gpuloss_kl_div_preload(context, &kl, runtime_stream) == GPULOSS_OK &&
            gpuloss_kl_div_workspace(context, &kl, &bytes) == GPULOSS_OK &&

@@ -93,6 +93,7 @@ int parameter_tests(void);
 int kl_choice_tests(void);
 int kl_parameter_tests(void);
 int kl_divisor_tests(void);
+int chunk_tests(void);
 int kl_refusal_tests(void);
 int sparse_tests(void);
 int unpack_tests(void);

@@ -203,7 +203,9 @@ static int is_prepared_by(const fake_launched *l, const gpulossi_cross_entropy *
 /* What the prepare kernel leaves in the scratch is for the launch that comes next. */
 static void check_prepared(const fake_launched *l) {
     const gpulossi_cross_entropy *p = &l->parameters.cross_entropy;
-    int prepares = strstr(l->entry, "prepare_targets") != NULL, is_prepared = (p->rows.flags & GPULOSSI_PREPARED) != 0;
+    const int is_output = (p->rows.flags & GPULOSSI_WRITES_DIVISOR) != 0; /* of the call: the scratch gets nothing */
+    const int prepares = strstr(l->entry, "prepare_targets") != NULL && !is_output;
+    const int is_prepared = (p->rows.flags & GPULOSSI_PREPARED) != 0 && !is_output;
     int i;
     for (i = 0; i < fake.prepares && fake.prepared[i].rows.scratch != p->rows.scratch; i++)
         ;

@@ -11,6 +11,7 @@ HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/calls.c $(HOST)/test_lifec
 	$(HOST)/test_environment.c $(HOST)/test_loading.c $(HOST)/test_preload.c $(HOST)/test_scratch.c $(HOST)/test_launch.c \
 	$(HOST)/test_choice.c $(HOST)/test_tiles.c $(HOST)/test_divisors.c $(HOST)/test_combine.c $(HOST)/test_refusals.c \
 	$(HOST)/test_parameters.c $(HOST)/test_kl_choice.c $(HOST)/test_kl_parameters.c $(HOST)/test_kl_divisors.c \
+	$(HOST)/test_chunks.c \
 	$(HOST)/test_kl_refusals.c $(HOST)/test_sparse.c $(HOST)/test_unpack.c $(HOST)/test_specialise.c \
 	$(HOST)/test_clusters.c $(HOST)/test_pipeline.c $(HOST)/test_pairs.c $(HOST)/test_variants.c \
 	$(HOST)/test_row_cluster.c $(HOST)/test_overlaps.c $(HOST)/test_threads.c

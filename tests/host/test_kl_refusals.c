@@ -231,7 +231,7 @@ static void ranges(void **state) {
     ACCEPTED(form, (d.divisor = 2.5, d.reduction = GPULOSS_BATCHMEAN));                                                \
     ACCEPTED(form, (d.divisor_in = AT(6), d.reduction = GPULOSS_MEAN));                                                \
     ACCEPTED(form, (d.divisor_in = AT(6), d.reduction = GPULOSS_BATCHMEAN));                                           \
-    REFUSED(form, d.flags = 32, "flags: holds a flag that this loss does not have (got 32)");                          \
+    REFUSED(form, d.flags = 64, "flags: holds a flag that this loss does not have (got 64)");                          \
     REFUSED(                                                                                                           \
         form, (d.reduction = GPULOSS_NONE, d.loss = NULL, d.grad_loss = AT(6)),                                        \
         "grad_loss: with reduction GPULOSS_NONE there is no scalar loss, use grad_loss_rows (got 0x6007000000000)");   \

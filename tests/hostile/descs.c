@@ -266,7 +266,7 @@ static void change(char *desc, const field *f) {
         bits = some_address();
         break;
     case FLAGS:
-        bits = random_below(20);
+        bits = random_below(64);
     }
     memcpy(desc + f->offset, &bits, f->bytes);
 }
@@ -353,7 +353,7 @@ static gpuloss_kl_div_sparse_desc some_sparse(void) {
     return d;
 }
 
-enum function { CROSS_ENTROPY, COMBINE, KL_DIV, KL_DIV_SPARSE };
+enum function { CROSS_ENTROPY, COMBINE, DIVISOR, KL_DIV, KL_DIV_DIVISOR, KL_DIV_SPARSE };
 
 typedef struct call {
     enum function function;
@@ -373,6 +373,7 @@ static call some_call(enum function function) {
     c.function = function;
     switch (function) {
     case KL_DIV:
+    case KL_DIV_DIVISOR:
         c.desc.kl_div = some_kl_div();
         SET_FIELDS(&c, kl_div_fields);
         break;
@@ -398,8 +399,12 @@ static gpuloss_status launch(gpuloss_context *context, const call *c) {
         return gpuloss_cross_entropy(context, &c->desc.cross_entropy, NULL);
     case COMBINE:
         return gpuloss_cross_entropy_combine(context, &c->desc.cross_entropy, NULL);
+    case DIVISOR:
+        return gpuloss_cross_entropy_divisor(context, &c->desc.cross_entropy, c->desc.cross_entropy.loss, NULL);
     case KL_DIV:
         return gpuloss_kl_div(context, &c->desc.kl_div, NULL);
+    case KL_DIV_DIVISOR:
+        return gpuloss_kl_div_divisor(context, &c->desc.kl_div, c->desc.kl_div.loss, NULL);
     default:
         return gpuloss_kl_div_sparse(context, &c->desc.sparse, NULL);
     }
@@ -432,7 +437,8 @@ static void hash_call(gpuloss_context *context, const call *c) {
 
 static void hash_random_call(gpuloss_context *context) {
     static const enum function functions[] = {CROSS_ENTROPY, CROSS_ENTROPY, CROSS_ENTROPY, COMBINE,
-                                              KL_DIV,        KL_DIV,        KL_DIV,        KL_DIV_SPARSE};
+                                              DIVISOR,       KL_DIV,        KL_DIV,        KL_DIV,
+                                              KL_DIV_SPARSE, KL_DIV_DIVISOR};
     call c = some_call(PICK(functions));
     change_some(&c.desc, c.fields, c.count);
     hash_call(context, &c);

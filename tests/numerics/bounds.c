@@ -163,3 +163,10 @@ long double reduced_loss_bound(gpuloss_dtype dtype, int64_t rows, long double su
     long double in_double = ldexpl(1, -53) * ((long double)rows + 4);
     return (sum_of_bounds + in_double * sum_of_magnitudes) / divisor + a.u * fabsl(value) + a.smallest;
 }
+
+/* A chunk rounds sum / D and its sum with the number there to double, and then to the result type. None of the three is
+ * larger than all magnitudes over D. */
+long double added_loss_bound(gpuloss_dtype dtype, int64_t chunks, long double sum_of_magnitudes, long double divisor) {
+    arithmetic a = arithmetic_of(dtype);
+    return (long double)chunks * ((a.u + ldexpl(1, -52)) * sum_of_magnitudes / fabsl(divisor) + a.smallest);
+}

@@ -108,6 +108,11 @@ void ce_expect(const ce_case *c, bool gradients, ce_expected *e) {
     e->loss = reduced_loss_bound(c->dtype, c->rows, totals.loss, totals.loss_magnitude, e->ref.divisor, e->ref.loss);
     e->z_loss =
         reduced_loss_bound(c->dtype, c->rows, totals.z_loss, totals.z_loss_magnitude, e->ref.divisor, e->ref.z_loss);
+    if (c->chunk > 0) {
+        const int64_t chunks = (c->rows + c->chunk - 1) / c->chunk;
+        e->loss += added_loss_bound(c->dtype, chunks, totals.loss_magnitude, e->ref.divisor);
+        e->z_loss += added_loss_bound(c->dtype, chunks, totals.z_loss_magnitude, e->ref.divisor);
+    }
 }
 
 void ce_expected_free(ce_expected *e) {
@@ -246,6 +251,8 @@ void ce_check(const ce_case *c, const ce_result *result, report *r) {
         compare_value(r, CE_LOSS, c->dtype, results, 0, 0, result->loss, e.ref.loss, e.loss);
     if (outputs & CE_OUT_Z_LOSS)
         compare_value(r, CE_Z_LOSS, c->dtype, results, 0, 0, result->z_loss, e.ref.z_loss, e.z_loss);
+    if (ce_has_divisor(c))
+        compare_divisor(r, c->dtype, result->divisor, e.ref.divisor);
     check_signs(c, result, &e.ref, r);
     if (result->argmax)
         check_argmax(c, result, &e.ref, r);

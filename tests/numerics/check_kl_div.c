@@ -110,6 +110,8 @@ void kl_expect(const kl_case *c, kl_expected *e) {
         magnitudes += fabsl(e->ref.loss_rows[row]);
     }
     e->loss = reduced_loss_bound(c->dtype, c->rows, bounds, magnitudes, e->ref.divisor, e->ref.loss);
+    if (c->chunk > 0)
+        e->loss += added_loss_bound(c->dtype, (c->rows + c->chunk - 1) / c->chunk, magnitudes, e->ref.divisor);
 }
 
 void kl_expected_free(kl_expected *e) {
@@ -154,6 +156,8 @@ void kl_check(const kl_case *c, const kl_result *result, report *r) {
                       e.loss_rows[row]);
     if (kl_outputs(c) & KL_OUT_LOSS)
         compare_value(r, KL_LOSS, c->dtype, results, 0, 0, result->loss, e.ref.loss, e.loss);
+    if (kl_has_divisor(c))
+        compare_divisor(r, c->dtype, result->divisor, e.ref.divisor);
     kl_expected_free(&e);
 }
 

@@ -57,6 +57,8 @@ void sparse_expect(const sparse_case *c, sparse_expected *e) {
         magnitudes += fabsl(e->ref.loss_rows[row]);
     }
     e->loss = reduced_loss_bound(c->dtype, c->rows, bounds, magnitudes, e->ref.divisor, e->ref.loss);
+    if (c->chunk > 0)
+        e->loss += added_loss_bound(c->dtype, (c->rows + c->chunk - 1) / c->chunk, magnitudes, e->ref.divisor);
     free(t);
     free(t_error);
 }
@@ -84,6 +86,8 @@ void sparse_check(const sparse_case *c, const sparse_result *result, report *r) 
         compare_value(r, SPARSE_LOSS, c->dtype, results, 0, 0, result->loss, e.ref.loss, e.loss);
     if (sparse_outputs(c) & SPARSE_OUT_BAD)
         compare_count(r, "bad_indices", result->bad_indices, e.ref.bad_indices);
+    if (sparse_has_divisor(c))
+        compare_divisor(r, c->dtype, result->divisor, e.ref.divisor);
     sparse_expected_free(&e);
 }
 

@@ -90,6 +90,14 @@ bool compare_within(report *r, const char *what, int64_t row, long double differ
     return false;
 }
 
+bool compare_divisor(report *r, gpuloss_dtype dtype, double got, long double want) {
+    const double rounded = dtype == GPULOSS_F64 ? (double)want : (double)(float)want;
+    if (memcmp(&got, &rounded, sizeof got) == 0)
+        return true;
+    report_failure(r, "divisor", 0, 0, "got %.17g, want %.17g", got, rounded);
+    return false;
+}
+
 bool compare_count(report *r, const char *what, int64_t got, int64_t want) {
     if (got == want)
         return true;

@@ -52,6 +52,8 @@ bool compare_value(report *r, quantity q, gpuloss_dtype dtype, gpuloss_dtype sto
  * that a flushed intermediate result shows in it. */
 void note_ulps(quantity q, gpuloss_dtype dtype, double got, long double want);
 bool compare_within(report *r, const char *what, int64_t row, long double difference, long double allowed);
+/* The divisor of a mean is exact, and rounded once. */
+bool compare_divisor(report *r, gpuloss_dtype dtype, double got, long double want);
 bool compare_count(report *r, const char *what, int64_t got, int64_t want);
 
 /* Outputs are filled with this before a call: a NaN of every type that no arithmetic gives. */

@@ -60,6 +60,7 @@ static int (*const groups[])(void) = {
     run_stream_tests,
     run_large_tests,
     run_same_bits_tests,
+    run_chunk_tests,
 };
 
 enum { GROUPS = sizeof groups / sizeof groups[0] };

@@ -57,6 +57,17 @@ operand workspace_of(size_t bytes, size_t guard) {
     return o;
 }
 
+void operand_zero(operand *o) {
+    if (!o->device)
+        return;
+    memset(o->before + o->start, 0, o->size);
+    operand_upload(o);
+}
+
+void *from_row(const void *array, int64_t row, int64_t stride, size_t size) {
+    return array ? (char *)(uintptr_t)array + row * stride * (int64_t)size : NULL;
+}
+
 void operands_free(operand *const *operands, size_t count) {
     size_t i;
     for (i = 0; i < count; i++)

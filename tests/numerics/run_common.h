@@ -22,6 +22,11 @@ void operands_free(operand *const *operands, size_t count);
 /* Nothing was written to those that are wanted. */
 void operands_unchanged(operand *const *operands, size_t count, report *r);
 
+/* Zeros, which a call adds to; only for an operand that is wanted. */
+void operand_zero(operand *o);
+/* The array from a row on, NULL for NULL. `stride`: in elements of `size` bytes. */
+void *from_row(const void *array, int64_t row, int64_t stride, size_t size);
+
 /* What a desc says of a stride: 0 for packed rows, and for an operand that is not wanted. */
 int64_t given_stride(stride_kind kind, const operand *o);
 

@@ -34,6 +34,10 @@ unsigned ce_outputs(const ce_case *c) {
     return outputs;
 }
 
+bool ce_has_divisor(const ce_case *c) {
+    return c->chunk > 0 && c->reduction == GPULOSS_MEAN && !(c->divisor > 0);
+}
+
 gpuloss_dtype ce_grad_dtype(const ce_case *c) {
     return c->grad_dtype == GPULOSS_DTYPE_UNSET ? c->dtype : c->grad_dtype;
 }
@@ -53,17 +57,17 @@ void ce_describe(const ce_case *c, const char *what, char *text, size_t size) {
                    c->class_weights ? ", weights" : "", c->row_weights ? ", row weights" : "", c->label_smoothing,
                    c->lse_square_scale, c->logit_scale, c->softcap, c->divisor,
                    c->divisor_on_device ? " (device)" : "");
-    (void)snprintf(text, size,
-                   "cross_entropy %s: %s %lldx%lld inner %lld -> %s, %s %s, outputs %u%s%s, strides %d %d %d %d, "
-                   "offsets %d %d %d %d %d%s%s%s%s%s%s",
-                   what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, (long long)c->inner,
-                   dtype_name(ce_grad_dtype(c)), reduction_name(c->reduction), targets, ce_outputs(c),
-                   c->in_place ? " in place" : "", c->targets_in_place ? " over t" : "", (int)c->logits_stride,
-                   (int)c->grad_stride, (int)c->targets_stride, (int)c->grad_targets_stride, c->logits_offset,
-                   c->grad_offset, c->target_offset, c->grad_target_offset, c->result_offset, options,
-                   c->use_grad_scale ? ", grad_scale" : "", c->grad_loss ? ", grad_loss" : "",
-                   c->grad_loss_rows ? ", grad_loss_rows" : "", c->lse_in ? ", lse_in" : "",
-                   c->own_workspace ? ", workspace" : "");
+    (void)snprintf(
+        text, size,
+        "cross_entropy %s: %s %lldx%lld inner %lld, chunks of %lld -> %s, %s %s, outputs %u%s%s, strides %d %d %d "
+        "%d, offsets %d %d %d %d %d%s%s%s%s%s%s",
+        what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, (long long)c->inner, (long long)c->chunk,
+        dtype_name(ce_grad_dtype(c)), reduction_name(c->reduction), targets, ce_outputs(c),
+        c->in_place ? " in place" : "", c->targets_in_place ? " over t" : "", (int)c->logits_stride,
+        (int)c->grad_stride, (int)c->targets_stride, (int)c->grad_targets_stride, c->logits_offset, c->grad_offset,
+        c->target_offset, c->grad_target_offset, c->result_offset, options, c->use_grad_scale ? ", grad_scale" : "",
+        c->grad_loss ? ", grad_loss" : "", c->grad_loss_rows ? ", grad_loss_rows" : "", c->lse_in ? ", lse_in" : "",
+        c->own_workspace ? ", workspace" : "");
 }
 
 /* The operands of a call; those that are not wanted stay zero. */
@@ -120,6 +124,16 @@ static void wanted_integers(operand *o, const char *name, const ce_case *c, int6
     operand_poison(o);
 }
 
+/* Chunks add to these, and take the divisor from where the device has written it. */
+static void make_sums(const ce_case *c, ce_operands *o) {
+    operand_zero(&o->loss);
+    operand_zero(&o->z_loss);
+    operand_zero(&o->correct);
+    operand_zero(&o->bad_targets);
+    if (ce_has_divisor(c))
+        o->divisor = result_output("divisor", c->dtype, 1, c->result_offset, c->guard);
+}
+
 static void make_outputs(const ce_case *c, ce_operands *o) {
     unsigned outputs = ce_outputs(c);
     wanted(&o->loss, "loss", c, 1, CE_OUT_LOSS);
@@ -141,6 +155,8 @@ static void make_outputs(const ce_case *c, ce_operands *o) {
             matrix(c, "grad_target_probabilities", ce_target_dtype(c), c->grad_targets_stride, c->grad_target_offset);
         operand_poison(&o->grad_targets);
     }
+    if (c->chunk > 0)
+        make_sums(c, o);
 }
 
 static void set_options(const ce_case *c, const ce_operands *o, gpuloss_cross_entropy_desc *d) {
@@ -209,16 +225,23 @@ static void make_desc(const ce_case *c, const ce_operands *o, gpuloss_cross_entr
     set_outputs(c, o, d);
 }
 
+/* A desc, and the rows of each call for its rows, 0 for one call. `divisor`: NULL, or where the device writes it. */
+typedef struct ce_call {
+    gpuloss_cross_entropy_desc desc;
+    int64_t chunk;
+    void *divisor;
+} ce_call;
+
 static void add_workspace(const ce_case *c, ce_operands *o, gpuloss_cross_entropy_desc *d) {
     require_ok(gpuloss_cross_entropy_workspace(harness_context, d, &d->workspace_bytes));
     o->workspace = workspace_of(d->workspace_bytes, c->guard);
     d->workspace = operand_pointer(&o->workspace);
 }
 
-static void check_inputs(ce_operands *o, report *r) {
-    operand *const inputs[] = {&o->class_weights, &o->row_weights,    &o->divisor,
-                               &o->grad_loss,     &o->grad_loss_rows, &o->lse_in};
-    operands_unchanged(inputs, sizeof inputs / sizeof inputs[0], r);
+static void check_inputs(const ce_case *c, ce_operands *o, report *r) {
+    operand *const inputs[] = {&o->class_weights,  &o->row_weights, &o->grad_loss,
+                               &o->grad_loss_rows, &o->lse_in,      &o->divisor};
+    operands_unchanged(inputs, sizeof inputs / sizeof inputs[0] - (ce_has_divisor(c) ? 1 : 0), r);
     if (o->workspace.device)
         operand_fetch(&o->workspace, r, false);
 }
@@ -230,6 +253,8 @@ static void take_outputs(const ce_case *c, ce_operands *o, ce_result *result, re
     result->loss_rows = take_values(&o->loss_rows, results, r);
     result->z_loss = take_value(&o->z_loss, results, r);
     result->z_loss_rows = take_values(&o->z_loss_rows, results, r);
+    if (ce_has_divisor(c))
+        result->divisor = take_value(&o->divisor, results, r);
     result->lse = take_values(&o->lse, results, r);
     result->argmax = take_integers(&o->argmax, r);
     result->correct = take_integer(&o->correct, r);
@@ -242,12 +267,63 @@ static void take_outputs(const ce_case *c, ce_operands *o, ce_result *result, re
         result->grad = take_gradient(&o->grad, &o->logits, c->in_place && outputs & CE_OUT_GRAD, ce_grad_dtype(c), r);
     result->grad_targets = take_gradient(&o->grad_targets, &o->targets,
                                          c->targets_in_place && outputs & CE_OUT_GRAD_TARGETS, ce_target_dtype(c), r);
-    check_inputs(o, r);
+    check_inputs(c, o, r);
 }
 
-static gpuloss_status call(gpuloss_context *context, const void *desc, struct CUstream_st *stream) {
-    const gpuloss_cross_entropy_desc *d = (const gpuloss_cross_entropy_desc *)desc;
+/* The arrays of a desc from a row on. */
+static gpuloss_cross_entropy_desc desc_from(const gpuloss_cross_entropy_desc *whole, int64_t row) {
+    const gpuloss_dtype target_dtype = whole->target_dtype ? whole->target_dtype : whole->dtype;
+    const size_t result = dtype_size(dtype_of_results(whole->dtype)), target = dtype_size(target_dtype);
+    const size_t grad = dtype_size(whole->grad_dtype ? whole->grad_dtype : whole->dtype);
+    const int64_t inner = whole->inner ? whole->inner : 1, packed = whole->classes * inner, image = row / inner;
+#define STRIDE(name) (whole->name##_stride ? whole->name##_stride : packed)
+    gpuloss_cross_entropy_desc d = *whole;
+    d.logits = from_row(d.logits, image, STRIDE(logits), dtype_size(d.dtype));
+    d.targets = from_row(d.targets, row, 1, index_size(d.target_type));
+    d.target_probabilities = from_row(d.target_probabilities, image, STRIDE(target_probabilities), target);
+    d.row_weights = from_row(d.row_weights, row, 1, result);
+    d.loss_rows = from_row(d.loss_rows, row, 1, result);
+    d.z_loss_rows = from_row(d.z_loss_rows, row, 1, result);
+    d.lse = from_row(d.lse, row, 1, result);
+    d.argmax = (int64_t *)from_row(d.argmax, row, 1, sizeof *d.argmax);
+    d.grad_logits = from_row(d.grad_logits, image, STRIDE(grad_logits), grad);
+    d.grad_target_probabilities =
+        from_row(d.grad_target_probabilities, image, STRIDE(grad_target_probabilities), target);
+    d.grad_loss_rows = from_row(d.grad_loss_rows, row, 1, result);
+    d.lse_in = from_row(d.lse_in, row, 1, result);
+#undef STRIDE
+    return d;
+}
+
+static bool has_sums(const gpuloss_cross_entropy_desc *d) {
+    return d->loss || d->z_loss || d->correct || d->bad_targets;
+}
+
+static gpuloss_status call_once(gpuloss_context *context, const gpuloss_cross_entropy_desc *d,
+                                struct CUstream_st *stream) {
     return d->shards ? gpuloss_cross_entropy_combine(context, d, stream) : gpuloss_cross_entropy(context, d, stream);
+}
+
+/* The rows of shards that are brought together are one chunk. */
+static gpuloss_status call_in_chunks(gpuloss_context *context, const ce_call *of, struct CUstream_st *stream) {
+    const gpuloss_cross_entropy_desc *whole = &of->desc;
+    gpuloss_status status = GPULOSS_OK;
+    int64_t row;
+    if (of->divisor)
+        status = gpuloss_cross_entropy_divisor(context, whole, of->divisor, stream);
+    for (row = 0; status == GPULOSS_OK && row < whole->rows; row += of->chunk) {
+        gpuloss_cross_entropy_desc d = desc_from(whole, row);
+        d.rows = whole->rows - row < of->chunk ? whole->rows - row : of->chunk;
+        if (has_sums(&d))
+            d.flags |= GPULOSS_ADD_SUMS;
+        status = call_once(context, &d, stream);
+    }
+    return status;
+}
+
+static gpuloss_status call(gpuloss_context *context, const void *made, struct CUstream_st *stream) {
+    const ce_call *of = (const ce_call *)made;
+    return of->chunk > 0 ? call_in_chunks(context, of, stream) : call_once(context, &of->desc, stream);
 }
 
 enum { CE_OPERANDS = 20 };
@@ -261,12 +337,12 @@ static void list(operand *all[CE_OPERANDS], ce_operands *o) {
 }
 
 /* All operands but the workspace, which is the last. */
-static void repeat(const ce_case *c, ce_operands *o, const gpuloss_cross_entropy_desc *d, report *r) {
+static void repeat(const ce_case *c, ce_operands *o, const ce_call *of, report *r) {
     operand *all[CE_OPERANDS];
-    gpuloss_cross_entropy_desc with_workspace = *d;
-    made_call made = {call, d, &with_workspace, all, CE_OPERANDS - 1};
+    ce_call with_workspace = *of;
+    made_call made = {call, of, &with_workspace, all, CE_OPERANDS - 1};
     if (!o->workspace.device)
-        add_workspace(c, o, &with_workspace);
+        add_workspace(c, o, &with_workspace.desc);
     list(all, o);
     repeat_call(&made, c->runs, r);
 }
@@ -278,21 +354,23 @@ static void free_operands(ce_operands *o) {
 }
 
 void ce_run(const ce_case *c, ce_result *result, report *r) {
-    gpuloss_cross_entropy_desc d;
+    ce_call of;
     ce_operands o;
     memset(result, 0, sizeof *result);
     memset(&o, 0, sizeof o);
     make_inputs(c, &o);
     make_outputs(c, &o);
-    make_desc(c, &o, &d);
+    make_desc(c, &o, &of.desc);
+    of.chunk = c->chunk;
+    of.divisor = ce_has_divisor(c) ? operand_pointer(&o.divisor) : NULL;
     if (c->own_workspace)
-        add_workspace(c, &o, &d);
+        add_workspace(c, &o, &of.desc);
     if (c->stream) /* the operands were filled on the default stream, which this one does not wait for */
         require_ok(gpuloss_synchronize(harness_context, NULL));
-    require_ok(call(harness_context, &d, c->stream));
+    require_ok(call(harness_context, &of, c->stream));
     require_ok(gpuloss_synchronize(harness_context, c->stream));
     if (c->runs > 1)
-        repeat(c, &o, &d, r);
+        repeat(c, &o, &of, r);
     take_outputs(c, &o, result, r);
     free_operands(&o);
 }

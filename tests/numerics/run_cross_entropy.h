@@ -44,6 +44,7 @@ typedef struct ce_case {
     const double *class_weights, *row_weights; /* NULL: not given */
     double label_smoothing, lse_square_scale, logit_scale, softcap, divisor;
     bool divisor_on_device;
+    int64_t chunk; /* rows of a call, whole images; 0: all. A mean without a divisor takes that of the device */
     bool use_grad_scale;
     double grad_scale;
     const double *grad_loss, *grad_loss_rows, *lse_in; /* NULL: not given */
@@ -60,12 +61,13 @@ typedef struct ce_case {
 ce_case ce_case_of(gpuloss_dtype dtype, int64_t rows, int64_t classes, const double *x, const int64_t *targets);
 
 unsigned ce_outputs(const ce_case *c);
+bool ce_has_divisor(const ce_case *c); /* of chunks, from the device */
 gpuloss_dtype ce_grad_dtype(const ce_case *c);
 gpuloss_dtype ce_target_dtype(const ce_case *c);
 
 /* What came back, widened; NULL and 0 where it was not asked for. */
 typedef struct ce_result {
-    double loss, z_loss;
+    double loss, z_loss, divisor; /* the latter of chunks */
     int64_t bad_targets, correct;
     int64_t *argmax;
     double *loss_rows, *z_loss_rows, *lse, *grad, *grad_targets, *shard_rows;

@@ -60,6 +60,10 @@ unsigned kl_outputs(const kl_case *c) {
     return outputs;
 }
 
+bool kl_has_divisor(const kl_case *c) {
+    return c->chunk > 0 && (c->reduction == GPULOSS_MEAN || c->reduction == GPULOSS_BATCHMEAN) && !(c->divisor > 0);
+}
+
 gpuloss_dtype kl_target_dtype(const kl_case *c) {
     return c->target_dtype == GPULOSS_DTYPE_UNSET ? c->dtype : c->target_dtype;
 }
@@ -72,18 +76,19 @@ void kl_describe(const kl_case *c, const char *what, char *text, size_t size) {
                    c->beta, c->temperature, c->temperature_squared ? " squared" : "", c->eps, c->divisor,
                    c->divisor_on_device ? " (device)" : "", c->row_weights ? ", row weights" : "",
                    c->labels ? ", labels" : "");
-    (void)snprintf(
-        text, size,
-        "kl_div %s: %s %lldx%lld inner %lld (%s, %s %s) %s, %s, outputs %u%s%s, strides %d %d %d %d %d, offsets %d %d "
-        "%d %d %d%s%s%s%s%s%s",
-        what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, (long long)c->inner,
-        kinds[c->input_kind], kinds[c->target_kind], dtype_name(kl_target_dtype(c)), reduction_name(c->reduction),
-        options, kl_outputs(c), c->in_place ? " in place" : "", c->target_in_place ? " over t" : "",
-        (int)c->input_stride, (int)c->target_stride, (int)c->grad_stride, (int)c->grad_target_stride,
-        (int)c->elements_stride, c->input_offset, c->target_offset, c->grad_offset, c->grad_target_offset,
-        c->result_offset, c->pytorch_zeros ? ", pytorch zeros" : "", c->shared_target ? ", shared target" : "",
-        c->use_grad_scale ? ", grad_scale" : "", c->grad_loss ? ", grad_loss" : "",
-        c->grad_loss_rows ? ", grad_loss_rows" : "", c->own_workspace ? ", workspace" : "");
+    (void)snprintf(text, size,
+                   "kl_div %s: %s %lldx%lld inner %lld, chunks of %lld (%s, %s %s) %s, %s, outputs %u%s%s, strides %d "
+                   "%d %d %d %d, offsets %d %d "
+                   "%d %d %d%s%s%s%s%s%s",
+                   what, dtype_name(c->dtype), (long long)c->rows, (long long)c->classes, (long long)c->inner,
+                   (long long)c->chunk, kinds[c->input_kind], kinds[c->target_kind], dtype_name(kl_target_dtype(c)),
+                   reduction_name(c->reduction), options, kl_outputs(c), c->in_place ? " in place" : "",
+                   c->target_in_place ? " over t" : "", (int)c->input_stride, (int)c->target_stride,
+                   (int)c->grad_stride, (int)c->grad_target_stride, (int)c->elements_stride, c->input_offset,
+                   c->target_offset, c->grad_offset, c->grad_target_offset, c->result_offset,
+                   c->pytorch_zeros ? ", pytorch zeros" : "", c->shared_target ? ", shared target" : "",
+                   c->use_grad_scale ? ", grad_scale" : "", c->grad_loss ? ", grad_loss" : "",
+                   c->grad_loss_rows ? ", grad_loss_rows" : "", c->own_workspace ? ", workspace" : "");
 }
 
 /* The operands of a call; those that are not wanted stay zero. */
@@ -179,6 +184,13 @@ static void make_outputs(const kl_case *c, kl_operands *o) {
             wanted_matrix(c, "grad_target", kl_target_dtype(c), c->grad_target_stride, c->grad_target_offset);
 }
 
+/* Chunks add to these, and take the divisor from where the device has written it. */
+static void make_sums(const kl_case *c, kl_operands *o) {
+    operand_zero(&o->loss);
+    if (kl_has_divisor(c))
+        o->divisor = result_output("divisor", c->dtype, 1, c->result_offset, c->guard);
+}
+
 static void set_options(const kl_case *c, const kl_operands *o, gpuloss_kl_div_desc *d) {
     d->flags = (c->pytorch_zeros ? (unsigned)GPULOSS_PYTORCH_ZEROS : 0u) |
                (c->temperature_squared ? (unsigned)GPULOSS_TEMPERATURE_SQUARED : 0u) |
@@ -234,15 +246,22 @@ static void make_desc(const kl_case *c, const kl_operands *o, gpuloss_kl_div_des
     set_outputs(c, o, d);
 }
 
+/* A desc, and the rows of each call for its rows, 0 for one call. `divisor`: NULL, or where the device writes it. */
+typedef struct kl_call {
+    gpuloss_kl_div_desc desc;
+    int64_t chunk;
+    void *divisor;
+} kl_call;
+
 static void add_workspace(const kl_case *c, kl_operands *o, gpuloss_kl_div_desc *d) {
     require_ok(gpuloss_kl_div_workspace(harness_context, d, &d->workspace_bytes));
     o->workspace = workspace_of(d->workspace_bytes, c->guard);
     d->workspace = operand_pointer(&o->workspace);
 }
 
-static void check_inputs(kl_operands *o, report *r) {
-    operand *const inputs[] = {&o->row_weights, &o->labels, &o->divisor, &o->grad_loss, &o->grad_loss_rows};
-    operands_unchanged(inputs, sizeof inputs / sizeof inputs[0], r);
+static void check_inputs(const kl_case *c, kl_operands *o, report *r) {
+    operand *const inputs[] = {&o->row_weights, &o->labels, &o->grad_loss, &o->grad_loss_rows, &o->divisor};
+    operands_unchanged(inputs, sizeof inputs / sizeof inputs[0] - (kl_has_divisor(c) ? 1 : 0), r);
     if (o->workspace.device)
         operand_fetch(&o->workspace, r, false);
 }
@@ -257,11 +276,51 @@ static void take_outputs(const kl_case *c, kl_operands *o, kl_result *result, re
     result->grad_target =
         rows_of(c, take_gradient(&o->grad_target, &o->target, c->target_in_place && outputs & KL_OUT_GRAD_TARGET,
                                  kl_target_dtype(c), r));
-    check_inputs(o, r);
+    if (kl_has_divisor(c))
+        result->divisor = take_value(&o->divisor, results, r);
+    check_inputs(c, o, r);
 }
 
-static gpuloss_status call(gpuloss_context *context, const void *desc, struct CUstream_st *stream) {
-    return gpuloss_kl_div(context, (const gpuloss_kl_div_desc *)desc, stream);
+/* The arrays of a desc from a row on. */
+static gpuloss_kl_div_desc desc_from(const gpuloss_kl_div_desc *whole, int64_t row) {
+    const size_t result = dtype_size(dtype_of_results(whole->dtype)), size = dtype_size(whole->dtype);
+    const size_t target = dtype_size(whole->target_dtype ? whole->target_dtype : whole->dtype);
+    const int64_t inner = whole->inner ? whole->inner : 1, packed = whole->classes * inner, image = row / inner;
+#define STRIDE(name) (whole->name##_stride ? whole->name##_stride : packed)
+    gpuloss_kl_div_desc d = *whole;
+    d.input = from_row(d.input, image, STRIDE(input), size);
+    if (!(d.flags & GPULOSS_SHARED_TARGET))
+        d.target = from_row(d.target, image, STRIDE(target), target);
+    d.labels = from_row(d.labels, row, 1, index_size(d.label_type));
+    d.row_weights = from_row(d.row_weights, row, 1, result);
+    d.loss_rows = from_row(d.loss_rows, row, 1, result);
+    d.loss_elements = from_row(d.loss_elements, image, STRIDE(loss_elements), result);
+    d.grad_input = from_row(d.grad_input, image, STRIDE(grad_input), size);
+    d.grad_target = from_row(d.grad_target, image, STRIDE(grad_target), target);
+    d.grad_loss_rows = from_row(d.grad_loss_rows, row, 1, result);
+#undef STRIDE
+    return d;
+}
+
+static gpuloss_status call_in_chunks(gpuloss_context *context, const kl_call *of, struct CUstream_st *stream) {
+    const gpuloss_kl_div_desc *whole = &of->desc;
+    gpuloss_status status = GPULOSS_OK;
+    int64_t row;
+    if (of->divisor)
+        status = gpuloss_kl_div_divisor(context, whole, of->divisor, stream);
+    for (row = 0; status == GPULOSS_OK && row < whole->rows; row += of->chunk) {
+        gpuloss_kl_div_desc d = desc_from(whole, row);
+        d.rows = whole->rows - row < of->chunk ? whole->rows - row : of->chunk;
+        if (d.loss)
+            d.flags |= GPULOSS_ADD_SUMS;
+        status = gpuloss_kl_div(context, &d, stream);
+    }
+    return status;
+}
+
+static gpuloss_status call(gpuloss_context *context, const void *made, struct CUstream_st *stream) {
+    const kl_call *of = (const kl_call *)made;
+    return of->chunk > 0 ? call_in_chunks(context, of, stream) : gpuloss_kl_div(context, &of->desc, stream);
 }
 
 enum { KL_OPERANDS = 13 };
@@ -273,12 +332,12 @@ static void list(operand *all[KL_OPERANDS], kl_operands *o) {
 }
 
 /* All operands but the workspace, which is the last. */
-static void repeat(const kl_case *c, kl_operands *o, const gpuloss_kl_div_desc *d, report *r) {
+static void repeat(const kl_case *c, kl_operands *o, const kl_call *of, report *r) {
     operand *all[KL_OPERANDS];
-    gpuloss_kl_div_desc with_workspace = *d;
-    made_call made = {call, d, &with_workspace, all, KL_OPERANDS - 1};
+    kl_call with_workspace = *of;
+    made_call made = {call, of, &with_workspace, all, KL_OPERANDS - 1};
     if (!o->workspace.device)
-        add_workspace(c, o, &with_workspace);
+        add_workspace(c, o, &with_workspace.desc);
     list(all, o);
     repeat_call(&made, c->runs, r);
 }
@@ -290,21 +349,25 @@ static void free_operands(kl_operands *o) {
 }
 
 void kl_run(const kl_case *c, kl_result *result, report *r) {
-    gpuloss_kl_div_desc d;
+    kl_call of;
     kl_operands o;
     memset(result, 0, sizeof *result);
     memset(&o, 0, sizeof o);
     make_inputs(c, &o);
     make_outputs(c, &o);
-    make_desc(c, &o, &d);
+    if (c->chunk > 0)
+        make_sums(c, &o);
+    make_desc(c, &o, &of.desc);
+    of.chunk = c->chunk;
+    of.divisor = kl_has_divisor(c) ? operand_pointer(&o.divisor) : NULL;
     if (c->own_workspace)
-        add_workspace(c, &o, &d);
+        add_workspace(c, &o, &of.desc);
     if (c->stream) /* the operands were filled on the default stream, which this one does not wait for */
         require_ok(gpuloss_synchronize(harness_context, NULL));
-    require_ok(call(harness_context, &d, c->stream));
+    require_ok(call(harness_context, &of, c->stream));
     require_ok(gpuloss_synchronize(harness_context, c->stream));
     if (c->runs > 1)
-        repeat(c, &o, &d, r);
+        repeat(c, &o, &of, r);
     take_outputs(c, &o, result, r);
     free_operands(&o);
 }

@@ -31,6 +31,7 @@ typedef struct kl_case {
     bool pytorch_zeros, temperature_squared, shared_target;
     double beta, temperature, eps, divisor;
     bool divisor_on_device;
+    int64_t chunk; /* rows of a call, whole images; 0: all. A mean without a divisor takes that of the device */
     const double *row_weights; /* NULL: not given */
     const int64_t *labels;     /* NULL: not given; else ignore_index is used */
     gpuloss_index_type label_type;
@@ -52,6 +53,7 @@ enum { KL_PAIRS = 4 };
 kl_case kl_case_of_pair(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned pair);
 
 unsigned kl_outputs(const kl_case *c);
+bool kl_has_divisor(const kl_case *c); /* of chunks, from the device */
 gpuloss_dtype kl_target_dtype(const kl_case *c);
 
 /* The inputs of a case, which is pointed at them. */
@@ -64,7 +66,7 @@ kl_inputs kl_inputs_unset(kl_case *c); /* for a test that fills them all itself 
 void kl_inputs_free(kl_inputs *in);
 
 typedef struct kl_result {
-    double loss;
+    double loss, divisor;                                   /* the latter of chunks */
     double *loss_rows, *loss_elements, *grad, *grad_target; /* NULL where it was not asked for */
 } kl_result;
 

@@ -13,6 +13,10 @@ unsigned sparse_outputs(const sparse_case *c) {
     return c->reduction == GPULOSS_NONE ? c->outputs & ~(unsigned)SPARSE_OUT_LOSS : c->outputs;
 }
 
+bool sparse_has_divisor(const sparse_case *c) {
+    return c->chunk > 0 && (c->reduction == GPULOSS_MEAN || c->reduction == GPULOSS_BATCHMEAN) && !(c->divisor > 0);
+}
+
 gpuloss_dtype sparse_value_dtype(const sparse_case *c) {
     return c->value_dtype == GPULOSS_DTYPE_UNSET ? c->dtype : c->value_dtype;
 }
@@ -26,16 +30,17 @@ void sparse_describe(const sparse_case *c, const char *what, char *text, size_t 
                    c->row_weights ? ", row weights" : "", c->labels ? ", labels" : "",
                    c->use_grad_scale ? ", grad_scale" : "", c->grad_loss ? ", grad_loss" : "",
                    c->grad_loss_rows ? ", grad_loss_rows" : "", c->own_workspace ? ", workspace" : "");
-    (void)snprintf(
-        text, size,
-        "kl_div_sparse %s: %s, %s %lldx%lld, %lld of %s %s at %s%u, %s, %s, outputs %u%s, strides %d %d %d %d, "
-        "offsets %d %d %d %d %d%s",
-        what, divergences[c->divergence], dtype_name(c->dtype), (long long)c->rows, (long long)c->classes,
-        (long long)c->k, dtype_name(sparse_value_dtype(c)), c->value_kind == GPULOSS_PROBABILITIES ? "t" : "log t",
-        c->index_type == GPULOSS_U8 ? "u" : "i", (unsigned)(8 * index_size(c->index_type)), residuals[c->residual],
-        reduction_name(c->reduction), sparse_outputs(c), c->in_place ? " in place" : "", (int)c->logits_stride,
-        (int)c->indices_stride, (int)c->values_stride, (int)c->grad_stride, c->logits_offset, c->indices_offset,
-        c->values_offset, c->grad_offset, c->result_offset, options);
+    (void)snprintf(text, size,
+                   "kl_div_sparse %s: %s, %s %lldx%lld, chunks of %lld, %lld of %s %s at %s%u, %s, %s, outputs %u%s, "
+                   "strides %d %d %d %d, "
+                   "offsets %d %d %d %d %d%s",
+                   what, divergences[c->divergence], dtype_name(c->dtype), (long long)c->rows, (long long)c->classes,
+                   (long long)c->chunk, (long long)c->k, dtype_name(sparse_value_dtype(c)),
+                   c->value_kind == GPULOSS_PROBABILITIES ? "t" : "log t", c->index_type == GPULOSS_U8 ? "u" : "i",
+                   (unsigned)(8 * index_size(c->index_type)), residuals[c->residual], reduction_name(c->reduction),
+                   sparse_outputs(c), c->in_place ? " in place" : "", (int)c->logits_stride, (int)c->indices_stride,
+                   (int)c->values_stride, (int)c->grad_stride, c->logits_offset, c->indices_offset, c->values_offset,
+                   c->grad_offset, c->result_offset, options);
 }
 
 /* The operands of a call; those that are not wanted stay zero. */
@@ -104,6 +109,14 @@ static void make_outputs(const sparse_case *c, sparse_operands *o) {
     }
 }
 
+/* Chunks add to these, and take the divisor from where the device has written it. */
+static void make_sums(const sparse_case *c, sparse_operands *o) {
+    operand_zero(&o->loss);
+    operand_zero(&o->bad_indices);
+    if (sparse_has_divisor(c))
+        o->divisor = result_output("divisor", c->dtype, 1, c->result_offset, c->guard);
+}
+
 static void set_options(const sparse_case *c, const sparse_operands *o, gpuloss_kl_div_sparse_desc *d) {
     d->flags = (c->labels ? (unsigned)GPULOSS_USE_IGNORE_INDEX : 0u) |
                (c->use_grad_scale ? (unsigned)GPULOSS_USE_GRAD_SCALE : 0u) |
@@ -150,16 +163,23 @@ static void make_desc(const sparse_case *c, const sparse_operands *o, gpuloss_kl
     set_options(c, o, d);
 }
 
+/* A desc, and the rows of each call for its rows, 0 for one call. `divisor`: NULL, or where the device writes it. */
+typedef struct sparse_call {
+    gpuloss_kl_div_sparse_desc desc;
+    int64_t chunk;
+    void *divisor;
+} sparse_call;
+
 static void add_workspace(const sparse_case *c, sparse_operands *o, gpuloss_kl_div_sparse_desc *d) {
     require_ok(gpuloss_kl_div_sparse_workspace(harness_context, d, &d->workspace_bytes));
     o->workspace = workspace_of(d->workspace_bytes, c->guard);
     d->workspace = operand_pointer(&o->workspace);
 }
 
-static void check_inputs(sparse_operands *o, report *r) {
-    operand *const inputs[] = {&o->indices, &o->values,    &o->labels,        &o->row_weights,
-                               &o->divisor, &o->grad_loss, &o->grad_loss_rows};
-    operands_unchanged(inputs, sizeof inputs / sizeof inputs[0], r);
+static void check_inputs(const sparse_case *c, sparse_operands *o, report *r) {
+    operand *const inputs[] = {&o->indices,   &o->values,         &o->labels, &o->row_weights,
+                               &o->grad_loss, &o->grad_loss_rows, &o->divisor};
+    operands_unchanged(inputs, sizeof inputs / sizeof inputs[0] - (sparse_has_divisor(c) ? 1 : 0), r);
     if (o->workspace.device)
         operand_fetch(&o->workspace, r, false);
 }
@@ -171,11 +191,64 @@ static void take_outputs(const sparse_case *c, sparse_operands *o, sparse_result
     result->loss_rows = take_values(&o->loss_rows, results, r);
     result->bad_indices = take_integer(&o->bad_indices, r);
     result->grad = take_gradient(&o->grad, &o->logits, over_logits, c->dtype, r);
-    check_inputs(o, r);
+    if (sparse_has_divisor(c))
+        result->divisor = take_value(&o->divisor, results, r);
+    check_inputs(c, o, r);
 }
 
-static gpuloss_status call(gpuloss_context *context, const void *desc, struct CUstream_st *stream) {
-    return gpuloss_kl_div_sparse(context, (const gpuloss_kl_div_sparse_desc *)desc, stream);
+/* The arrays of a desc from a row on. */
+static gpuloss_kl_div_sparse_desc desc_from(const gpuloss_kl_div_sparse_desc *whole, int64_t row) {
+    const size_t result = dtype_size(dtype_of_results(whole->dtype)), size = dtype_size(whole->dtype);
+    const size_t value = dtype_size(whole->value_dtype ? whole->value_dtype : whole->dtype);
+#define STRIDE(name, width) (whole->name##_stride ? whole->name##_stride : (width))
+    gpuloss_kl_div_sparse_desc d = *whole;
+    d.logits = from_row(d.logits, row, STRIDE(logits, d.classes), size);
+    d.indices = from_row(d.indices, row, STRIDE(indices, d.k), index_size(d.index_type));
+    d.values = from_row(d.values, row, STRIDE(values, d.k), value);
+    d.labels = from_row(d.labels, row, 1, index_size(d.label_type));
+    d.row_weights = from_row(d.row_weights, row, 1, result);
+    d.loss_rows = from_row(d.loss_rows, row, 1, result);
+    d.grad_logits = from_row(d.grad_logits, row, STRIDE(grad_logits, d.classes), size);
+    d.grad_loss_rows = from_row(d.grad_loss_rows, row, 1, result);
+#undef STRIDE
+    return d;
+}
+
+/* That of the other divergences, whose desc has the rows and the labels. */
+static gpuloss_status write_divisor(gpuloss_context *context, const gpuloss_kl_div_sparse_desc *d, void *divisor,
+                                    struct CUstream_st *stream) {
+    gpuloss_kl_div_desc kl;
+    memset(&kl, 0, sizeof kl);
+    kl.rows = d->rows;
+    kl.classes = d->classes;
+    kl.dtype = d->dtype;
+    kl.reduction = d->reduction;
+    kl.flags = d->flags & (unsigned)GPULOSS_USE_IGNORE_INDEX;
+    kl.labels = d->labels;
+    kl.label_type = d->label_type;
+    kl.ignore_index = d->ignore_index;
+    return gpuloss_kl_div_divisor(context, &kl, divisor, stream);
+}
+
+static gpuloss_status call_in_chunks(gpuloss_context *context, const sparse_call *of, struct CUstream_st *stream) {
+    const gpuloss_kl_div_sparse_desc *whole = &of->desc;
+    gpuloss_status status = GPULOSS_OK;
+    int64_t row;
+    if (of->divisor)
+        status = write_divisor(context, whole, of->divisor, stream);
+    for (row = 0; status == GPULOSS_OK && row < whole->rows; row += of->chunk) {
+        gpuloss_kl_div_sparse_desc d = desc_from(whole, row);
+        d.rows = whole->rows - row < of->chunk ? whole->rows - row : of->chunk;
+        if (d.loss || d.bad_indices)
+            d.flags |= GPULOSS_ADD_SUMS;
+        status = gpuloss_kl_div_sparse(context, &d, stream);
+    }
+    return status;
+}
+
+static gpuloss_status call(gpuloss_context *context, const void *made, struct CUstream_st *stream) {
+    const sparse_call *of = (const sparse_call *)made;
+    return of->chunk > 0 ? call_in_chunks(context, of, stream) : gpuloss_kl_div_sparse(context, &of->desc, stream);
 }
 
 enum { SPARSE_OPERANDS = 13 };
@@ -187,12 +260,12 @@ static void list(operand *all[SPARSE_OPERANDS], sparse_operands *o) {
 }
 
 /* All operands but the workspace, which is the last. */
-static void repeat(const sparse_case *c, sparse_operands *o, const gpuloss_kl_div_sparse_desc *d, report *r) {
+static void repeat(const sparse_case *c, sparse_operands *o, const sparse_call *of, report *r) {
     operand *all[SPARSE_OPERANDS];
-    gpuloss_kl_div_sparse_desc with_workspace = *d;
-    made_call made = {call, d, &with_workspace, all, SPARSE_OPERANDS - 1};
+    sparse_call with_workspace = *of;
+    made_call made = {call, of, &with_workspace, all, SPARSE_OPERANDS - 1};
     if (!o->workspace.device)
-        add_workspace(c, o, &with_workspace);
+        add_workspace(c, o, &with_workspace.desc);
     list(all, o);
     repeat_call(&made, c->runs, r);
 }
@@ -204,21 +277,25 @@ static void free_operands(sparse_operands *o) {
 }
 
 void sparse_run(const sparse_case *c, sparse_result *result, report *r) {
-    gpuloss_kl_div_sparse_desc d;
+    sparse_call of;
     sparse_operands o;
     memset(result, 0, sizeof *result);
     memset(&o, 0, sizeof o);
     make_inputs(c, &o);
     make_outputs(c, &o);
-    make_desc(c, &o, &d);
+    if (c->chunk > 0)
+        make_sums(c, &o);
+    make_desc(c, &o, &of.desc);
+    of.chunk = c->chunk;
+    of.divisor = sparse_has_divisor(c) ? operand_pointer(&o.divisor) : NULL;
     if (c->own_workspace)
-        add_workspace(c, &o, &d);
+        add_workspace(c, &o, &of.desc);
     if (c->stream) /* the operands were filled on the default stream, which this one does not wait for */
         require_ok(gpuloss_synchronize(harness_context, NULL));
-    require_ok(call(harness_context, &d, c->stream));
+    require_ok(call(harness_context, &of, c->stream));
     require_ok(gpuloss_synchronize(harness_context, c->stream));
     if (c->runs > 1)
-        repeat(c, &o, &d, r);
+        repeat(c, &o, &of, r);
     take_outputs(c, &o, result, r);
     free_operands(&o);
 }

@@ -24,6 +24,7 @@ typedef struct sparse_case {
     bool temperature_squared;
     double beta, temperature, divisor;
     bool divisor_on_device;
+    int64_t chunk;             /* rows of a call; 0: all. A mean without a divisor takes that of the device */
     const double *row_weights; /* NULL: not given */
     const int64_t *labels;     /* NULL: not given; else ignore_index is used */
     int64_t ignore_index;
@@ -37,11 +38,12 @@ typedef struct sparse_case {
 } sparse_case;
 
 unsigned sparse_outputs(const sparse_case *c);
+bool sparse_has_divisor(const sparse_case *c); /* of chunks, from the device */
 gpuloss_dtype sparse_value_dtype(const sparse_case *c);
 
 /* What came back, widened; NULL and 0 where it was not asked for. */
 typedef struct sparse_result {
-    double loss;
+    double loss, divisor; /* the latter of chunks */
     int64_t bad_indices;
     double *loss_rows, *grad;
 } sparse_result;

@@ -40,5 +40,6 @@ int run_coverage_divergence_tests(void);
 int run_stream_tests(void);
 int run_large_tests(void);
 int run_same_bits_tests(void);
+int run_chunk_tests(void);
 
 #endif

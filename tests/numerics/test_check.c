@@ -208,11 +208,39 @@ static void wrong_counts_are_found(void **state) {
     }
 }
 
+/* The sums of chunks may be off by a rounding each, and their divisor not at all. */
+static void wrong_sums_of_chunks_are_found(void **state) {
+    option_inputs in;
+    ce_case c = float_case(OPTION_IGNORE_INDEX | OPTION_WEIGHTS | OPTION_Z_LOSS, &in);
+    ce_expected e;
+    ce_result result;
+    (void)state;
+    c.reduction = GPULOSS_MEAN;
+    c.outputs = CE_OUT_LOSS | CE_OUT_Z_LOSS;
+    ce_expect(&c, false, &e);
+    memset(&result, 0, sizeof result);
+    result.divisor = (double)e.ref.divisor;
+    result.loss = (double)e.ref.loss;
+    result.z_loss = (double)e.ref.z_loss;
+    assert_true(passes(&c, &result));
+    result.loss += (double)e.loss * 1.01;
+    assert_false(passes(&c, &result));
+    c.chunk = 1;
+    assert_true(passes(&c, &result));
+    expect_found(&c, &result, &result.loss);
+    expect_found(&c, &result, &result.z_loss);
+    result.divisor = nextafter(result.divisor, 0);
+    assert_false(passes(&c, &result));
+    ce_expected_free(&e);
+    option_inputs_free(&in);
+}
+
 int run_check_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float_passes_as_float),
         cmocka_unit_test(wrong_numbers_are_found),
         cmocka_unit_test(wrong_counts_are_found),
+        cmocka_unit_test(wrong_sums_of_chunks_are_found),
     };
     return cmocka_run_group_tests_name("checks", tests, NULL, NULL);
 }

@@ -23,6 +23,7 @@ class Flags(enum.IntFlag):
     PYTORCH_ZEROS = 4
     TEMPERATURE_SQUARED = 8
     SHARED_TARGET = 16
+    ADD_SUMS = 32
 
 
 class Kind(enum.IntEnum):

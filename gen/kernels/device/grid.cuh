@@ -438,14 +438,23 @@ template <class R> DEVICE double divisor_of(const gpulossi_rows &p) {
 }
 
 /* The factor of all gradients: the host's times the device's, over the divisor. `part` is the factor of the divisor
- * that rows decide. */
+ * that rows decide, 1 with divisor_in. A mean over no rows, or over rows of no weight, has the gradient 0. */
 template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double part) {
+    const double divisor = p.divisor_in ? (double)*(const R *)p.divisor_in : part;
     double scale = p.grad_scale;
     if (p.grad_loss)
         scale *= *(const R *)p.grad_loss;
-    if (p.divisor_in)
-        scale /= (double)*(const R *)p.divisor_in;
-    return scale / part;
+    return divisor != 0 ? scale / divisor : 0.0;
+}
+
+/* Writes a sum over all rows, or adds it to the number there, which is then rounded once. One thread calls. The load
+ * passes by the L1 cache, which may have a line from while the kernel ahead was running. */
+template <class R, class Sum> DEVICE void put_sum(const gpulossi_rows &p, uint64_t address, Sum sum) {
+    if (p.flags & GPULOSSI_ADDS) {
+        const R before = *(const volatile R *)address;
+        sum += (Sum)before;
+    }
+    *(R *)address = (R)sum;
 }
 
 /* Computes the loss from the totals of all blocks. The first warp of the last block calls. */

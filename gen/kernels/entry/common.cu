@@ -3,18 +3,43 @@
 #include "../loss/targets.cuh"
 
 /* Computes the numbers that are needed before the first row: the divisor of a mean's gradient, and the sum of the class
- * weights. */
+ * weights. Or it computes the divisor of a mean and writes it. */
 struct targets {};
 template <class> struct prepare {
-    /* A thread loads several class indices before it waits for one. */
-    DEVICE void count(const gpulossi_cross_entropy &p, gpulossi_scratch *scratch) {
+    /* Sums of weights are exact. They use the scratch's first digits, and end in its fields of their own names. */
+    struct Divisor {
+        enum { kTargets, kClasses, kSums };
+        typedef Total<kSums, 1> Totals;
+        const gpulossi_cross_entropy &p;
+        gpulossi_scratch *scratch;
+        DEVICE double weight(const gpulossi_cross_entropy &p, int64_t c) {
+            return p.rows.flags & GPULOSSI_F64_RESULTS ? ((const double *)p.class_weights)[c]
+                                                       : (double)((const float *)p.class_weights)[c];
+        }
+        __device__ __forceinline__ bool is_output() const { return p.rows.flags & GPULOSSI_WRITES_DIVISOR; }
+        __device__ __forceinline__ bool wants(int) const { return p.class_weights != 0; }
+        __device__ __forceinline__ bool concludes() const { return p.class_weights != 0 || is_output(); }
+        __device__ __forceinline__ bool prepared() const { return false; }
+        __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
+            double divisor = p.rows.divisor;
+            if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
+                divisor = p.class_weights ? sums[kTargets] : (double)counts[GPULOSSI_COUNT_ROWS] * divisor;
+            if (!is_output()) {
+                scratch->target_weights = sums[kTargets];
+                scratch->class_weights = sums[kClasses];
+            } else if (p.rows.flags & GPULOSSI_F64_RESULTS) {
+                *(double *)p.rows.loss = divisor;
+            } else {
+                *(float *)p.rows.loss = (float)divisor;
+            }
+        }
+    };
+
+    /* The rows of a thread that are not ignored. It loads several class indices before it waits for one. */
+    DEVICE int count(const gpulossi_cross_entropy &p) {
         enum { kAtOnce = 8 };
-        __shared__ int of_block;
         const int64_t last = p.rows.rows - 1, stride = (int64_t)gridDim.x * blockDim.x;
         int counted = 0;
-        if (threadIdx.x == 0)
-            of_block = 0;
-        __syncthreads();
         with_targets(p, [&](auto *from) {
 #pragma unroll 1
             for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row <= last; row += kAtOnce * stride) {
@@ -27,6 +52,15 @@ template <class> struct prepare {
                     counted += row + i * stride <= last && kind_of(p, y[i]) != kIgnored;
             }
         });
+        return counted;
+    }
+
+    /* Leaves the rows of all threads to the kernel that follows. */
+    DEVICE void leave(int counted, gpulossi_scratch *scratch) {
+        __shared__ int of_block;
+        if (threadIdx.x == 0)
+            of_block = 0;
+        __syncthreads();
         counted = WholeWarp().over<Sum>(counted);
         if (threadIdx.x % kLanes == 0)
             atomicAdd(&of_block, counted);
@@ -35,49 +69,37 @@ template <class> struct prepare {
             atomicAdd((unsigned long long *)&scratch->counts[GPULOSSI_COUNT_ROWS], (unsigned long long)of_block);
     }
 
-    /* Both sums are exact. They use the scratch's first digits, and end in its fields of their own names. */
-    struct Weights {
-        typedef Total<2, 1> Totals;
-        gpulossi_scratch *scratch;
-        DEVICE double weight(const gpulossi_cross_entropy &p, int64_t c) {
-            return p.rows.flags & GPULOSSI_F64_RESULTS ? ((const double *)p.class_weights)[c]
-                                                       : (double)((const float *)p.class_weights)[c];
-        }
-        __device__ __forceinline__ bool wants(int) const { return true; }
-        __device__ __forceinline__ bool concludes() const { return true; }
-        __device__ __forceinline__ bool prepared() const { return false; }
-        __device__ __forceinline__ void conclude(const double *sums, const int64_t *) const {
-            scratch->target_weights = sums[0];
-            scratch->class_weights = sums[1];
-        }
-    };
-
-    DEVICE void weigh(const gpulossi_cross_entropy &p, gpulossi_scratch *scratch) {
-        Weights weights = {scratch};
-        __shared__ typename Weights::Totals totals[GPULOSSI_BLOCK];
-        typename Weights::Totals &total = totals[threadIdx.x];
-        total = Weights::Totals::zero();
+    DEVICE void weigh(const Divisor &divisor, typename Divisor::Totals &total) {
+        const gpulossi_cross_entropy &p = divisor.p;
         int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
         if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
 #pragma unroll 1
             for (int64_t row = first; row < p.rows.rows; row += stride) {
                 int64_t y = read_target(p, row);
                 if (kind_of(p, y) == kClass)
-                    total.add(0, Weights::weight(p, y), scratch);
+                    total.add(Divisor::kTargets, Divisor::weight(p, y), divisor.scratch);
             }
+        if (!divisor.is_output())
 #pragma unroll 1
-        for (int64_t c = first; c < p.total_classes; c += stride)
-            total.add(1, Weights::weight(p, c), scratch);
-        end(weights, scratch, totals);
+            for (int64_t c = first; c < p.total_classes; c += stride)
+                total.add(Divisor::kClasses, Divisor::weight(p, c), divisor.scratch);
     }
 
     DEVICE void run(const gpulossi_cross_entropy &p) {
-        gpulossi_scratch *scratch = (gpulossi_scratch *)p.rows.scratch;
+        const Divisor divisor = {p, (gpulossi_scratch *)p.rows.scratch};
+        __shared__ typename Divisor::Totals totals[GPULOSSI_BLOCK];
+        typename Divisor::Totals &total = totals[threadIdx.x];
         let_next_begin();
+        const int counted = (p.rows.flags & GPULOSSI_DATA_DIVISOR) && !p.class_weights ? count(p) : 0;
+        if (!divisor.concludes()) {
+            leave(counted, divisor.scratch);
+            return;
+        }
+        total = Divisor::Totals::zero();
+        total.counts[GPULOSSI_COUNT_ROWS] = counted;
         if (p.class_weights)
-            weigh(p, scratch);
-        else
-            count(p, scratch);
+            weigh(divisor, total);
+        end(divisor, divisor.scratch, totals);
     }
 };
 

@@ -92,8 +92,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         }
         if (writes()) {
             double part = has_index() ? rows_that_divide(p) : 1.0;
-            if (threadIdx.x == 0) /* a mean over no rows, or over rows of no weight, has the gradient 0 */
-                grad_scale() = part != 0 ? gradient_scale<R>(p.rows, part) : 0.0;
+            if (threadIdx.x == 0)
+                grad_scale() = gradient_scale<R>(p.rows, part);
         }
         __syncthreads();
     }
@@ -749,13 +749,13 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         if (has_index() && (p.rows.flags & GPULOSSI_DATA_DIVISOR))
             divisor = has(GPULOSSI_CE_CLASS_WEIGHTS) ? scratch()->target_weights : (double)counts[GPULOSSI_COUNT_ROWS];
         if (p.rows.loss)
-            *(R *)p.rows.loss = (R)(sums[GPULOSSI_SUM_LOSS] / divisor);
+            put_sum<R>(p.rows, p.rows.loss, sums[GPULOSSI_SUM_LOSS] / divisor);
         if (p.z_loss)
-            *(R *)p.z_loss = (R)(sums[GPULOSSI_SUM_Z_LOSS] / divisor);
+            put_sum<R>(p.rows, p.z_loss, sums[GPULOSSI_SUM_Z_LOSS] / divisor);
         if (p.correct)
-            *(int64_t *)p.correct = counts[GPULOSSI_COUNT_CORRECT];
+            put_sum<int64_t>(p.rows, p.correct, counts[GPULOSSI_COUNT_CORRECT]);
         if (p.bad_targets)
-            *(int64_t *)p.bad_targets = take_number(&scratch()->bad_targets);
+            put_sum<int64_t>(p.rows, p.bad_targets, take_number(&scratch()->bad_targets));
     }
 
   private:

@@ -97,7 +97,7 @@ template <class E, class RowParams> struct DivergenceRows {
         if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
             divisor = (double)counts[GPULOSSI_COUNT_ROWS] * p.rows.divisor;
         if (p.rows.loss)
-            *(N *)p.rows.loss = (N)(sums[GPULOSSI_SUM_LOSS] / divisor);
+            put_sum<N>(p.rows, p.rows.loss, sums[GPULOSSI_SUM_LOSS] / divisor);
     }
 
     /* They are rarely read, so they are in shared memory. */

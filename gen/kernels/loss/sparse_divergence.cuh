@@ -601,7 +601,7 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         Base::conclude(sums, counts);
         if (p.bad_indices)
-            *(int64_t *)p.bad_indices = take_number(&this->scratch()->bad_targets);
+            put_sum<int64_t>(p.rows, p.bad_indices, take_number(&this->scratch()->bad_targets));
     }
 };
 

@@ -192,10 +192,10 @@ template <class E> struct BasicCrossEntropy {
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         double rows = (double)counts[GPULOSSI_COUNT_ROWS];
         if (has(GPULOSSI_CE_LOSS))
-            *(N *)p.rows.loss =
-                (N)(sums[GPULOSSI_SUM_LOSS] / (p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows : divisor_of<N>(p.rows)));
+            put_sum<N>(p.rows, p.rows.loss,
+                       sums[GPULOSSI_SUM_LOSS] / (p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows : divisor_of<N>(p.rows)));
         if (p.bad_targets)
-            *(int64_t *)p.bad_targets = take_number(&scratch()->bad_targets);
+            put_sum<int64_t>(p.rows, p.bad_targets, take_number(&scratch()->bad_targets));
     }
 
   private:
