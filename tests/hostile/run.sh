@@ -116,7 +116,7 @@ hosts() {
 say() {
     local name=$1
     shift
-    "$@" -w -DUNPACKED_ONCE "once/$src/descs.c" -x none once/images.o fake_driver.o fake_kernels.o -o "$name" -ldl -lpthread \
+    "$@" -w -DUNPACKED_ONCE "once/$src/descs.c" "once/$src/fields.c" -x none once/images.o fake_driver.o fake_kernels.o -o "$name" -ldl -lpthread \
         >"$name.log" 2>&1 && "./$name" $descs >"$name.said" 2>"$name.log" ||
         grep -m 1 -E 'error|misused|leaks' "$name.log" >"$name.said"
 }
