@@ -1,4 +1,4 @@
-/* descs COUNT: calls with that many pseudo-random descs, on the stand-in driver. Prints a hash of every status, message
+/* descs COUNT [SEED]: calls with that many pseudo-random descs, on the stand-in driver. Prints a hash of every status, message
  * and launch, so that programs of one source under different options of a compiler can be compared. C99 and C++. */
 #include "../../gpuloss.h"
 #ifdef __cplusplus
@@ -106,6 +106,7 @@ enum { CALLS_OF_PART = 20000 };
 
 int main(int argc, char **argv) {
     long left = argc > 1 ? atol(argv[1]) : 100000;
+    seed = argc > 2 ? strtoull(argv[2], NULL, 10) : seed;
     if (!run(7, 0) || !run(8, 0) || !run(9, 0))
         return 1;
     for (; left > 0; left -= CALLS_OF_PART) {
