@@ -97,6 +97,7 @@ deep() {
         aside examples bash tests/examples.sh
         aside model_diff bash tests/model_diff/run.sh
         aside pytorch bash tests/pytorch/run.sh
+        aside fuzz bash tests/hostile/fuzz.sh
         aside random_calls bash tests/random_calls/run.sh --seed 1 # the same ones each time; without it, others
     } &
     suite 'coverage' make -s -f tests/interpreter/interpreter.mk interpreter-coverage BUILD="$BUILD" CC="$CC"
@@ -108,6 +109,7 @@ deep() {
     suite 'negative cases of model_diff' bash tests/bad/model_diff.sh
     suite 'negative cases of PyTorch' bash tests/bad/pytorch.sh
     suite 'negative cases of random calls' bash tests/bad/random_calls.sh
+    suite 'negative cases of fuzz' bash tests/bad/fuzz.sh
     suite 'ptx is current' bash tests/ptx.sh
     suite 'mutations of the kernels' make -s -f tests/interpreter/interpreter.mk interpreter-mutations BUILD="$BUILD" CC="$CC"
     wait
@@ -123,6 +125,7 @@ deep() {
     suite 'model_diff' result_of model_diff
     suite 'PyTorch' result_of pytorch
     suite 'random calls' result_of random_calls
+    suite 'fuzz' result_of fuzz
 }
 
 "$1"

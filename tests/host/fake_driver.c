@@ -442,7 +442,7 @@ void *fake_malloc(size_t bytes) {
     made = ++fake.mallocs == fake.fail_malloc_at ? NULL : malloc(bytes);
     fake.mallocs_live += made != NULL;
     pthread_mutex_unlock(&lock);
-    return made;
+    return made != NULL ? memset(made, 0xa5, bytes) : NULL;
 }
 
 void fake_free(void *pointer) {

@@ -201,6 +201,9 @@ static void load_errors(void **state) {
         assert_int_equal(fake.launches, 0);
         assert_int_equal(fake_live_modules(), 0);
     }
+    fake.log = NULL; /* a driver that says nothing */
+    expect_error(gpuloss_kl_div(context, &d, NULL), GPULOSS_ERROR_DRIVER, "gpuloss_kl_div", "719");
+    assert_null(strstr(gpuloss_last_error(), "log"));
     fake.fail_symbol = NULL;
     expect_ok(gpuloss_kl_div(context, &d, NULL));
     gpuloss_destroy(context);

@@ -1,5 +1,5 @@
 /* Hosts that leave a library little, on the stand-in driver:
- *     hosts stack             threads with stacks of 32 KiB create a context, make calls, fail, and destroy it
+ *     hosts stack             threads with stacks of 16 KiB create a context, make calls, fail, and destroy it
  *     hosts plugin FILE       a plugin with a gpuloss of its own is loaded, used by a thread, and unloaded before that thread ends
  * C99 and POSIX. */
 #define _GNU_SOURCE
@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 32768, ROUNDS = 20 };
+/* The calls take 5.6 KB, printf included, which may take more with another C library. */
+enum { STACK_BYTES = 16384, CALLS_BYTES = 7168, BELOW_BYTES = 65536, ROUNDS = 20 };
 
 static int fail(const char *what) {
     fprintf(stderr, "error: %s: %s\n", what, gpuloss_last_error());
@@ -32,10 +33,11 @@ static int has_ended_well(void) {
 
 /* ---- small stacks ---- */
 
+/* The descs are not on the stack, which is measured. */
 static int calls(gpuloss_context *gpu) {
-    gpuloss_cross_entropy_desc ce = GPULOSS_CROSS_ENTROPY_DEFAULTS;
-    gpuloss_kl_div_desc kl = GPULOSS_KL_DIV_DEFAULTS;
-    gpuloss_kl_div_sparse_desc sparse = GPULOSS_KL_DIV_SPARSE_DEFAULTS;
+    static gpuloss_cross_entropy_desc ce = GPULOSS_CROSS_ENTROPY_DEFAULTS, combined = GPULOSS_CROSS_ENTROPY_DEFAULTS;
+    static gpuloss_kl_div_desc kl = GPULOSS_KL_DIV_DEFAULTS;
+    static gpuloss_kl_div_sparse_desc sparse = GPULOSS_KL_DIV_SPARSE_DEFAULTS;
     ce.logits = GPULOSS_PTR(0x7100000000);
     ce.targets = GPULOSS_PTR(0x7200000000);
     ce.target_type = GPULOSS_I64;
@@ -45,6 +47,13 @@ static int calls(gpuloss_context *gpu) {
     ce.class_weights = GPULOSS_PTR(0x7600000000);
     ce.loss = GPULOSS_PTR(0x7300000000);
     ce.grad_logits = GPULOSS_PTR(0x7400000000);
+    combined.shard_rows = (gpuloss_shard_row *)GPULOSS_PTR(0x7100000000);
+    combined.targets = ce.targets;
+    combined.target_type = ce.target_type;
+    combined.dtype = ce.dtype;
+    combined.rows = combined.classes = 1000;
+    combined.shards = 4;
+    combined.loss = ce.loss;
     kl.input = ce.logits;
     kl.target = GPULOSS_PTR(0x7500000000);
     kl.input_kind = kl.target_kind = GPULOSS_LOGITS;
@@ -62,36 +71,66 @@ static int calls(gpuloss_context *gpu) {
     sparse.rows = sparse.classes = 1000;
     sparse.k = 16;
     sparse.loss = ce.loss;
-    if (gpuloss_cross_entropy(gpu, &ce, NULL) != GPULOSS_OK || gpuloss_kl_div(gpu, &kl, NULL) != GPULOSS_OK ||
-        gpuloss_kl_div_sparse(gpu, &sparse, NULL) != GPULOSS_OK)
+    if (gpuloss_cross_entropy(gpu, &ce, NULL) != GPULOSS_OK ||
+        gpuloss_cross_entropy_combine(gpu, &combined, NULL) != GPULOSS_OK ||
+        gpuloss_kl_div(gpu, &kl, NULL) != GPULOSS_OK || gpuloss_kl_div_sparse(gpu, &sparse, NULL) != GPULOSS_OK)
         return fail("a call");
     ce.label_smoothing = 1e300; /* the longest messages have numbers */
     if (gpuloss_cross_entropy(gpu, &ce, NULL) != GPULOSS_ERROR_INVALID_ARGUMENT)
         return fail("a wrong call");
+    kl.dtype = GPULOSS_F64;
+    fake.fail_symbol = "cuModuleLoadDataEx";
+    fake.log = "a log of the compiler";
+    if (gpuloss_kl_div(gpu, &kl, NULL) != GPULOSS_ERROR_DRIVER || strstr(gpuloss_last_error(), fake.log) == NULL)
+        return fail("a kernel that is not loaded");
+    fake.fail_symbol = NULL;
     return 0;
 }
 
-static void *on_small_stack(void *failed) {
+/* The stack is the end of some painted memory. The paint is gone where a thread has been. */
+typedef struct painted {
+    unsigned char *memory, *caller; /* the frame that calls the library */
+    int failed;
+} painted;
+enum { PAINT = 0xa5 };
+
+static void *on_small_stack(void *given) {
+    painted *stack = (painted *)given;
     const gpuloss_create_desc desc = fake_desc();
     gpuloss_context *gpu;
+    stack->caller = (unsigned char *)__builtin_frame_address(0);
     fake_set_current(&fake.context[2]);
-    *(int *)failed = gpuloss_create(&gpu, &desc) != GPULOSS_OK ? fail("create") : calls(gpu);
+    stack->failed = gpuloss_create(&gpu, &desc) != GPULOSS_OK ? fail("create") : calls(gpu);
     gpuloss_destroy(gpu);
     return NULL;
 }
 
 static int run_on_small_stack(void) {
     const long least = sysconf(_SC_THREAD_STACK_MIN);
-    int failed = 1;
+    const size_t bytes = least > STACK_BYTES ? (size_t)least : STACK_BYTES;
+    painted stack = {NULL, NULL, 1};
+    const unsigned char *deepest;
+    void *memory;
     pthread_attr_t attributes;
     pthread_t thread;
     fake_reset();
+    if (posix_memalign(&memory, STACK_BYTES, BELOW_BYTES + bytes) != 0)
+        return fail("no memory for a stack");
+    stack.memory = (unsigned char *)memset(memory, PAINT, BELOW_BYTES + bytes);
     if (pthread_attr_init(&attributes) != 0 ||
-        pthread_attr_setstacksize(&attributes, least > STACK_BYTES ? (size_t)least : STACK_BYTES) != 0 ||
-        pthread_create(&thread, &attributes, on_small_stack, &failed) != 0 || pthread_join(thread, NULL) != 0)
+        pthread_attr_setstack(&attributes, stack.memory + BELOW_BYTES, bytes) != 0 ||
+        pthread_create(&thread, &attributes, on_small_stack, &stack) != 0 || pthread_join(thread, NULL) != 0)
         return fail("pthread");
     pthread_attr_destroy(&attributes);
-    return failed || !has_ended_well();
+    for (deepest = stack.memory; *deepest == PAINT; deepest++)
+        ;
+    if (deepest < stack.memory + BELOW_BYTES || stack.caller - deepest > CALLS_BYTES) {
+        fprintf(stderr, "error: the calls take %ld bytes of a stack, of which there are %ld\n",
+                (long)(stack.caller - deepest), (long)(stack.caller - stack.memory - BELOW_BYTES));
+        stack.failed = 1;
+    }
+    free(memory);
+    return stack.failed || !has_ended_well();
 }
 
 /* ---- plugins ---- */
