@@ -79,9 +79,11 @@ template <> struct ScaledExp<float> {
     /* With a scale, exp(scale x - scale row_max). */
     __device__ __forceinline__ explicit ScaledExp(float row_max, float scale = 1.0f)
         : slope(scale * 1.442695041f), offset(row_max * slope) {
-        factor = fmaf(fmaf(row_max, slope, -offset), -0.693147181f, 1.0f);
+        factor = fmaf(rounding(row_max), -0.693147181f, 1.0f);
     }
     __device__ __forceinline__ float power(float x) const { return fmaf(x, slope, -offset); }
+    /* The d above: power(x) is (x - row_max) slope + d. */
+    __device__ __forceinline__ float rounding(float row_max) const { return fmaf(row_max, slope, -offset); }
     __device__ __forceinline__ float exp(float x) const { return power_of_2(power(x)); }
 };
 template <> struct ScaledExp<double> {
@@ -89,7 +91,7 @@ template <> struct ScaledExp<double> {
     DEVICE bool in_fast_range(double) { return true; }
     __device__ __forceinline__ explicit ScaledExp(double row_max, double scale = 1.0)
         : row_max(row_max), scale(scale), factor(1) {}
-    __device__ __forceinline__ double exp(double x) const { return exp_below(scale * x, scale * row_max); }
+    __device__ __forceinline__ double exp(double x) const { return exp_of_difference(difference(x, row_max) * scale); }
 };
 
 /* log2(x), approximately. */

@@ -41,7 +41,7 @@ template <class N> struct Softmax {
                 part[i] = x[i];
 #pragma unroll 1
             for (int n = 0; n < m; n++) {
-                sum += exp_below(scale * part[0], scale * from);
+                sum += exp_of_difference(difference(part[0], from) * scale);
 #pragma unroll
                 for (int i = 0; i + 1 < m; i++)
                     part[i] = part[i + 1];

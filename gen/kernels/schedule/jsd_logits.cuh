@@ -62,16 +62,19 @@ template <class E, int K> struct Distances : Distil<E, K> {
     /* q, f and log(q / M) of one vector of each side. */
     __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[1][2], N (&q)[W], N (&f)[W],
                                           N (&q_to_m)[W]) const {
-        N t[W];
-        this->exponentials(x, 0, r.input_max, r.in_fast_range, q);
-        this->exponentials(x, 1, r.target_max, r.in_fast_range, t);
+        N of_input[W], of_target[W], t[W], d[W];
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            of_input[i] = x[0][0].get(i), of_target[i] = x[0][1].get(i);
+        this->exponentials(of_input, r.input_max, r.in_fast_range, q);
+        this->exponentials(of_target, r.target_max, r.in_fast_range, t);
+        this->log_ratios(r, of_input, of_target, d);
         N inverse_of_target = r.inverse * r.ratio;
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            N d = fma(x[0][1].get(i) - x[0][0].get(i), this->inverse_temperature, -r.lse_difference);
             q[i] *= r.inverse;
             t[i] *= inverse_of_target;
-            const Mixture<N> mixture(beta, input_share, t[i], q[i], d, beta == N(0.5), W < 8, false);
+            const Mixture<N> mixture(beta, input_share, t[i], q[i], d[i], beta == N(0.5), W < 8, false);
             f[i] = mixture.divergence();
             q_to_m[i] = mixture.log_q();
         }

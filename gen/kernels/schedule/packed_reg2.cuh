@@ -48,15 +48,15 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
         return (Bits *)(ring_base() + stage_offset(consumer) + a * ring_bytes + row * row_bytes);
     }
 
-    /* The sum of the target's exponentials times the differences of the logits, if a difference is not finite. A class
+    /* The sum of the target's exponentials times the differences of the powers, if a difference is not finite. A class
      * of zero probability adds nothing. */
-    __device__ __forceinline__ N weighted(int row, const ScaledExp<N> &below) const {
+    __device__ __forceinline__ N weighted(int row, const ScaledExp<N> &input, const ScaledExp<N> &target) const {
         const Bits *x = row_of(0, row), *t = row_of(1, row);
         N sum = N(0);
 #pragma unroll 1
         for (int c = 0; c < classes; c++) {
-            N of_target = E::widen(t[c]), e = below.exp(of_target);
-            sum += e == 0 ? N(0) : e * (of_target - E::widen(x[c]));
+            N of_target = target.power(E::widen(t[c])), e = power_of_2(of_target);
+            sum += e == 0 ? N(0) : e * (of_target - input.power(E::widen(x[c])));
         }
         return sum;
     }
@@ -102,32 +102,31 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
             ScaledExp<N> input(row_max[0], rate), target(row_max[1], rate);
 #pragma unroll
             for (int i = 0; i < n; i++) {
-                N of_input = Of::get(x[0][i / kElements], i % kElements);
-                N of_target = Of::get(x[1][i / kElements], i % kElements);
-                e[0][i] = input.exp(of_input);
-                e[1][i] = target.exp(of_target);
+                N of_input = input.power(Of::get(x[0][i / kElements], i % kElements));
+                N of_target = target.power(Of::get(x[1][i / kElements], i % kElements));
+                e[0][i] = power_of_2(of_input);
+                e[1][i] = power_of_2(of_target);
                 if (i / kElements < least || i / kElements < words_of_row)
                     weighted_differences[i % 2] = fma(e[1][i], of_target - of_input, weighted_differences[i % 2]);
             }
             sums[0] = in_halves<Sum>(e[0]);
             sums[1] = in_halves<Sum>(e[1]);
             if (odd) {
-                N difference = lone[1] - lone[0];
-                lone[0] = input.exp(lone[0]);
-                lone[1] = target.exp(lone[1]);
+                N of_input = input.power(lone[0]), of_target = target.power(lone[1]);
+                lone[0] = power_of_2(of_input);
+                lone[1] = power_of_2(of_target);
                 sums[0] += lone[0];
                 sums[1] += lone[1];
-                weighted_differences[0] = fma(lone[1], difference, weighted_differences[0]);
+                weighted_differences[0] = fma(lone[1], of_target - of_input, weighted_differences[0]);
             }
             state.side[0].row_max = row_max[0];
             state.side[1].row_max = row_max[1];
-            state.side[0].sum = sums[0] * input.factor;
-            state.side[1].sum = sums[1] * target.factor;
+            state.side[0].sum = sums[0];
+            state.side[1].sum = sums[1];
             state.weighted_difference = in_halves<Sum>(weighted_differences);
             if (!(fabs(state.weighted_difference) < Limits<N>::infinity()))
-                state.weighted_difference = weighted(row, target);
-            state.weighted_difference *= target.factor;
-            loss.template close_sums<Refined>(r, state);
+                state.weighted_difference = weighted(row, input, target);
+            loss.template close_sums<Refined, true>(r, state);
             if (!r.known) {
                 left |= this_row;
                 continue;
@@ -179,7 +178,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
         state.side[0] = softmax_of(x);
         state.side[1] = softmax_of(t);
         state.weighted_difference = Limits<N>::nan();
-        loss.template close_sums<Rounded<N>>(r, state);
+        loss.template close_sums<Rounded<N>, true>(r, state);
         weight = r.inverse * scale;
 #pragma unroll 1
         for (int c = 0; c < classes; c++) {
@@ -203,8 +202,6 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
             loss.exponentials(of_one, from, in_fast_range, e);
             side.sum += e[0];
         }
-        if (in_fast_range)
-            side.sum *= ScaledExp<N>(from, loss.inverse_temperature).factor;
         return side;
     }
 

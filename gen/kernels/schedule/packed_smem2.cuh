@@ -70,10 +70,10 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
         state.side[1].row_max = row_max[1];
     }
 
-    /* A class's exponential e of the target times the difference of its logits. A class of zero probability adds
+    /* A class's exponential e of the target times the difference of its powers. A class of zero probability adds
      * nothing, whatever the difference is. */
-    DEVICE N weighted(N e, N t, N x) {
-        return e == 0 ? N(0) : e * (t - x);
+    DEVICE N weighted(N e, N of_target, N of_input) {
+        return e == 0 ? N(0) : e * (of_target - of_input);
     }
 
     template <int bytes> __device__ __forceinline__ void reduce(const Part<bytes> &part, State &state) const {
@@ -92,9 +92,11 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
                 widen(of_t, t);
 #pragma unroll
                 for (int i = 0; i < n; i++) {
+                    x[i] = input.power(x[i]);
+                    t[i] = target.power(t[i]);
                     d[i] = t[i] - x[i];
-                    e[i] = input.exp(x[i]);
-                    t[i] = target.exp(t[i]);
+                    e[i] = power_of_2(x[i]);
+                    t[i] = power_of_2(t[i]);
                 }
                 sums[0] += in_halves<Sum>(e);
                 sums[1] += in_halves<Sum>(t);
@@ -113,19 +115,16 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
                     widen(of_t, t);
 #pragma unroll
                     for (int i = 0; i < n; i++)
-                        t[i] = weighted(target.exp(t[i]), t[i], x[i]);
+                        t[i] = weighted(target.exp(t[i]), target.power(t[i]), input.power(x[i]));
                     sums[2] += in_halves<Sum>(t);
                 });
             }
             if (part.lone) {
-                N x = lone_of(part.lone, 0), t = lone_of(part.lone, 1), e = target.exp(t);
-                sums[0] += input.exp(x);
+                N x = input.power(lone_of(part.lone, 0)), t = target.power(lone_of(part.lone, 1)), e = power_of_2(t);
+                sums[0] += power_of_2(x);
                 sums[1] += e;
                 sums[2] += weighted(e, t, x);
             }
-            sums[0] *= input.factor;
-            sums[1] *= target.factor;
-            sums[2] *= target.factor;
         } else {
             part.pieces.template each_slowly<false>([&](auto &of_x, auto &of_t) {
                 enum { n = sizeof of_x / 4 * kElements };
@@ -134,15 +133,15 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
                 widen(of_t, t);
 #pragma unroll
                 for (int i = 0; i < n; i++) {
-                    x[i] = exp_below(scale * x[i], scale * from_input);
-                    t[i] = exp_below(scale * t[i], scale * from_target);
+                    x[i] = exp_of_difference(difference(x[i], from_input) * scale);
+                    t[i] = exp_of_difference(difference(t[i], from_target) * scale);
                 }
                 sums[0] += in_halves<Sum>(x);
                 sums[1] += in_halves<Sum>(t);
             });
             if (part.lone) {
-                sums[0] += exp_below(scale * lone_of(part.lone, 0), scale * from_input);
-                sums[1] += exp_below(scale * lone_of(part.lone, 1), scale * from_target);
+                sums[0] += exp_of_difference(difference(lone_of(part.lone, 0), from_input) * scale);
+                sums[1] += exp_of_difference(difference(lone_of(part.lone, 1), from_target) * scale);
             }
             sums[2] = Limits<N>::nan();
         }
@@ -234,7 +233,7 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
         State state;
         r.row = first + row;
         reduce(part, state);
-        loss.close(r, state);
+        loss.template close<true>(r, state);
         N more = N(0);
         if (!r.known)
             more = writes ? terms<true>(part, r) : terms<false>(part, r);
