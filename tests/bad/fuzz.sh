@@ -72,7 +72,7 @@ library "a caller of another version" "$broken: version" 's/if (header_version !
 library "a context that a failed create leaves" "create: leaves a context" '/^GPULOSS_API gpuloss_status gpuloss_create_versioned/,/^}/s/^        \*context = NULL;/        (void)0;/'
 library "a failed create that leaks" "a leak: of create" 's/^    GPULOSS_FREE(context);$/    if (context->arenas != 0 || context->multiprocessors != 0) GPULOSS_FREE(context);/'
 
-rules "a rule that is left out" "refused without a broken rule: gpuloss_[a-z_]*: rows" 's/RULE("rows", (d)->rows >= 0);/RULE("rows", 1);/'
+rules "a rule that is left out" "refused without a broken rule: gpuloss_kl_div_sparse: k" 's/ \&\& d->k <= d->classes);/);/'
 rules "a rule that is none" "accepted with a broken rule: grad_loss" 's/RULE("grad_loss", (has_gradient) || (d)->rows == 0/RULE("grad_loss", (has_gradient)/'
 rules "a span that is too short" "gpuloss_[a-z_0-9]*: " 's/((m->rows - 1) \* stride + m->length) \* bytes/m->rows * m->length * bytes/'
 rules "a span that is too long" "an array is given to no kernel\|accepted with a broken rule" 's/m->rows == 0 ? 0 : ((m->rows - 1)/m->rows == 0 ? 1 : ((m->rows - 1)/'
