@@ -27,9 +27,9 @@ static side_bounds side_of(const divergence_bounds *b, const reference_kl_div *r
     return s;
 }
 
-/* Error of a logit over the temperature. */
+/* Error of a logit over the temperature, from which the largest one is subtracted first. */
 static long double logit_error(const side_bounds *s, long double z) {
-    return isinf(z) ? 0 : (s->narrowing + s->cooling) * fabsl(z);
+    return isinf(z) ? 0 : s->narrowing * fabsl(z) + s->cooling * (s->row->max - z);
 }
 
 /* Of log sum exp(z): that for exact z, and sum p dz. */
@@ -38,10 +38,32 @@ static void add_shared(const divergence_bounds *b, const reference_kl_div *r, co
     if (s->kind != GPULOSS_LOGITS)
         return;
     s->shared = log_sum_bound(b->setting.dtype, sum_shape_of(b->setting.dtype, r->classes), s->row);
-    for (c = 0; c < r->classes && s->narrowing + s->cooling > 0; c++) {
+    for (c = 0; c < r->classes; c++) {
         long double z = reference_cooled(r, given[b->row * r->classes + c]);
-        s->shared += logit_error(s, z) * expl(z - s->row->max - s->row->log_sum);
+        if (isfinite(z))
+            s->reach = fmaxl(s->reach, s->row->max - z);
+        if (s->narrowing + s->cooling > 0)
+            s->shared += logit_error(s, z) * expl(z - s->row->max - s->row->log_sum);
     }
+}
+
+/* Two sides of logits that are near are subtracted as they are. If they are far, a number among the logits of each side is
+ * subtracted from it first. They are far if their maxima differ by more than 8, or if the mean distance of some classes is
+ * more than 8. The maxima count over the temperature. */
+static void set_distance(const reference_kl_div *r, divergence_bounds *b) {
+    const long double most = 8, apart = fabsl(b->of_row.target.max - b->of_row.input.max);
+    bool above = false, below = false;
+    int64_t c;
+    b->may_be_near = !(apart > most);
+    b->may_be_far = !(apart <= most);
+    for (c = 0; c < r->classes; c++) {
+        int64_t i = b->row * r->classes + c;
+        long double distance = (long double)r->target[i] - (long double)r->input[i];
+        above = above || distance >= -most;
+        below = below || distance <= most;
+        b->may_be_far = b->may_be_far || fabsl(distance) > most;
+    }
+    b->may_be_near = b->may_be_near || (above && below);
 }
 
 /* p itself; or exp(x): the function, and the error of x; or e_c / S as in cross-entropy's gradient, and the errors of
@@ -75,9 +97,16 @@ static long double logarithm_error(const divergence_bounds *b, const reference_k
     return logit_error(s, z) + a->u * (s->row->max - z) + a->u * fabsl(value);
 }
 
-/* log p - log q of two sides of logits is (t - x) / T - (lse_t - lse_x): the difference of the logits, the product with
- * a rounded 1/T, the last difference. Of two probabilities it is one logarithm of the ratio, within 8u however near to
- * 1 the ratio is. Else it is the difference of two logarithms. */
+/* The distance of two logits over T, and the product with a rounded 1/T. In far sides each logit is rounded, and their
+ * difference. */
+static long double distance_error(const divergence_bounds *b, long double apart) {
+    const long double relative = b->a.u + b->input.cooling, reach = b->input.reach + b->target.reach;
+    return fmaxl(b->may_be_near ? relative * fabsl(apart) : 0, b->may_be_far ? (b->a.u + relative) * reach : 0);
+}
+
+/* log p - log q of two sides of logits is (t - x) / T - (lse_t - lse_x): the distance, and the last difference. Of two
+ * probabilities it is one logarithm of the ratio, within 8u however near to 1 the ratio is. Else it is the difference of
+ * two logarithms. */
 static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div *r, const reference_pair *y, double x,
                              double t, pair_errors *e) {
     const arithmetic *a = &b->a;
@@ -91,8 +120,7 @@ static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div 
     if (b->target.kind == GPULOSS_LOGITS)
         e->reference += LDBL_EPSILON * fabsl(b->of_row.target.max);
     if (b->input.kind == GPULOSS_LOGITS && b->target.kind == GPULOSS_LOGITS)
-        e->own = (a->u + b->input.cooling) * fabsl(apart) + b->target.narrowing * fabsl(reference_cooled(r, t)) +
-                 a->u * fabsl(y->d);
+        e->own = distance_error(b, apart) + b->target.narrowing * fabsl(reference_cooled(r, t)) + a->u * fabsl(y->d);
     else if (b->input.kind == GPULOSS_PROBABILITIES && b->target.kind == GPULOSS_PROBABILITIES)
         e->own = 8 * a->u * fabsl(y->d) + (r->eps > 0 ? 4 * a->u : 0) + b->target.narrowing;
     else
@@ -144,13 +172,15 @@ static pair_errors errors_of(const divergence_bounds *b, const reference_kl_div 
     return e;
 }
 
-/* apart = (top_t - top_x) + (log S_t - log S_x): two differences and their sum. */
+/* apart = (top_t - top_x) + (log S_t - log S_x): two differences and their sum. In far sides the tops are rounded as the
+ * logits are. */
 static long double shared_error(const divergence_bounds *b) {
     const reference_row *x = &b->of_row.input, *t = &b->of_row.target;
     long double tops = t->max - x->max, logs = t->log_sum - x->log_sum;
     if (b->input.kind != GPULOSS_LOGITS || b->target.kind != GPULOSS_LOGITS)
         return b->input.shared + b->target.shared;
-    return b->input.shared + b->target.shared + b->a.u * (fabsl(tops) + fabsl(logs) + fabsl(tops + logs));
+    return b->input.shared + b->target.shared + distance_error(b, tops) +
+           b->a.u * (fabsl(logs) + (b->may_be_near ? fabsl(tops + logs) : 0));
 }
 
 /* Sums of a row are formed in double, whatever the order, and rounded once. Where a sum is that of -p or -q, it is -1
@@ -204,6 +234,7 @@ void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r,
     b->target = side_of(b, r, false);
     add_shared(b, r, r->input, &b->input);
     add_shared(b, r, r->target, &b->target);
+    set_distance(r, b);
     b->shared = shared_error(b);
     s = sums_of(b, r);
     b->sum_of_log_p = sum_error(b, r, reverse, r->input_kind, s.log_p, s.log_p_magnitude);

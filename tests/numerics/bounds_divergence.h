@@ -14,7 +14,8 @@ typedef struct side_bounds {
     gpuloss_kind kind;
     const reference_row *row;
     long double narrowing; /* relative error of an element that is of a wider type than the arithmetic, or 0 */
-    long double cooling;   /* of a logit over the temperature, or 0 */
+    long double cooling;   /* of a difference of logits over the temperature, or 0 */
+    long double reach;     /* of logits: from the smallest finite one to the largest, over the temperature */
     long double shared;    /* absolute error of the logarithms that all classes of a row have in common */
 } side_bounds;
 
@@ -29,6 +30,7 @@ typedef struct divergence_bounds {
     reference_pair *pairs; /* [classes] */
     pair_errors *errors;   /* [classes] */
     side_bounds input, target;
+    bool may_be_near, may_be_far;           /* how the logits of two sides are subtracted */
     long double factor;                     /* |r_i| F */
     long double shared;                     /* error of log p - log q that all classes have in common */
     long double sum_of_log_p, sum_of_log_q; /* errors of these sums */

@@ -31,6 +31,12 @@ static surplus_error surplus_of(const arithmetic *a, long double p, long double 
     return s;
 }
 
+/* p - q of two sides of logits, for |d| < 1, as p d less S(p, q, d). The error of d comes times q. */
+static long double close_error(const arithmetic *a, long double p, long double dp, long double q, long double d,
+                               long double dd) {
+    return fabsl(d) - dd < 1 ? fabsl(p - q) * (dp / p + 12 * a->u) + q * dd * (1 + dd) : 0;
+}
+
 /* KL(a || b) with the logarithm d of a / b. What is summed is f itself, or S(a, b, d). */
 static void kl_errors(const pair_setting *s, bool reversed, const reference_pair *y, pair_errors *e) {
     const arithmetic *a = &s->a;
@@ -57,7 +63,8 @@ static void kl_errors(const pair_setting *s, bool reversed, const reference_pair
     e->of_p = reversed ? of_b_error : of_a_error;
     e->of_q = reversed ? of_a_error : of_b_error;
     *(reversed ? &e->of_log_q : &e->of_log_p) = of * of_a_error + of_a * d_of + a->u * of * of_a;
-    *(reversed ? &e->of_log_p : &e->of_log_q) = d_of;
+    *(reversed ? &e->of_log_p : &e->of_log_q) =
+        s->is_surplus ? fmaxl(d_of, close_error(a, of, d_of, other, y->d, d)) : d_of;
 }
 
 /* A share of the mixture m: 1 + x = p / m, of p or q. */
