@@ -14,15 +14,13 @@ from support import Case
 SHAPES = [(16, 40), (12, 500), (4, 6000), (2, 40000)]
 # KL is half the square of the deviation, to first order.
 DEVIATIONS = [(2 * kl) ** 0.5 for kl in (1.0, 1e-3, 1e-6, 1e-9)]
-NO_OFFSET = [0.0]
 OFFSETS = [0.0, 1e2, 1e4, 1e6]
+NO_OFFSET = OFFSETS[:1]
 BETA = 0.3
 # The last rounding of a loss or gradient, which both have.
 ROUNDING = 2.0**-24
 # Errors of a few rows are random: a factor of 4 between two ways that are equally good is no rarity.
 CHANCE = 4
-# Kernels that subtract two logits before their maxima: an offset rounds the difference.
-INEXACT = {"forward_kl", "jensen_shannon"}
 
 
 def log_probabilities(tensor, kind):
@@ -72,9 +70,10 @@ def sides(shape, kind, deviation, offset):
 
 
 def relative_error(got, want):
-    """The mean over rows of a row's error, by its largest number."""
+    """The median over rows of a row's error, by its largest number. A row whose gradients all cancel has an error of chance,
+    which would be most of a mean."""
     got, want = got.reshape(len(got), -1), want.reshape(len(want), -1)
-    return ((got - want).abs().amax(1) / want.abs().amax(1)).mean().item()
+    return ((got - want).abs().amax(1) / want.abs().amax(1)).quantile(0.5).item()
 
 
 class Accuracy(Case):
@@ -94,21 +93,17 @@ class Accuracy(Case):
                     self.assertLessEqual(mine, CHANCE * other + ROUNDING, name)
 
 
-def add_test(name, kind, divergence, offsets, decorate=lambda test: test):
+def add_test(kind, divergence, offsets):
     def test(self):
         self.check(kind, divergence, offsets)
 
-    setattr(Accuracy, f"test_{divergence}_of_{name}", decorate(test))
+    setattr(Accuracy, f"test_{divergence}_of_{kind}", test)
 
 
 for _divergence in ("forward_kl", "reverse_kl", "jensen_shannon", "total_variation"):
-    for _kind in ("log_probabilities", "probabilities"):
-        add_test(_kind, _kind, _divergence, NO_OFFSET)
-    if _divergence in INEXACT:
-        add_test("logits", "logits", _divergence, NO_OFFSET)
-        add_test("logits_with_an_offset", "logits", _divergence, OFFSETS, unittest.expectedFailure)
-    else:
-        add_test("logits", "logits", _divergence, OFFSETS)
+    add_test("log_probabilities", _divergence, NO_OFFSET)
+    add_test("probabilities", _divergence, NO_OFFSET)
+    add_test("logits", _divergence, OFFSETS)
 
 
 if __name__ == "__main__":
