@@ -446,7 +446,7 @@ static void check_offset(const kl_case *shape, gpuloss_divergence divergence, do
     int64_t i;
     c.divergence = divergence;
     c.beta = divergence == GPULOSS_JENSEN_SHANNON ? 0.3 : 0;
-    c.temperature = number % 4 == 3 ? 3 : 0;
+    c.temperature = number % 5 == 4 ? 3 : 0;
     for (i = 0; i < c.rows * c.classes; i++) {
         double target = 2 * random_normal(&random), input = target + spread * random_normal(&random);
         in.target[i] = dtype_round(c.dtype, target + (number % 2 ? offset : 0));
@@ -465,7 +465,7 @@ static void offsets_between_two_logits(void **state) {
     } shapes[] = {{40, 0, 20, KL_OUT_LOSS | KL_OUT_GRAD},
                   {24, 0, 41, OUT_ALL},
                   {9, 125, 0, OUT_ALL},
-                  {133, 600, 0, OUT_ALL},
+                  {133, 1024, 0, OUT_ALL},
                   {2, 2100, 0, OUT_ALL},
                   {3, 900, 1, KL_OUT_LOSS_ROWS}};
     static const gpuloss_divergence divergences[] = {GPULOSS_FORWARD_KL, GPULOSS_REVERSE_KL, GPULOSS_JENSEN_SHANNON,
@@ -481,10 +481,10 @@ static void offsets_between_two_logits(void **state) {
                 for (j = 0; j < OFFSETS * SPREADS; j++, number++) {
                     const int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d]));
                     const int64_t rows =
-                        harness_small && shapes[k].vectors > 0 ? (shapes[k].rows + 7) / 8 + 1 : shapes[k].rows;
+                        harness_small && shapes[k].vectors > 0 ? (shapes[k].rows + 31) / 32 + 1 : shapes[k].rows;
                     kl_case c = logits_case(all_dtypes[d], rows, shapes[k].vectors * width + shapes[k].more, 0);
-                    /* Of long rows an interpreter takes each offset once. */
-                    if ((harness_small && shapes[k].vectors > 500 && (i + j / SPREADS) % SPREADS != j % SPREADS) ||
+                    /* Of long rows whose sides are close, an interpreter takes half. */
+                    if ((harness_small && shapes[k].vectors > 500 && j % SPREADS > 0 && (i + j) % 2 == 0) ||
                         offsets[j / SPREADS] > dtype_max(all_dtypes[d]) / 2)
                         continue;
                     c.outputs = shapes[k].outputs;
