@@ -23,6 +23,7 @@ LIBRARY = os.environ.get("GPULOSS_LIBRARY", str(BUILD / "libgpuloss.so"))
 HAS_WORKSPACE = 0.1  # a share of the calls
 SOME_NUMBERS = 10000
 MOST_UNSPECIFIED = 0.05  # a share
+U_OF_FLOAT = 2.0**-24
 INTERPRETER = str(BUILD / "interpreter" / "libcuda.so.1")
 
 
@@ -48,6 +49,8 @@ def _first_outside(array, expected, counts):
     error = np.broadcast_to(expected.error, expected.value.shape).reshape(got.shape)
     # 0 times an infinite error is NaN. The errors of numbers that are not finite have no meaning.
     is_any = np.isposinf(error) | (np.isnan(error) & np.isfinite(value))
+    if expected.u < U_OF_FLOAT and array.type_name in ("float16", "bfloat16"):
+        error = error + U_OF_FLOAT * np.abs(value)  # a double becomes a float first
     error = np.where(np.isfinite(value) & ~is_any, error, 0.0)
     if array.type_name in INDICES:
         low, high = value - error, value + error

@@ -112,7 +112,11 @@ def cross_entropy(given, arithmetic):
     loss = loss * _column(row_weights)
     nothing = _column(ignored | (row_weights == 0)) != 0
     undefined, bad_column = soft.undefined[:, None], bad[:, None]
-    loss = loss.where(undefined | bad_column, np.nan, 0.0).where(nothing, 0.0)
+    loss = loss.where(undefined | bad_column, np.nan, 0.0)
+    # With lse_in only the target's logit may be read. The header leaves open the loss of such a row, if it weighs nothing.
+    if "lse_in" in given:
+        loss = loss.where(undefined & ~bad_column & (mass.value.sum(axis=1, keepdims=True) == 0), 0.0, np.inf)
+    loss = loss.where(nothing, 0.0)
     z_rows = z * _column(row_weights)
     # The header says nothing of the z-loss of a row that has no loss.
     z_rows = z_rows.where(undefined | bad_column, 0.0, np.inf).where(nothing, 0.0)
@@ -265,6 +269,9 @@ def _kl_terms(a, b, arithmetic, zeros_of_pytorch):
         f = f.where(infinite, np.nan) if a.kind != "logits" else f.where(none, 0.0, np.inf)
         by_a, by_b = by_a.where(none, 0.0, np.inf), by_b.where(infinite, 0.0, np.inf)
     times_a = (a.p * by_a).where(none, 0.0, np.inf if zeros_of_pytorch else 0.0)
+    # A probability that may have been too small for an exponential may have been 0.
+    may_be_none = ~none & (a.p.value <= a.p.error) & np.isinf(difference.value)
+    f, times_a = f.where(may_be_none, 0.0, np.inf), times_a.where(may_be_none, 0.0, np.inf)
     return f, (by_a, times_a), (by_b, times_b)
 
 
