@@ -137,9 +137,9 @@ static void fields_of_rows_cut_anew(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Of 16 bits four of the new rows are taken together if they are only read, but for as many as four blocks a multiprocessor
+/* Of 16 bits a tile has four of the new rows if they are only read, but for as many as four blocks a multiprocessor
  * have last. */
-static void rows_taken_together(void **state) {
+static void rows_of_wide_tiles(void **state) {
     static const int64_t classes = 16384;
     gpuloss_kl_div_desc d = rows_of_floats();
     const gpulossi_kl_div *p;
@@ -150,26 +150,26 @@ static void rows_taken_together(void **state) {
     d.loss_rows = NULL, d.loss_elements = NULL, d.grad_input = NULL;
     d.rows = 1;
     for (more = -1; more <= 9; more++) {
-        const int64_t together = more < 4 ? 0 : more / 4;
+        const int64_t wide = more < 4 ? 0 : more / 4;
         d.dtype = GPULOSS_BF16;
         d.classes = (4 * blocks + more) * classes + 5;
         expect_ok(gpuloss_kl_div(context, &d, NULL));
         p = &last_launch()->parameters.kl_div;
         assert_int_equal(p->rows.classes, classes);
         assert_int_equal(p->rows.last_classes, 5);
-        assert_int_equal(p->long_stretches, together);
-        assert_int_equal(p->rows.rows, 4 * blocks + more + 1 - 3 * together);
+        assert_int_equal(p->wide_tiles, wide);
+        assert_int_equal(p->rows.rows, 4 * blocks + more + 1 - 3 * wide);
         d.grad_input = AT(4);
         expect_ok(gpuloss_kl_div(context, &d, NULL));
-        assert_int_equal(last_launch()->parameters.kl_div.long_stretches, 0);
+        assert_int_equal(last_launch()->parameters.kl_div.wide_tiles, 0);
         assert_int_equal(last_launch()->parameters.kl_div.rows.rows, 4 * blocks + more + 1);
         d.grad_input = NULL, d.loss_elements = AT(5);
         expect_ok(gpuloss_kl_div(context, &d, NULL));
-        assert_int_equal(last_launch()->parameters.kl_div.long_stretches, 0);
+        assert_int_equal(last_launch()->parameters.kl_div.wide_tiles, 0);
         d.loss_elements = NULL;
         d.dtype = GPULOSS_F32;
         expect_ok(gpuloss_kl_div(context, &d, NULL));
-        assert_int_equal(last_launch()->parameters.kl_div.long_stretches, 0);
+        assert_int_equal(last_launch()->parameters.kl_div.wide_tiles, 0);
         assert_int_equal(last_launch()->parameters.kl_div.rows.classes, classes / 2);
     }
     gpuloss_destroy(context);
@@ -329,7 +329,7 @@ static void what_is_not_given(void **state) {
 int kl_parameter_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew),
-        TEST(rows_taken_together),         TEST(short_rows_cut_anew),
+        TEST(rows_of_wide_tiles),          TEST(short_rows_cut_anew),
         TEST(fields_of_options),           TEST(fields_of_a_sparse_teacher),
         TEST(what_is_not_given),           TEST(fields_of_columns_and_shared_targets),
     };

@@ -384,9 +384,9 @@ static int is_in(arrays *a, const char *field, uint64_t at, wide bytes) {
 typedef struct taken {
     wide rows, images, length, last_length;
 } taken;
-static taken taken_of(const gpulossi_rows *r, int64_t inner, int64_t long_stretches) {
+static taken taken_of(const gpulossi_rows *r, int64_t inner, int64_t wide_tiles) {
     taken t;
-    t.rows = r->rows + (wide)long_stretches * (GPULOSSI_LONG_STRETCH - 1);
+    t.rows = r->rows + (wide)wide_tiles * (GPULOSSI_WIDE_TILE_ROWS - 1);
     t.images = inner > 1 ? t.rows / inner : t.rows;
     t.length = (wide)r->classes * (inner > 1 ? inner : 1);
     t.last_length = inner > 1 ? t.length : r->last_classes;
@@ -437,7 +437,7 @@ static const char *bounds_of_cross_entropy(const call *c, arrays *a, const gpulo
 static const char *bounds_of_kl_div(const gpuloss_kl_div_desc *d, arrays *a, const gpulossi_kl_div *p) {
     const int bytes = bytes_of((int)d->dtype), result = result_bytes_of((int)d->dtype);
     const int target = bytes_of(or_unset((int)d->target_dtype, (int)d->dtype));
-    const taken t = taken_of(&p->rows, p->inner, p->long_stretches);
+    const taken t = taken_of(&p->rows, p->inner, p->wide_tiles);
     GIVEN("input", p->input, reach(&t, p->input_stride, bytes));
     GIVEN("target", p->target, reach(&t, p->target_stride, target));
     GIVEN("loss_elements", p->elements, reach(&t, p->elements_stride, result));

@@ -24,7 +24,7 @@ typedef struct arrays {
     array all[MOST_ARRAYS];
 } arrays;
 
-/* The field whose rule a desc breaks, or NULL. Fills the arrays of the call, with a workspace of so many bytes. */
+/* The field whose rule a desc breaks, or NULL. Fills the arrays of the call, with a workspace of that size. */
 const char *broken_rule(const call *c, size_t workspace_bytes, arrays *a);
 /* Whether a call launches nothing, as it has nothing to do. */
 int is_empty(const call *c);

@@ -311,20 +311,20 @@ static void near_agreement(void **state) {
     test_done();
 }
 
-/* Enough numbers of 16 bits for each block to take several of the pieces that they are cut into together, and a last piece
- * that is not whole. */
-static void many_stretches(void **state) {
-    enum { PIECE = 16384, TOGETHER = 4, BLOCKS = 4 };
+/* Enough numbers of 16 bits for each block to take wide tiles of the rows that they are cut into, and a last row that is
+ * not whole. */
+static void many_wide_tiles(void **state) {
+    enum { ROW = 16384, WIDE_TILE = 4, BLOCKS = 4 };
     gpuloss_info info;
     (void)state;
     REQUIRE_GPU();
     require_ok(gpuloss_get_info(harness_context, &info));
     {
-        int64_t pieces = TOGETHER * (BLOCKS * (int64_t)info.multiprocessors + 3) + 2;
-        kl_case c = kl_case_of_pair(GPULOSS_BF16, 1, pieces * PIECE + 77, 0);
+        int64_t rows = WIDE_TILE * (BLOCKS * (int64_t)info.multiprocessors + 3) + 2;
+        kl_case c = kl_case_of_pair(GPULOSS_BF16, 1, rows * ROW + 77, 0);
         kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_LOOSE, 11);
         c.outputs = KL_OUT_LOSS;
-        kl_test(&c, "stretches of several pieces");
+        kl_test(&c, "wide tiles");
         kl_inputs_free(&in);
     }
     test_done();
@@ -386,7 +386,7 @@ int run_kl_div_tests(void) {
         cmocka_unit_test(shapes_bf16),      cmocka_unit_test(every_kind),           cmocka_unit_test(every_offset),
         cmocka_unit_test(gradient_factors), cmocka_unit_test(every_set_of_outputs), cmocka_unit_test(zeros),
         cmocka_unit_test(extreme_ratios),   cmocka_unit_test(not_probabilities),    cmocka_unit_test(near_agreement),
-        cmocka_unit_test(many_stretches),   cmocka_unit_test(lone_terms),           cmocka_unit_test(zero_rows),
+        cmocka_unit_test(many_wide_tiles),  cmocka_unit_test(lone_terms),           cmocka_unit_test(zero_rows),
     };
     return cmocka_run_group_tests_name("kl_div", tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     typedef typename E::Bits Bits;
     using Sides::p;
     enum { W = Sides::W, n = Sides::n, kSums = 1 };
-    enum { kSmemVectors = 1 + W / 4, kStages = GPULOSSI_DISTANCES_PLACES };
+    enum { kSmemVectors = 1 + W / 4, kStages = GPULOSSI_DISTANCES_STAGES };
     enum { kAtOnce = W < 8 ? 4 : 2 };
     static constexpr double kLeast = 0.03125; /* A sum of more is not close to 0. */
 

@@ -64,11 +64,11 @@ template <class E> struct KlDiv {
     }
     /* If packed arrays are cut into new rows, the first row tiles may have several of them. */
     __device__ __forceinline__ int64_t first_row(int64_t row_tile) const {
-        return row_tile < p.long_stretches ? row_tile * GPULOSSI_LONG_STRETCH
-                                           : row_tile + p.long_stretches * (GPULOSSI_LONG_STRETCH - 1);
+        return row_tile < p.wide_tiles ? row_tile * GPULOSSI_WIDE_TILE_ROWS
+                                       : row_tile + p.wide_tiles * (GPULOSSI_WIDE_TILE_ROWS - 1);
     }
     __device__ __forceinline__ int64_t classes_of(int64_t row_tile) const {
-        return row_tile < p.long_stretches   ? p.rows.classes * GPULOSSI_LONG_STRETCH
+        return row_tile < p.wide_tiles       ? p.rows.classes * GPULOSSI_WIDE_TILE_ROWS
                : row_tile + 1 == p.rows.rows ? p.rows.last_classes
                                              : p.rows.classes;
     }
@@ -227,7 +227,8 @@ template <class E> struct KlDiv {
             if (kGradients)
                 out[k].fill(y, true);
         }
-        if ((log_input() || log_target()) && !(fabs(sum) < Limits<N>::infinity() && fabs(check) < Limits<N>::infinity()))
+        if ((log_input() || log_target()) &&
+            !(fabs(sum) < Limits<N>::infinity() && fabs(check) < Limits<N>::infinity()))
             return false;
         s.sum += (double)(log_input() || log_target() ? sum : sum * of_short());
         if (kGradients)

@@ -21,7 +21,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
     using Base::p, Base::loss, Base::lane, Base::classes, Base::row_bytes, Base::swizzle, Base::ring_bytes,
         Base::ring_base;
     using Base::stage_offset, Base::consumer, Base::writes, Base::sum;
-    enum { kElements = Of::kElements, kMaxWords = GPULOSSI_PAIRS_HELD / kElements };
+    enum { kElements = Of::kElements, kMaxWords = GPULOSSI_PAIRS_REG_CLASSES / kElements };
     static_assert(GPULOSSI_PACKED_ROWS <= 256, "the number of a row in its row tile is a byte");
 
     N scale;               /* The factor of all gradients. */
