@@ -43,7 +43,7 @@ need-lzma:
 
 EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill 07_chunks gpuloss_info model_diff)
 CXX_EXAMPLES := $(addprefix $(BUILD)/,04_raii)
-CUDA_EXAMPLES := $(addprefix $(BUILD)/,05_cuda_driver 06_cuda_runtime)
+CUDA_EXAMPLES := $(addprefix $(BUILD)/,05_cuda_driver 06_cuda_runtime 08_cublas)
 # Without a C++ compiler, only the C examples are built.
 examples: $(EXAMPLES) $(if $(shell command -v $(CXX) 2>/dev/null),$(CXX_EXAMPLES))
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/digits.h gpuloss.h
@@ -64,6 +64,7 @@ $(CUDA_EXAMPLES): $(BUILD)/%: examples/%.c gpuloss.h
 		-Wl,-rpath,'$(CUDA)/lib64' $(CUDA_LIBRARY) -lm -ldl
 $(BUILD)/05_cuda_driver: CUDA_LIBRARY = -lcuda
 $(BUILD)/06_cuda_runtime: CUDA_LIBRARY = -lcudart
+$(BUILD)/08_cublas: CUDA_LIBRARY = -lcublas -lcuda
 
 # The words of the version in the header, joined with a separator.
 version = $(shell awk '/^.define GPULOSS_VERSION_($(1)) / { printf "%s%s", dot, $$3; dot = "." }' gpuloss.h)

@@ -1,7 +1,7 @@
 #!/bin/bash
-# examples.sh [EXAMPLE...]: the examples in C++ and with the CUDA toolkit, and the one in chunks, on the interpreter, without
-# a driver and on the GPU. EXAMPLE: 04_raii, 05_cuda_driver, 06_cuda_runtime or 07_chunks, and all without one. What a machine
-# lacks is skipped; where GPULOSS_REQUIRE_GPU is set, not for lack of a GPU. Scratch in $BUILD/examples.
+# examples.sh [EXAMPLE...]: the examples in C++ and with the CUDA toolkit, and those in chunks, on the interpreter, without a
+# driver and on the GPU. EXAMPLE: 04_raii, 05_cuda_driver, 06_cuda_runtime, 07_chunks or 08_cublas, and all without one. What a
+# machine lacks is skipped; where GPULOSS_REQUIRE_GPU is set, not for lack of a GPU. Scratch in $BUILD/examples.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . tests/check.sh
@@ -80,13 +80,35 @@ test_07_chunks() {
     on_gpu 07_chunks
 }
 
+test_08_cublas() {
+    local library cuda
+    has_toolkit 08_cublas || return
+    cuda=$(dirname "$(dirname "$(realpath "$(command -v nvcc)")")")
+    if [ ! -e "$cuda/include/cublas_v2.h" ]; then
+        skip "08_cublas: the CUDA toolkit has no cuBLAS"
+        return
+    fi
+    accept "08_cublas: compiles" compiles 08_cublas
+    library=$out/$(readelf -d "$out/08_cublas" | grep -o 'libcublas\.so\.[0-9]*')
+    accept "08_cublas: a cuBLAS for the interpreter" gcc -std=c11 -O2 -Wall -Wextra -Werror -fPIC -shared \
+        -isystem "$cuda/include" tests/examples/cublas.c -Wl,-soname,"$(basename "$library")" -Wl,--default-symver -o "$library"
+    multiplied() { interpreted env LD_PRELOAD="$library" "$out/08_cublas" "$@"; }
+    accept "08_cublas: chunks are one" exits 0 'in one chunk 6.853333' multiplied
+    accept "08_cublas: chunks of a row" exits 0 '20 chunks of 1 rows' multiplied 20 16 64 0.00013
+    accept "08_cublas: a single chunk" exits 0 '1 chunks of 7 rows' multiplied 7 20 1000 1
+    accept "08_cublas: too little memory" exits 3 'MEGABYTES: a row of logits needs 0.00128 (got 0.001)' \
+        multiplied 7 16 640 0.001
+    accept "08_cublas: a number that is none" exits 3 'FEATURES: .*(got 3x)' multiplied 7 3x
+    on_gpu 08_cublas
+}
+
 accept "make examples-cuda without a toolkit" \
     exits 2 'there is no CUDA toolkit' make -s BUILD="$out/none" CUDA= examples-cuda
-[ $# -gt 0 ] || set -- 04_raii 05_cuda_driver 06_cuda_runtime 07_chunks
+[ $# -gt 0 ] || set -- 04_raii 05_cuda_driver 06_cuda_runtime 07_chunks 08_cublas
 for example in "$@"; do
     case $example in
-    04_raii | 05_cuda_driver | 06_cuda_runtime | 07_chunks) "test_$example" ;;
-    *) echo "examples.sh [04_raii] [05_cuda_driver] [06_cuda_runtime] [07_chunks] (got $example)" && exit 2 ;;
+    04_raii | 05_cuda_driver | 06_cuda_runtime | 07_chunks | 08_cublas) "test_$example" ;;
+    *) echo "examples.sh [04_raii] [05_cuda_driver] [06_cuda_runtime] [07_chunks] [08_cublas] (got $example)" && exit 2 ;;
     esac
 done
 report examples

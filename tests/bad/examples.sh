@@ -13,6 +13,7 @@ raii() { planted $script 04_raii "$1" "$2" 04_raii.cpp "$3"; }
 driver() { planted $script 05_cuda_driver "$1" "$2" 05_cuda_driver.c "$3"; }
 runtime() { planted $script 06_cuda_runtime "$1" "$2" 06_cuda_runtime.c "$3"; }
 chunks() { planted $script 07_chunks "$1" "$2" 07_chunks.c "$3"; }
+cublas() { planted $script 08_cublas "$1" "$2" 08_cublas.c "$3"; }
 
 if command -v "${CXX:-g++}" >/dev/null; then
     accept "04_raii as it is" in_tree $script 04_raii
@@ -65,5 +66,26 @@ chunks "targets of other rows" "exit status 1 instead of 0" 's/(int64_t \*)gpu_t
 chunks "a gradient of the last chunk" "exit status 1 instead of 0" \
     's/^    d->rows = rows;/&\n    memset(to->weight, 0, sizeof to->weight);/'
 chunks "an array that is too small" "gpuloss_upload: copying to the GPU" 's/sizeof(float) . CHUNK . CLASSES/sizeof(float) * CLASSES/'
+
+if command -v nvcc >/dev/null && [ -e "$(dirname "$(dirname "$(realpath "$(command -v nvcc)")")")/include/cublas_v2.h" ]; then
+    accept "08_cublas as it is" in_tree $script 08_cublas
+    cublas "chunks that replace the loss" "exit status 1 instead of 0" 's/d.flags |= GPULOSS_ADD_SUMS;/(void)0;/'
+    cublas "chunks that divide by their own rows" "exit status 1 instead of 0" \
+        's/d.divisor_in = GPULOSS_PTR(l->divisor);/(void)0;/'
+    cublas "a loss that does not begin with 0" "exit status 1 instead of 0" '/cuMemsetD32Async/s/0, 1, stream/1 << 30, 1, stream/'
+    cublas "a weight's gradient of the last chunk" "exit status 1 instead of 0" 's/first == 0 ? 0 : 1, l->grad/0, l->grad/'
+    cublas "a weight's gradient that is added to the last step's" "exit status 1 instead of 0" \
+        's/first == 0 ? 0 : 1, l->grad/1, l->grad/'
+    cublas "hidden states of other rows" "exit status 1 instead of 0" 's/hidden = l->hidden + .*;/hidden = l->hidden;/'
+    cublas "targets of other rows" "exit status 1 instead of 0" 's/GPULOSS_PTR(l->targets + .*;/GPULOSS_PTR(l->targets);/'
+    cublas "a gradient of the hidden states at other rows" "exit status 1 instead of 0" \
+        's/l->grad_hidden + (size_t)first [^,]*,/l->grad_hidden,/'
+    cublas "a weight by columns" "cuBLAS: status 7" 's/multiply(CUBLAS_OP_T, CUBLAS_OP_N, l->classes/multiply(CUBLAS_OP_N, CUBLAS_OP_N, l->classes/'
+    cublas "another logit's scale" "exit status 1 instead of 0" 's/const float one = 1;/const float one = 1.1f;/'
+    cublas "a gradient of no loss" "exit status 1 instead of 0" 's/step(l, chunk, has_loss);/step(l, chunk, 0);/;s/step(&l, chunk, 1);/step(\&l, chunk, 0);/'
+    cublas "a size that is not checked" "FAILED: 08_cublas: too little memory" 's/if (!(fits >= 1))/if (fits < 0)/'
+else
+    skip "faults in 08_cublas: there is no CUDA toolkit with cuBLAS"
+fi
 
 report bad_examples

@@ -471,7 +471,7 @@ PTXSIM_EXPORT int cuEventQuery(CUevent event) {
     return event_call(event);
 }
 
-PTXSIM_EXPORT int cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
+static int elapsed_time(float *ms, CUevent start, CUevent end) {
     CUcontext context;
     int error = ptxsim_enter(&context);
     if (!error && !ms)
@@ -481,6 +481,13 @@ PTXSIM_EXPORT int cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
     if (!error)
         *ms = (float)((double)(int64_t)(end->ns - start->ns) / 1e6);
     return leave(error);
+}
+PTXSIM_EXPORT int cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
+    return elapsed_time(ms, start, end);
+}
+/* That of drivers of CUDA 12.8 and newer. */
+PTXSIM_EXPORT int cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end) {
+    return elapsed_time(ms, start, end);
 }
 
 PTXSIM_EXPORT int cuEventDestroy_v2(CUevent event) {
