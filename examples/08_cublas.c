@@ -160,9 +160,8 @@ static results download(const layer *l) {
 }
 
 /* Both runs multiply the same logits of bf16 by row: the products of a chunk may be summed in another order. Then a logit
- * may round to its other neighbour, 2^-8 of it away, and so may a gradient of it. Their errors have chance signs. What is
- * left of the root mean square is at most 2^-7, twice either rounding. A gradient of another row or chunk is no closer
- * than 1. */
+ * may round to its other neighbour, 2^-8 of it away, and so may a gradient of it. Their errors have chance signs: the root
+ * mean square is at most 2^-7, twice either rounding. A gradient of another row or chunk is no closer than 1. */
 static double difference(const results *a, const results *b, const layer *l, int of_weight) {
     const size_t count = (size_t)(of_weight ? l->classes : l->rows) * (size_t)l->features;
     double error = 0, size = 0;

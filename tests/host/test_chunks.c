@@ -100,7 +100,7 @@ static void divisors_of_cross_entropy(void **state) {
     /* Few rows, which a call counts in each block, too. */
     WRITES((d.ce.target_type = GPULOSS_I64, SET(&d, rows, 5)), BY_COUNT, 1.0);
     WRITES(SET(&d, rows, 0), BY_COUNT, 1.0);
-    /* What is given for the chunks is not read. */
+    /* The divisor_in of the chunks is not read. */
     WRITES((d.ce.logits = d.ce.grad_logits = d.ce.loss = NULL, d.ce.divisor_in = AT(30)), BY_COUNT, 1.0);
     WRITES((d.ce.logits = GPULOSS_PTR(1), d.ce.logits_stride = 1, d.ce.loss = GPULOSS_PTR(1)), BY_COUNT, 1.0);
     WRITES(SET_FLAG(&d, GPULOSS_ADD_SUMS), BY_COUNT, 1.0);

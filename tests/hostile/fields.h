@@ -7,7 +7,7 @@
 extern uint64_t seed;
 unsigned random_below(unsigned bound);
 
-/* Of a field: what is written into it. Numbers that no enum of one byte could hold are not among those of enums. */
+/* The kind of number that is written into a field. An enum gets numbers that an enum of one byte can hold. */
 enum kind { DOUBLE, ENUM, SIZE, COUNT, POINTER, FLAGS };
 typedef struct field {
     const char *name;
@@ -15,7 +15,7 @@ typedef struct field {
     enum kind kind;
 } field;
 
-/* What a context is created with, on a driver of tests/host. */
+/* The arguments that create a context, on a driver of tests/host. */
 typedef struct creation {
     int given, current; /* of the CUcontexts; 0: none */
     int device;

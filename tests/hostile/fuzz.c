@@ -158,7 +158,7 @@ static int is_broken(const call *c) {
     return broken_rule(c, sizeof(gpulossi_scratch), &a) != NULL;
 }
 
-/* Most calls keep to the rules. Those that do not end early, and would be nearly all. */
+/* Most calls keep to the rules. A refused call ends early, and nearly all calls would be refused. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t most_bytes, unsigned new_seed) {
     static char text[TEXT_BYTES];
     input in;
@@ -344,7 +344,7 @@ static void repeat(gpuloss_context *context, const call *c, gpuloss_status statu
             found("another launch of the same call", fake.launch[i].entry);
 }
 
-/* What plans a call agrees with the call. Both functions of cross-entropy have one function that plans, by `shards`. */
+/* The workspace and the preload of a call agree with it. Both functions of cross-entropy have one function that plans, by `shards`. */
 static void check_planning(gpuloss_context *context, const call *c, gpuloss_status status, gpuloss_status workspace) {
     const int combines = c->function == COMBINE, is_other = combines != (c->desc.cross_entropy.shards != 0);
     const int launches = fake.launches;

@@ -366,7 +366,7 @@ int is_empty(const call *c) {
 
 /* ---- launches ---- */
 
-/* Whether a kernel that is given an address, of which it uses so many bytes, stays in the array of that field. */
+/* Whether a kernel that uses these bytes from an address stays in the array of that field. */
 static int is_in(arrays *a, const char *field, uint64_t at, wide bytes) {
     int i;
     if (at == 0)

@@ -54,7 +54,7 @@ long double kl_div_row_bound(gpuloss_dtype dtype, int64_t classes, long double s
 /* The reduced loss, from the rows: sum / D in double, then one rounding to the result type. */
 long double reduced_loss_bound(gpuloss_dtype dtype, int64_t rows, long double sum_of_bounds,
                                long double sum_of_magnitudes, long double divisor, long double value);
-/* What is added to that where calls for chunks of the rows add up the loss. */
+/* The bound of the sum that calls for chunks of the rows add up, besides that of one call. */
 long double added_loss_bound(gpuloss_dtype dtype, int64_t chunks, long double sum_of_magnitudes, long double divisor);
 
 #endif

@@ -151,7 +151,7 @@ static void chunks_of_all_lengths(void **state) {
     test_done();
 }
 
-/* What brings shards together adds to the numbers there, too, and its divisor is that of the whole vocabulary. */
+/* The call that combines shards adds to the numbers there, too. Its divisor is that of the whole vocabulary. */
 static void chunk_of_shards(void **state) {
     unsigned d;
     (void)state;
@@ -408,7 +408,7 @@ static void divisors_of_any_weights(void **state) {
     test_done();
 }
 
-/* What no target decides. Probabilities have the number of rows. */
+/* Divisors that no target decides: probabilities have the number of rows. */
 static void divisors_of_rows(void **state) {
     unsigned d;
     (void)state;
