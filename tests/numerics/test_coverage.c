@@ -374,6 +374,37 @@ static void sums_of_large_halves(void **state) {
     test_done();
 }
 
+/* Losses of rows and columns without options, which are far apart in size: the target's logit is -2^e of another. */
+static void sums_of_far_logits(void **state) {
+    enum { ROWS = 8, MOST = 3000 };
+    static const int exponents[][ROWS] = {{100, 1, 1, 1, 1, 1, 1, -100}, {80, 80, -80, 80, 80, 80, 20, 1}};
+    static const int64_t shapes[][2] = {{3, 0},    {40, 0},   {1000, 0},
+                                        {MOST, 0}, {3, ROWS}, {60, ROWS}}; /* classes, inner */
+    static const int64_t targets[ROWS] = {0};
+    static double x[ROWS * MOST];
+    size_t d, k, e;
+    int64_t row, class;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (e = 0; e < sizeof exponents / sizeof exponents[0]; e++) {
+                const int64_t classes = shapes[k][0], inner = shapes[k][1];
+                ce_case c = ce_case_of(all_dtypes[d], ROWS, classes, x, targets);
+                if (c.dtype == GPULOSS_F16)
+                    continue; /* 2^15 is its largest power */
+                c.inner = inner;
+                c.reduction = GPULOSS_SUM;
+                c.outputs = CE_OUT_LOSS | CE_OUT_LOSS_ROWS;
+                for (row = 0; row < ROWS; row++)
+                    for (class = 0; class < classes; class ++)
+                        x[inner == 0 ? row * classes + class : class * inner + row] =
+                            class == 0 ? -ldexp(1, exponents[e][row] * (c.dtype == GPULOSS_F64 ? 9 : 1)) : 0;
+                ce_test(&c, "logits far apart");
+            }
+    test_done();
+}
+
 /* No rows at all, of any length. */
 static void no_long_rows(void **state) {
     static const double x[1] = {0};
@@ -442,6 +473,7 @@ int run_coverage_tests(void) {
         cmocka_unit_test(upstream_gradients),
         cmocka_unit_test(no_long_rows),
         cmocka_unit_test(sums_of_large_halves),
+        cmocka_unit_test(sums_of_far_logits),
         cmocka_unit_test(any_positive_numbers),
         cmocka_unit_test(inputs_at_the_ends),
         cmocka_unit_test(negative_numbers),

@@ -297,10 +297,10 @@ static void far_weights(double *weights, gpuloss_dtype dtype, unsigned sum, unsi
     }
 }
 
-/* Of the kernels of two logits, by one lane a row, several, or a block, and of those with options; and of those of a sparse
- * teacher. The last sign is a NaN. */
+/* Of the kernels of two logits, by one lane a row, several, a block, or a cluster, and of those with options; and of those
+ * of a sparse teacher. The last sign is a NaN. */
 static void check_far_apart(gpuloss_dtype dtype, int64_t classes, unsigned choice, unsigned sum, unsigned sign,
-                            bool options) {
+                            unsigned more_outputs) {
     divergence_shape shape = {TERMS, classes};
     double weights[TERMS];
     kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, shape, LOGITS_PAIR, choice);
@@ -310,7 +310,7 @@ static void check_far_apart(gpuloss_dtype dtype, int64_t classes, unsigned choic
         in.input[2 * classes] = sum % 2 ? (double)NAN : -(double)INFINITY;
     c.row_weights = weights;
     c.reduction = GPULOSS_SUM;
-    c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | (options ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u);
+    c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | more_outputs;
     kl_test(&c, "sums far apart");
     kl_inputs_free(&in);
 }
@@ -323,27 +323,33 @@ static void sums_of_far_apart_divergences(void **state) {
         for (e = 0; e < SUMS; e++)
             for (sign = 0; sign < 4; sign++) {
                 const int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d]));
-                check_far_apart(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, false);
-                check_far_apart(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, true);
-                check_far_apart(all_dtypes[d], 300, CHOICE_FORWARD, e, sign, false);
-                check_far_apart(all_dtypes[d], 513 * width, CHOICE_FORWARD, e, sign, false);
-                check_far_apart(all_dtypes[d], 129 * width, CHOICE_REVERSE + (e + sign) % 3, e, sign, false);
+                check_far_apart(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, 0);
+                check_far_apart(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, KL_OUT_LOSS_ELEMENTS);
+                check_far_apart(all_dtypes[d], 300, CHOICE_FORWARD, e, sign, 0);
+                check_far_apart(all_dtypes[d], 513 * width, CHOICE_FORWARD, e, sign, 0);
+                check_far_apart(all_dtypes[d], 129 * width, CHOICE_REVERSE + (e + sign) % 3, e, sign, 0);
+                if (e != 2 && e != 3) /* Long rows take time. */
+                    continue;
+                check_far_apart(all_dtypes[d], 513 * width, CHOICE_FORWARD, e, sign, KL_OUT_GRAD);
+                check_far_apart(all_dtypes[d], 513 * width, CHOICE_JS_HALF + sign % 2, e, sign, 0);
+                if (e == 3)
+                    check_far_apart(all_dtypes[d], 3100 * width, CHOICE_FORWARD, e, sign, KL_OUT_GRAD);
             }
     test_done();
 }
 
 static void sums_of_far_apart_sparse(void **state) {
-    static const sparse_shape shape = {TERMS, 3, 2};
+    static const sparse_shape shapes[] = {{TERMS, 3, 2}, {TERMS, 500, 2}};
     unsigned d, e, sign;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
-        for (e = 0; e < SUMS; e++)
+        for (e = 0; e < 2 * SUMS; e++)
             for (sign = 0; sign < 4; sign++) {
-                sparse_case c = sparse_case_of(all_dtypes[d], shape);
+                sparse_case c = sparse_case_of(all_dtypes[d], shapes[e / SUMS]);
                 sparse_inputs in;
                 sparse_fill(&c, LOGITS_NORMAL, 0.7, d, &in);
-                far_weights(in.row_weights, c.dtype, e, sign);
+                far_weights(in.row_weights, c.dtype, e % SUMS, sign);
                 if (sign == 3)
                     in.logits[4] = e % 2 ? (double)NAN : -(double)INFINITY;
                 sparse_weigh(&c, &in);
