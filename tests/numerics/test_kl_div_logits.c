@@ -248,10 +248,13 @@ static void corners_of_two_logits(void **state) {
 
 /* A side masks the first classes, and is otherwise close to the other one. The other side has little on these classes, which
  * then is all of the divergence. */
-static void check_masked_begin(gpuloss_dtype dtype, int64_t classes, int64_t masked, unsigned number) {
+static void check_masked_begin(gpuloss_dtype dtype, gpuloss_dtype target_dtype, int64_t classes, int64_t masked,
+                               unsigned number) {
     kl_case c = logits_case(dtype, 3, classes, 0);
-    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_NEAR, 0, number);
+    kl_inputs in;
     int64_t row, i;
+    c.target_dtype = target_dtype;
+    in = divergence_inputs(&c, DISTRIBUTIONS_NEAR, 0, number);
     for (row = 0; row < c.rows; row++)
         for (i = 0; i < masked; i++) {
             double *input = in.input + row * classes + i, *target = in.target + row * classes + i;
@@ -270,13 +273,17 @@ static void check_masked_begin(gpuloss_dtype dtype, int64_t classes, int64_t mas
 
 static void masks_of_close_logits(void **state) {
     static const int64_t lengths[] = {17, 40, 300, 1100, 5000}, masked[] = {1, 2, 4, 8, 16};
-    unsigned d, k, m, number = 0;
+    unsigned d, t, k, m, number = 0;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++)
             for (m = 0; m < sizeof masked / sizeof masked[0]; m++)
-                check_masked_begin(all_dtypes[d], lengths[k], masked[m], number++);
+                check_masked_begin(all_dtypes[d], GPULOSS_DTYPE_UNSET, lengths[k], masked[m], number++);
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (t = 0; t < DTYPE_COUNT; t++)
+            for (k = 0; k < 4; k++)
+                check_masked_begin(all_dtypes[d], all_dtypes[t], k < 2 ? 400 : 1104, 8, number++);
     test_done();
 }
 
