@@ -42,8 +42,8 @@ f16: exit status 0|model_diff/options.h|s/{"f16", GPULOSS_F16, 2, 10}/{"f16", GP
 bf16: perplexity_base|model_diff/options.h|s/{"bf16", GPULOSS_BF16,/{"bf16", GPULOSS_F16,/
 no driver|model_diff/options.h|s/GPULOSS_GROUP_ENVIRONMENT/GPULOSS_GROUP_RESOURCE/
 f32: kl_mean|model_diff/figures.h|s/m->squares .* (double)(m->count - 1) /m->squares \/ (double)m->count /
-f32: kl_99|model_diff/figures.h|s/share \* (double)(total.kl.count - 1)/share * (double)(total.kl.count - 2)/
-f32: kl_90|model_diff/figures.h|s/rank - (double)below/0 * rank/
+: kl_9|model_diff/figures.h|s/share \* (double)(total.kl.count - 1)/share * (double)(total.kl.count - 2)/
+: kl_9|model_diff/figures.h|s/rank - (double)below/0 * rank/
 f32: perplexity_other|model_diff/figures.h|s/perplexity \* standard_error/standard_error/
 f64: what is printed|model_diff/figures.h|s/%-44s %12.7g", description, value/%-44s %12.7g", description, 1.001 * value/
 f64: kl_mean|model_diff/figures.h|s/%s,%.17g,", name/%s,%.9g,", name/
