@@ -37,6 +37,7 @@ library "no classes" "$broken: classes" 's/if (c->classes < 1)/if (c->classes < 
 library "more classes than kernels count" "$broken: classes" 's/if (d->classes > INT32_MAX)/if (0)/'
 library "a row that is too long" "$broken: classes" 's/if (classes . (GPULOSSI_VECTOR_BYTES . bytes) > GPULOSSI_ROW_VECTORS)/if (0)/'
 library "flags that a loss does not have" "$broken: flags" 's/if ((c->flags \& ~c->known_flags) != 0)/if (0)/'
+library "sums that are none" "$broken: flags" 's/(c->flags \& GPULOSS_ADD_SUMS) != 0 \&\& c->rows > 0 \&\& /0 \&\& /'
 library "a type that is none" "$broken: [a-z_]*dtype" 's/if (dtype < (int)GPULOSS_F32 ||/if (/'
 library "a stride shorter than a row" "$broken: [a-z_]*stride" 's/if (\*stride < classes)/if (0)/'
 overflow "strides that overflow" 's/if (rows > 0 \&\& \*stride > INT64_MAX/if (0 \&\& *stride > INT64_MAX/'
