@@ -84,7 +84,7 @@ test_08_cublas() {
     local library cuda
     has_toolkit 08_cublas || return
     cuda=$(dirname "$(dirname "$(realpath "$(command -v nvcc)")")")
-    if [ ! -e "$cuda/include/cublas_v2.h" ]; then
+    if [ ! -e "$cuda/include/cublas_v2.h" ] || [ ! -e "$cuda/lib64/libcublas.so" ]; then
         skip "08_cublas: the CUDA toolkit has no cuBLAS"
         return
     fi

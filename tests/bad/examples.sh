@@ -67,7 +67,8 @@ chunks "a gradient of the last chunk" "exit status 1 instead of 0" \
     's/^    d->rows = rows;/&\n    memset(to->weight, 0, sizeof to->weight);/'
 chunks "an array that is too small" "gpuloss_upload: copying to the GPU" 's/sizeof(float) . CHUNK . CLASSES/sizeof(float) * CLASSES/'
 
-if command -v nvcc >/dev/null && [ -e "$(dirname "$(dirname "$(realpath "$(command -v nvcc)")")")/include/cublas_v2.h" ]; then
+cuda=$(dirname "$(dirname "$(realpath -m "$(command -v nvcc || echo none/nvcc)")")")
+if [ -e "$cuda/include/cublas_v2.h" ] && [ -e "$cuda/lib64/libcublas.so" ]; then
     accept "08_cublas as it is" in_tree $script 08_cublas
     cublas "chunks that replace the loss" "exit status 1 instead of 0" 's/d.flags |= GPULOSS_ADD_SUMS;/(void)0;/'
     cublas "chunks that divide by their own rows" "exit status 1 instead of 0" \
