@@ -344,7 +344,8 @@ static void repeat(gpuloss_context *context, const call *c, gpuloss_status statu
             found("another launch of the same call", fake.launch[i].entry);
 }
 
-/* The workspace and the preload of a call agree with it. Both functions of cross-entropy have one function that plans, by `shards`. */
+/* The workspace and the preload of a call agree with it. Both functions of cross-entropy have one function that plans, by
+ * `shards`. */
 static void check_planning(gpuloss_context *context, const call *c, gpuloss_status status, gpuloss_status workspace) {
     const int combines = c->function == COMBINE, is_other = combines != (c->desc.cross_entropy.shards != 0);
     const int launches = fake.launches;

@@ -80,8 +80,8 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         }
     };
     /* With e the exponentials of the logits less their row maximum, q = e_input * inverse and p = e_target * ratio *
-     * inverse. `lse_difference` is the target's lse less the input's, each less its row maximum if these `are_far`
-     * apart. `sum` is the sum of f, if `known`. */
+     * inverse. `lse_difference` is the target's lse less the input's, each less its row maximum if `are_far`: if the two
+     * maxima are. `sum` is the sum of f, if `known`. */
     struct Row {
         int64_t row;
         N input_max, target_max, ratio, inverse, lse_difference, scale, sum;
@@ -319,8 +319,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         for (int i = 0; i < m; i++)
             q[i] = fma(-r.ratio, p[i], q[i]);
     }
-    /* log(p / q) of any row. Sides that are close have differences without a rounding, unless their maxima are far
-     * apart. */
+    /* log(p / q) of any row. Sides that are close have differences without a rounding, unless `are_far`. */
     template <int m>
     __device__ __forceinline__ void log_ratios(const Row &r, const N (&x)[m], const N (&t)[m], N (&d)[m]) const {
 #pragma unroll
