@@ -1,10 +1,13 @@
 """A call: the fields of its desc, its arrays, its expected outputs. Fields that the losses share are drawn here."""
 
 import numpy as np
+import reference
 from draw import fits
 from gpu import descs
 from storage import rounded
 
+COUNTS = ("correct", "bad_targets", "bad_indices")
+SUMS = ("loss", "z_loss", *COUNTS)
 REDUCTIONS = ("none", "sum", "mean", "batchmean")
 
 
@@ -17,9 +20,10 @@ class Call:
         self.dtype = dtype
         self.result = "float64" if dtype == "float64" else "float32"
         self.flags = 0
+        self.may_have_workspace = True
 
     def desc(self):
-        struct = descs.DESCS.get(self.function, descs.CrossEntropyDesc)
+        struct = descs.DESCS.get(self.function.removesuffix("_divisor"), descs.CrossEntropyDesc)
         desc = struct(flags=int(self.flags))
         for field, number in self.scalars.items():
             setattr(desc, field, number)
@@ -97,12 +101,29 @@ def want_results(call, draw, names, rows):
     for name in names:
         if name in ("loss", "z_loss"):
             call.arrays[name] = draw.one(call.result)
-        elif name in ("correct", "bad_targets", "bad_indices"):
+        elif name in COUNTS:
             call.arrays[name] = draw.one("int64")
         elif name in ("loss_rows", "z_loss_rows", "lse"):
             call.arrays[name] = draw.vector(call.result, rows)
         elif name == "argmax":
             call.arrays[name] = draw.vector("int64", rows)
+
+
+def add_to_sums(call, draw):
+    """At times, the outputs of one number add to what is there. The expected outputs are there already."""
+    names = [name for name in SUMS if name in call.arrays]
+    if not names or not draw.chance(0.3):
+        return
+    call.flags |= descs.Flags.ADD_SUMS
+    for name in names:
+        if name in COUNTS:
+            type_name, number = "int64", draw.choice((0, draw.integer(-1000, 1000), (1 << 40) + draw.integer(0, 9)))
+        else:
+            type_name, number = call.result, draw.choice((0.0, draw.normal(None), draw.normal(None)))
+        number = rounded(type_name, np.asarray(number))
+        call.arrays[name] = draw.one(type_name, number)
+        call.arrays[name].is_output = True
+        call.expected[name] = reference.added(call.expected[name], number)
 
 
 def want_gradient(call, draw, field, source, type_name, inner=0):

@@ -5,6 +5,7 @@ import reference
 from bounded import Arithmetic
 from call import (
     Call,
+    add_to_sums,
     give_ignore_index,
     give_reduction,
     give_results,
@@ -15,7 +16,7 @@ from call import (
     wanted,
 )
 from draw import fits
-from gpu import descs
+from gpu import DIVISOR, descs
 from storage import rounded
 
 OF_ROWS = ["loss", "loss_rows", "z_loss", "z_loss_rows", "lse", "argmax"]
@@ -26,6 +27,43 @@ DIVERGENCES = ("forward_kl", "reverse_kl", "jensen_shannon", "total_variation")
 
 def _arithmetic(call):
     return Arithmetic(call.dtype == "float64")
+
+
+# What the divisor of chunks depends on.
+SCALARS_OF_DIVISOR = ("dtype", "rows", "classes", "reduction", "target_type", "label_type", "ignore_index")
+ARRAYS_OF_DIVISOR = ("targets", "target_probabilities", "class_weights", "labels")
+
+
+def _give_divisor_of_chunks(draw, call, run, rows, classes):
+    """At times an earlier call computes the divisor, as that of a chunk of its rows."""
+    is_divergence = call.function.startswith("gpuloss_kl_div")
+    reductions = ("mean", "batchmean") if is_divergence else ("mean",)
+    if call.given["reduction"] not in reductions or "divisor" in call.given or not draw.chance(0.4):
+        return
+    earlier = Call("gpuloss_kl_div_divisor" if is_divergence else "gpuloss_cross_entropy_divisor", call.dtype)
+    if call.function in ("gpuloss_kl_div", "gpuloss_cross_entropy") and draw.chance(0.5):
+        earlier.scalars.update(call.scalars)
+        earlier.arrays.update(call.arrays)
+        earlier.flags = call.flags
+        # An output of the loss, which this call leaves as it is.
+        earlier.arrays["loss_rows"] = draw.vector(call.result, rows, np.ones(rows))
+    else:
+        earlier.scalars.update({name: call.scalars[name] for name in SCALARS_OF_DIVISOR if name in call.scalars})
+        earlier.scalars.update(rows=rows, classes=classes)
+        if call.function == "gpuloss_cross_entropy_combine" and draw.chance(0.5):
+            earlier.scalars.update(classes=draw.integer(1, classes), total_classes=classes)
+        earlier.arrays.update({name: call.arrays[name] for name in ARRAYS_OF_DIVISOR if name in call.arrays})
+        earlier.flags = call.flags & descs.Flags.USE_IGNORE_INDEX
+        earlier.may_have_workspace = False  # without logits its size is not known
+    earlier.arrays[DIVISOR] = draw.one(call.result)
+    if draw.chance(0.3):
+        earlier.arrays["divisor_in"] = earlier.arrays[DIVISOR]
+    of_rows = reference.kl_div_divisor if is_divergence else reference.cross_entropy_divisor
+    earlier.expected[DIVISOR] = of_rows(call.given, rows, classes, _arithmetic(call))
+    run(earlier)
+    divisor = earlier.arrays[DIVISOR].numbers()
+    give_results(call, draw, "divisor_in", divisor)
+    call.given["divisor"] = float(divisor)
 
 
 def _softmax(x):
@@ -80,13 +118,16 @@ def _give_targets(draw, call, rows, classes):
     call.scalars["target_type"] = descs.INDEX_TYPES[type_name]
 
 
-def _spoil_rows(draw, call):
-    """A row without a defined loss: with +inf or NaN, or all -inf. Its target is a class."""
+def _spoil_rows(draw, call, chance=0.06):
+    """A row without a defined loss: with +inf or NaN, or all -inf. Its target is a class, of weight 0 more often."""
     given, logits = call.given, call.given["logits"]
     targets = given.get("targets", np.zeros(len(logits), dtype=np.int64))
     rows = np.flatnonzero((targets >= 0) & (targets < logits.shape[1]))
-    if given.get("logit_scale", 1.0) < 0 or len(rows) == 0 or not draw.chance(0.06):
+    if given.get("logit_scale", 1.0) < 0 or len(rows) == 0 or not draw.chance(chance):
         return
+    if "class_weights" in given and draw.chance(0.7):
+        of_no_weight = rows[given["class_weights"][targets[rows]] == 0]
+        rows = of_no_weight if len(of_no_weight) > 0 else rows
     row = draw.choice(rows)
     value = draw.choice([np.nan, -np.inf] + ([] if "softcap" in given else [np.inf]))
     if value == -np.inf:
@@ -101,8 +142,7 @@ def cross_entropy(draw, run):
     _cross_entropy_problem(draw, call, rows, classes, False)
     given = call.given
     is_saved = draw.chance(0.25)
-    if not is_saved:
-        _spoil_rows(draw, call)
+    _spoil_rows(draw, call, 0.3 if is_saved else 0.06)
     call.scalars.update(rows=rows, classes=classes, inner=inner)
     array, stride = draw.matrix(call.dtype, rows, classes, inner, given["logits"])
     call.arrays["logits"], call.scalars["logits_stride"] = array, stride
@@ -117,6 +157,7 @@ def cross_entropy(draw, run):
         given["target_type_name"] = type_name
         array, stride = draw.matrix(type_name, rows, classes, inner, given["target_probabilities"])
         call.arrays["target_probabilities"], call.scalars["target_probabilities_stride"] = array, stride
+    _give_divisor_of_chunks(draw, call, run, rows, classes)
     if is_saved:
         _save_lse(draw, call, run)
     names = [name for name in OF_ROWS if name != "lse" or not is_saved]
@@ -133,6 +174,7 @@ def cross_entropy(draw, run):
     if "grad_target_probabilities" in names:
         want_gradient(call, draw, "grad_target_probabilities", "target_probabilities", given["target_type_name"], inner)
     call.expected = reference.cross_entropy(given, _arithmetic(call))
+    add_to_sums(call, draw)
     run(call)
 
 
@@ -154,6 +196,7 @@ def combine(draw, run):
     rows, classes, _ = draw.shape()
     _cross_entropy_problem(draw, whole, rows, classes, True)
     _spoil_rows(draw, whole)
+    _give_divisor_of_chunks(draw, whole, run, rows, classes)
     shards = draw.integer(1, min(4, classes))
     cuts = np.sort(draw.random.choice(np.arange(1, classes), shards - 1, replace=False)) if shards > 1 else []
     bounds = [0, *(int(cut) for cut in cuts), classes]
@@ -166,12 +209,14 @@ def combine(draw, run):
         if draw.chance(0.3):
             want_results(part, draw, ["bad_targets"], rows)
             part.expected["bad_targets"] = whole.expected["bad_targets"]
+            add_to_sums(part, draw)
         run(part)
         states.append(part.arrays["shard_rows"].numbers())
     gathered = np.concatenate(states)
     whole.arrays["shard_rows"] = draw.vector("float64", len(gathered), gathered)
     whole.scalars.update(rows=rows, classes=classes, shards=shards)
     want_results(whole, draw, wanted(whole, draw, OF_ROWS + ["correct", "bad_targets"], ("lse",)), rows)
+    add_to_sums(whole, draw)
     run(whole)
     for first, end in zip(bounds, bounds[1:]):
         part = _shard_of(draw, whole, options, first, end)
@@ -190,7 +235,7 @@ def _shard_of(draw, whole, options, first, end):
     part = Call("gpuloss_cross_entropy", whole.dtype)
     part.given = {**whole.given, "logits": whole.given["logits"][:, first:end]}
     part.scalars.update({name: number for name, number in whole.scalars.items() if name != "shards"})
-    part.flags, part.arrays = whole.flags, dict(options)
+    part.flags, part.arrays = whole.flags & ~descs.Flags.ADD_SUMS, dict(options)
     rows, classes = part.given["logits"].shape
     part.scalars.update(rows=rows, classes=classes, total_classes=whole.given["logits"].shape[1], class_offset=first)
     part.arrays["logits"], part.scalars["logits_stride"] = draw.matrix(
@@ -288,6 +333,7 @@ def kl_div(draw, run):
     give_reduction(call, draw, ("mean", "batchmean"))
     give_row_weights(call, draw, rows)
     _give_labels(draw, call, rows)
+    _give_divisor_of_chunks(draw, call, run, rows, classes)
     names = ["loss", "loss_rows", "loss_elements", "grad_input"] + ([] if is_shared else ["grad_target"])
     names = wanted(call, draw, names)
     want_results(call, draw, names, rows)
@@ -301,6 +347,7 @@ def kl_div(draw, run):
         if "grad_" + side in names:
             want_gradient(call, draw, "grad_" + side, side, call.given[side + "_type_name"], inner)
     call.expected = reference.kl_div(call.given, _arithmetic(call))
+    add_to_sums(call, draw)
     run(call)
 
 
@@ -351,6 +398,7 @@ def kl_div_sparse(draw, run):
     give_reduction(call, draw, ("mean", "batchmean"))
     give_row_weights(call, draw, rows)
     _give_labels(draw, call, rows)
+    _give_divisor_of_chunks(draw, call, run, rows, classes)
     _give_teacher(draw, call, rows, classes)
     logits = draw.numbers((rows, classes), call.dtype)
     if draw.chance(0.1):
@@ -365,6 +413,7 @@ def kl_div_sparse(draw, run):
         give_upstream(call, draw, rows)
         want_gradient(call, draw, "grad_logits", "logits", call.dtype)
     call.expected = reference.kl_div_sparse(given, _arithmetic(call))
+    add_to_sums(call, draw)
     run(call)
 
 

@@ -20,6 +20,7 @@ def _descs():
 
 descs = _descs()
 
+DIVISOR = "divisor"  # the array at an argument, not at a field
 GUARD_BYTES = 64
 # A large number in every type: one that is read, or is left where an output belongs, is seen.
 FILL_BYTE = 0x7B
@@ -55,7 +56,10 @@ class Gpu:
             if has_workspace:
                 arrays["workspace"] = self._workspace(function, desc)
                 self._point(desc, "workspace", arrays["workspace"], places)
-            self._check(getattr(self._library, function)(self._context, byref(desc), None))
+            arguments = [byref(desc)]
+            if DIVISOR in arrays:
+                arguments.append(c_void_p(self._address(arrays[DIVISOR], places)))
+            self._check(getattr(self._library, function)(self._context, *arguments, None))
             for array, place in places.values():
                 array.after = np.empty_like(array.image)
                 count = array.image.nbytes
@@ -65,14 +69,20 @@ class Gpu:
                 self._check(self._library.gpuloss_free(self._context, place))
 
     def _point(self, desc, field, array, places):
+        address = self._address(array, places)
+        if field != DIVISOR:
+            setattr(desc, field, address)
+
+    def _address(self, array, places):
         if id(array) not in places:
             places[id(array)] = array, c_void_p()
             self._place(*places[id(array)])
-        setattr(desc, field, places[id(array)][1].value + array.base_bytes)
+        return places[id(array)][1].value + array.base_bytes
 
     def _workspace(self, function, desc):
         size = c_size_t()
-        of_loss = getattr(self._library, function.removesuffix("_combine") + "_workspace")
+        loss = function.removesuffix("_combine").removesuffix("_divisor")
+        of_loss = getattr(self._library, loss + "_workspace")
         self._check(of_loss(self._context, byref(desc), byref(size)))
         desc.workspace_bytes = size.value
         return Array("uint8", np.arange(size.value), 0)

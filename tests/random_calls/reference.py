@@ -3,6 +3,8 @@
 `given` has the desc's fields by name: numbers, or arrays of doubles [rows, classes]. A field that is left out is not
 there. Each function returns the outputs by the desc's field names."""
 
+import math
+
 import numpy as np
 from bounded import Bounded
 
@@ -12,6 +14,22 @@ class OneOf:
 
     def __init__(self, acceptable):
         self.acceptable = acceptable
+
+
+class OrNan:
+    """Numbers, in whose places NaN is as good where it may be."""
+
+    def __init__(self, numbers, may_be_nan):
+        self.numbers, self.may_be_nan = numbers, may_be_nan
+
+
+def added(output, number):
+    """An output of one number that is added to this number: a count exactly, a loss with one more rounding."""
+    if isinstance(output, OrNan):
+        return OrNan(added(output.numbers, number), output.may_be_nan)
+    if number.dtype == np.int64:
+        return Bounded(output.value + number, output.error, output.u)
+    return output + number
 
 
 class Softmax:
@@ -67,6 +85,21 @@ def _logits(given, arithmetic):
     return x.where(masked, -np.inf), slope
 
 
+def _class_weights(given, classes):
+    return np.asarray(given.get("class_weights", np.ones(classes)), dtype=np.float64)
+
+
+def _rows_of_targets(given, rows, classes):
+    """The targets, or None, and which rows are ignored, and have a target out of range."""
+    targets = given.get("targets")
+    ignored, bad = np.zeros((2, rows), dtype=bool)
+    if targets is not None:
+        if "ignore_index" in given:
+            ignored = targets == given["ignore_index"]
+        bad = ~ignored & ((targets < 0) | (targets >= classes))
+    return targets, ignored, bad
+
+
 def cross_entropy(given, arithmetic):
     rows, classes = given["logits"].shape
     x, slope = _logits(given, arithmetic)
@@ -80,19 +113,14 @@ def cross_entropy(given, arithmetic):
         p = (x - lse).exp().where(x.value == -np.inf, 0.0)
     log_loss = (lse - x).where(x.value == -np.inf, np.inf)  # lse - x
 
-    targets = given.get("targets")
-    weights = np.asarray(given.get("class_weights", np.ones(classes)), dtype=np.float64)
+    targets, ignored, bad = _rows_of_targets(given, rows, classes)
+    weights = _class_weights(given, classes)
     smoothing = arithmetic.rounded(given.get("label_smoothing", 0.0))
     kept = arithmetic.rounded(1.0 - given.get("label_smoothing", 0.0))
     share = arithmetic.rounded(given.get("label_smoothing", 0.0) / classes)
     row_weights = _row_weights(given, rows)
 
-    ignored = np.zeros(rows, dtype=bool)
-    bad = np.zeros(rows, dtype=bool)
     if targets is not None:
-        if "ignore_index" in given:
-            ignored = targets == given["ignore_index"]
-        bad = ~ignored & ((targets < 0) | (targets >= classes))
         mass = np.zeros((rows, classes))  # one-hot targets
         valid = np.flatnonzero((targets >= 0) & (targets < classes))
         mass[valid, targets[valid]] = 1.0
@@ -113,10 +141,11 @@ def cross_entropy(given, arithmetic):
     nothing = _column(ignored | (row_weights == 0)) != 0
     undefined, bad_column = soft.undefined[:, None], bad[:, None]
     loss = loss.where(undefined | bad_column, np.nan, 0.0)
-    # With lse_in only the target's logit may be read. The header leaves open the loss of such a row, if it weighs nothing.
+    # With lse_in only the target's logit may be read. The loss of such a row is 0 or NaN, if it weighs nothing.
+    may_be_nan = np.zeros((rows, 1), dtype=bool)
     if "lse_in" in given:
-        loss = loss.where(undefined & ~bad_column & (mass.value.sum(axis=1, keepdims=True) == 0), 0.0, np.inf)
-    loss = loss.where(nothing, 0.0)
+        may_be_nan = undefined & ~bad_column & ~nothing & (mass.value.sum(axis=1, keepdims=True) == 0)
+    loss = loss.where(may_be_nan | nothing, 0.0)
     z_rows = z * _column(row_weights)
     # The header says nothing of the z-loss of a row that has no loss.
     z_rows = z_rows.where(undefined | bad_column, 0.0, np.inf).where(nothing, 0.0)
@@ -125,9 +154,9 @@ def cross_entropy(given, arithmetic):
     # The lse of a row of all -inf is -inf, that of a row with NaN is NaN. Of +inf the header says nothing.
     of_undefined = np.where(soft.max == -np.inf, -np.inf, np.nan)
     outputs = {
-        "loss_rows": loss,
+        "loss_rows": OrNan(loss, may_be_nan),
         "z_loss_rows": z_rows,
-        "loss": loss.exact_sum() / divisor,
+        "loss": OrNan(loss.exact_sum() / divisor, may_be_nan.any()),
         "z_loss": z_rows.exact_sum() / divisor,
         "lse": lse.where(undefined, of_undefined).where(np.isposinf(soft.max), 0.0, np.inf),
     }
@@ -161,8 +190,15 @@ def _divisor_of_cross_entropy(given, rows, weights, targets, ignored, bad):
             return np.float64(rows)
         valid = ~ignored & ~bad
         of_bad = 0 if "class_weights" in given else bad.sum()
-        return np.float64(weights[targets[valid]].sum() + of_bad)
+        return np.float64(math.fsum(weights[targets[valid]]) + of_bad)
     return np.float64(rows if given["reduction"] == "batchmean" else 1)
+
+
+def cross_entropy_divisor(given, rows, classes, arithmetic):
+    """D of a mean that has no other divisor: it is exact, and rounded once to the type of results."""
+    targets, ignored, bad = _rows_of_targets(given, rows, classes)
+    divisor = _divisor_of_cross_entropy(given, rows, _class_weights(given, classes), targets, ignored, bad)
+    return arithmetic.exact(divisor)
 
 
 def _counts(x, targets, ignored, bad, arithmetic):
@@ -275,22 +311,31 @@ def _kl_terms(a, b, arithmetic, zeros_of_pytorch):
     return f, (by_a, times_a), (by_b, times_b)
 
 
-def _divergence_rows(given, rows, classes, arithmetic):
-    """r F of each row as a column, rows that are ignored, and D."""
-    ignored = np.zeros(rows, dtype=bool)
-    if "labels" in given:
-        ignored = given["labels"] == given["ignore_index"]
+def _ignored_labels(given, rows):
+    return given["labels"] == given["ignore_index"] if "labels" in given else np.zeros(rows, dtype=bool)
+
+
+def _divisor_of_divergence(given, rows, classes):
+    if given["reduction"] not in ("mean", "batchmean"):
+        return np.float64(1)
+    if "divisor" in given:
+        return np.float64(given["divisor"])
+    return np.float64((~_ignored_labels(given, rows)).sum()) * (classes if given["reduction"] == "mean" else 1)
+
+
+def kl_div_divisor(given, rows, classes, arithmetic):
+    """As cross_entropy_divisor, of a divergence."""
+    return arithmetic.exact(_divisor_of_divergence(given, rows, classes))
+
+
+def _divergence_rows(given, rows, arithmetic):
+    """r F of each row as a column, and rows that are ignored."""
+    ignored = _ignored_labels(given, rows)
     factor = arithmetic.exact(_column(_row_weights(given, rows)))
     if given.get("temperature_squared", False):
         factor = factor * arithmetic.rounded(given["temperature"] ** 2)
-    if given["reduction"] not in ("mean", "batchmean"):
-        divisor = 1.0
-    elif "divisor" in given:
-        divisor = given["divisor"]
-    else:
-        divisor = float((~ignored).sum()) * (classes if given["reduction"] == "mean" else 1)
     nothing = _column(ignored | (_row_weights(given, rows) == 0)) != 0
-    return factor, nothing, np.float64(divisor)
+    return factor, nothing
 
 
 def _gradient_scale(given, rows, divisor, arithmetic):
@@ -311,7 +356,8 @@ def kl_div(given, arithmetic):
     rows, classes = given["input"].shape
     q, t = _side(given, "input", arithmetic), _side(given, "target", arithmetic)
     f, by_q, by_t = _terms(given, q, t, arithmetic)
-    factor, nothing, divisor = _divergence_rows(given, rows, classes, arithmetic)
+    factor, nothing = _divergence_rows(given, rows, arithmetic)
+    divisor = _divisor_of_divergence(given, rows, classes)
     nowhere = np.broadcast_to(nothing, f.value.shape)
     loss_rows = (f.sum(axis=1, keepdims=True) * factor).where(nothing, 0.0)
     outputs = {
@@ -350,7 +396,8 @@ def kl_div_sparse(given, arithmetic):
         times = times.or_other(~inside, share * u_bucket)
     else:
         f_rows, sum_times = f.sum(axis=1, keepdims=True), times.sum(axis=1, keepdims=True)
-    factor, nothing, divisor = _divergence_rows(given, rows, classes, arithmetic)
+    factor, nothing = _divergence_rows(given, rows, arithmetic)
+    divisor = _divisor_of_divergence(given, rows, classes)
     bad_rows = is_bad.any(axis=1, keepdims=True)
     loss_rows = (f_rows * factor).where(bad_rows, np.nan).where(nothing, 0.0)
     scale = _gradient_scale(given, rows, divisor, arithmetic)
