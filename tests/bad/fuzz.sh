@@ -73,8 +73,18 @@ library "a caller of another version" "$broken: version" 's/if (header_version !
 library "a context that a failed create leaves" "create: leaves a context" '/^GPULOSS_API gpuloss_status gpuloss_create_versioned/,/^}/s/^        \*context = NULL;/        (void)0;/'
 library "a failed create that leaks" "a leak: of create" 's/^    GPULOSS_FREE(context);$/    if (context->arenas != 0 || context->multiprocessors != 0) GPULOSS_FREE(context);/'
 
+library "a divisor without an address" "$broken: divisor" 's/status == GPULOSS_OK ? gpulossi_check_required(function, "divisor", divisor, 1) : status;/status;/'
+library "a divisor over its targets" "$broken: divisor" 's/gpulossi_add_array(&plan->given, "divisor", c->loss, .*/(void)0;/'
+library "a divisor of more than a mean" "$broken: divisor" '/^GPULOSS_API gpuloss_status gpuloss_cross_entropy_divisor/,/^}/s/d.divisor_in = divisor;/d.divisor_in = NULL;/'
+library "a divisor of another divisor" "$broken: divisor" 's/^    m.divisor_in = divisor;/    m.divisor_in = NULL; m.divisor = 0;/'
+library "a divisor of fewer classes than a shard" "$broken: total_classes" 's/status = gpulossi_check_total(function, &d);/(void)0;/'
+library "a divisor in another place" "gpuloss_common_prepare_targets[a-z_0-9]*: divisor" 's/p->rows.flags |= GPULOSSI_WRITES_DIVISOR/p->rows.loss += 8; &/'
+library "labels of another type" "gpuloss_common_prepare_targets[a-z_0-9]*: labels" '/(void)gpulossi_fill_masking(&c, &m, &p, &plan);/s/$/ p.target_type = GPULOSS_I64;/'
+library "a workspace of a divisor that is ignored" "$broken: workspace_bytes" 's/gpulossi_run(context, plan, c->workspace, c->workspace_bytes, stream, 1);/gpulossi_run(context, plan, c->workspace, SIZE_MAX, stream, 1);/'
+
 rules "a rule that is left out" "refused without a broken rule: gpuloss_kl_div_sparse: k" 's/ \&\& d->k <= d->classes);/);/'
 rules "a rule that is none" "accepted with a broken rule: grad_loss" 's/RULE("grad_loss", (has_gradient) || (d)->rows == 0/RULE("grad_loss", (has_gradient)/'
+rules "a divisor that goes with itself" "refused without a broken rule: gpuloss_kl_div_divisor: divisor" 's/ && (d)->divisor == 0.0)$/)/'
 rules "a span that is too short" "gpuloss_[a-z_0-9]*: " 's/((m->rows - 1) \* stride + m->length) \* bytes/m->rows * m->length * bytes/'
 rules "a span that is too long" "an array is given to no kernel\|accepted with a broken rule" 's/m->rows == 0 ? 0 : ((m->rows - 1)/m->rows == 0 ? 1 : ((m->rows - 1)/'
 

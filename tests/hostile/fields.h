@@ -26,8 +26,8 @@ typedef struct creation {
     int64_t bytes; /* of the descs */
 } creation;
 
-/* The libFuzzer target calls those before FUNCTIONS. */
-enum function { CROSS_ENTROPY, COMBINE, KL_DIV, KL_DIV_SPARSE, CREATE, FUNCTIONS, DIVISOR, KL_DIV_DIVISOR };
+/* The functions of divisors write to `loss` of their desc. */
+enum function { CROSS_ENTROPY, COMBINE, KL_DIV, KL_DIV_SPARSE, CREATE, DIVISOR, KL_DIV_DIVISOR, FUNCTIONS };
 
 typedef struct call {
     enum function function;

@@ -127,18 +127,23 @@ static const char *broken_array(const arrays *a) {
 
 /* Of a row of 16 GiB a kernel counts the whole vectors of 16 bytes. */
 #define IS_ROW(classes, bytes) ((wide)(classes) * (bytes) / 16 <= (int64_t)1 << 30)
-#define DIVERGENCE_RULES(d)                                                                                            \
+#define MASKING_RULES(d)                                                                                               \
     MEAN_RULES(d, (d)->reduction == GPULOSS_MEAN || (d)->reduction == GPULOSS_BATCHMEAN);                              \
-    RULE("divergence", (int)(d)->divergence >= 0 && (int)(d)->divergence <= GPULOSS_TOTAL_VARIATION);                  \
-    RULE("beta", is_within((d)->beta, 0.0, 1.0) && ((d)->beta == 0.0 || (d)->divergence == GPULOSS_JENSEN_SHANNON));   \
     RULE("temperature", (d)->temperature == 0.0 || is_within((d)->temperature, 1.0 / most, most));                     \
     RULE("flags", (d)->temperature != 0.0 || !HAS(d, GPULOSS_TEMPERATURE_SQUARED));                                    \
     RULE("label_type", !HAS(d, GPULOSS_USE_IGNORE_INDEX) || is_one_of((int)(d)->label_type, GPULOSS_U8));              \
-    RULE("labels", HAS(d, GPULOSS_USE_IGNORE_INDEX) ? (d)->labels != NULL || (d)->rows == 0 : (d)->labels == NULL);    \
+    RULE("labels", HAS(d, GPULOSS_USE_IGNORE_INDEX) ? (d)->labels != NULL || (d)->rows == 0 : (d)->labels == NULL)
+#define DIVERGENCE_RULES(d)                                                                                            \
+    MASKING_RULES(d);                                                                                                  \
+    RULE("divergence", (int)(d)->divergence >= 0 && (int)(d)->divergence <= GPULOSS_TOTAL_VARIATION);                  \
+    RULE("beta", is_within((d)->beta, 0.0, 1.0) && ((d)->beta == 0.0 || (d)->divergence == GPULOSS_JENSEN_SHANNON));   \
     RULE("classes", IS_ROW((d)->classes, bytes_of((int)(d)->dtype)))
 #define ADD_LABELS(a, d)                                                                                               \
     add((a), "labels", (d)->labels, index_bytes_of((int)(d)->label_type),                                              \
         (wide)(d)->rows *index_bytes_of((int)(d)->label_type))
+
+/* What is divided by the divisor of chunks is a mean that has no other divisor. */
+#define DIVISOR_RULES(d, is_mean) RULE("divisor", (d)->loss != NULL && (is_mean) && (d)->divisor == 0.0)
 
 /* ---- cross-entropy ---- */
 
@@ -185,9 +190,17 @@ static int has_targets(const gpuloss_cross_entropy_desc *d) {
     return is_one_of((int)d->target_type, GPULOSS_U8) && (d->targets != NULL || d->rows == 0);
 }
 
+static void add_targets(arrays *a, const gpuloss_cross_entropy_desc *d) {
+    const int result = result_bytes_of((int)d->dtype), index = index_bytes_of((int)d->target_type);
+    add(a, "targets", d->targets, index, (wide)d->rows * index);
+    add(a, "class_weights", d->class_weights, result,
+        (wide)(d->total_classes != 0 ? d->total_classes : d->classes) * result);
+}
+
 static const char *broken_cross_entropy(const call *c, size_t workspace_bytes, arrays *a) {
     const gpuloss_cross_entropy_desc *d = &c->desc.cross_entropy;
     const int combines = c->function == COMBINE, has_soft = d->target_probabilities != NULL;
+    const int is_divisor = c->function == DIVISOR;
     const int has_outputs = d->loss != NULL || d->loss_rows != NULL || d->z_loss != NULL || d->z_loss_rows != NULL ||
                             d->lse != NULL || d->argmax != NULL || d->correct != NULL || d->bad_targets != NULL ||
                             d->grad_logits != NULL || d->grad_target_probabilities != NULL ||
@@ -195,12 +208,11 @@ static const char *broken_cross_entropy(const call *c, size_t workspace_bytes, a
     const int bytes = bytes_of((int)d->dtype), grad = or_unset((int)d->grad_dtype, (int)d->dtype);
     const int soft = bytes_of(or_unset((int)d->target_dtype, (int)d->dtype)), result = result_bytes_of((int)d->dtype);
     const int64_t inner = d->inner > 1 ? d->inner : 1;
-    const int index = index_bytes_of((int)d->target_type);
     const char *broken;
     matrix m;
     COMMON_RULES(d, GPULOSS_USE_IGNORE_INDEX | GPULOSS_USE_GRAD_SCALE,
                  d->grad_logits != NULL || d->grad_target_probabilities != NULL,
-                 d->loss != NULL || d->z_loss != NULL || d->correct != NULL || d->bad_targets != NULL);
+                 d->loss != NULL || d->z_loss != NULL || d->correct != NULL || d->bad_targets != NULL || is_divisor);
     MEAN_RULES(d, d->reduction == GPULOSS_MEAN);
     RULE("grad_dtype", is_one_of(grad, GPULOSS_BF16));
     RULE("target_dtype", is_one_of(or_unset((int)d->target_dtype, (int)d->dtype), GPULOSS_BF16));
@@ -215,6 +227,14 @@ static const char *broken_cross_entropy(const call *c, size_t workspace_bytes, a
     RULE("lse", d->lse == NULL || d->lse_in == NULL);
     RULE("z_loss", d->z_loss == NULL || d->reduction != GPULOSS_NONE);
     RULE("grad_target_probabilities", d->grad_target_probabilities == NULL || has_soft || d->rows == 0);
+    if (is_divisor) {
+        DIVISOR_RULES(d, d->reduction == GPULOSS_MEAN);
+        RULE("total_classes", d->total_classes == 0 || d->total_classes >= d->classes);
+        add_targets(a, d);
+        add_output(a, "divisor", d->loss, result, result);
+        add_output(a, "workspace", d->workspace, 16, (wide)workspace_bytes);
+        return broken_array(a);
+    }
     broken = combines ? broken_combine(d) : broken_whole(d);
     if (broken != NULL)
         return broken;
@@ -232,9 +252,7 @@ static const char *broken_cross_entropy(const call *c, size_t workspace_bytes, a
         add_gradient(a, "grad_target_probabilities", d->grad_target_probabilities, soft, &m,
                      d->grad_target_probabilities_stride, "target_probabilities");
     }
-    add(a, "targets", d->targets, index, (wide)d->rows * index);
-    add(a, "class_weights", d->class_weights, result,
-        (wide)(d->total_classes != 0 ? d->total_classes : d->classes) * result);
+    add_targets(a, d);
     add(a, "lse_in", d->lse_in, result, (wide)d->rows * result);
     ADD_COMMON(a, d, workspace_bytes);
     add_output(a, "z_loss", d->z_loss, result, result);
@@ -250,6 +268,24 @@ static const char *broken_cross_entropy(const call *c, size_t workspace_bytes, a
 
 /* ---- divergences ---- */
 
+enum {
+    KL_DIV_FLAGS = GPULOSS_USE_IGNORE_INDEX | GPULOSS_USE_GRAD_SCALE | GPULOSS_PYTORCH_ZEROS |
+                   GPULOSS_TEMPERATURE_SQUARED | GPULOSS_SHARED_TARGET
+};
+
+/* The divisor depends on rows, classes, dtype, reduction and labels. */
+static const char *broken_kl_div_divisor(const gpuloss_kl_div_desc *d, size_t workspace_bytes, arrays *a) {
+    const int result = result_bytes_of((int)d->dtype);
+    COMMON_RULES(d, KL_DIV_FLAGS, d->grad_input != NULL || d->grad_target != NULL, 1);
+    MASKING_RULES(d);
+    DIVISOR_RULES(d, d->reduction == GPULOSS_MEAN || d->reduction == GPULOSS_BATCHMEAN);
+    ADD_LABELS(a, d);
+    add(a, "row_weights", d->row_weights, result, (wide)d->rows * result)->is_given = 1; /* to no kernel */
+    add_output(a, "divisor", d->loss, result, result);
+    add_output(a, "workspace", d->workspace, 16, (wide)workspace_bytes);
+    return broken_array(a);
+}
+
 static const char *broken_kl_div(const gpuloss_kl_div_desc *d, size_t workspace_bytes, arrays *a) {
     const int is_shared = HAS(d, GPULOSS_SHARED_TARGET);
     const int is_kl = d->divergence == GPULOSS_FORWARD_KL || d->divergence == GPULOSS_REVERSE_KL;
@@ -261,10 +297,7 @@ static const char *broken_kl_div(const gpuloss_kl_div_desc *d, size_t workspace_
     const int bytes = bytes_of((int)d->dtype), target = bytes_of(target_dtype), result = result_bytes_of((int)d->dtype);
     const int64_t inner = d->inner > 1 ? d->inner : 1;
     matrix m, of_target;
-    COMMON_RULES(d,
-                 GPULOSS_USE_IGNORE_INDEX | GPULOSS_USE_GRAD_SCALE | GPULOSS_PYTORCH_ZEROS |
-                     GPULOSS_TEMPERATURE_SQUARED | GPULOSS_SHARED_TARGET,
-                 d->grad_input != NULL || d->grad_target != NULL, d->loss != NULL);
+    COMMON_RULES(d, KL_DIV_FLAGS, d->grad_input != NULL || d->grad_target != NULL, d->loss != NULL);
     DIVERGENCE_RULES(d);
     RULE("target_dtype", is_one_of(target_dtype, GPULOSS_BF16));
     RULE("input_kind", is_one_of((int)d->input_kind, GPULOSS_LOGITS));
@@ -345,6 +378,8 @@ const char *broken_rule(const call *c, size_t workspace_bytes, arrays *a) {
         return broken_kl_div(&c->desc.kl_div, workspace_bytes, a);
     case KL_DIV_SPARSE:
         return broken_sparse(&c->desc.sparse, workspace_bytes, a);
+    case KL_DIV_DIVISOR:
+        return broken_kl_div_divisor(&c->desc.kl_div, workspace_bytes, a);
     case CREATE:
         return broken_creation(&c->desc.created);
     default:
@@ -359,6 +394,9 @@ int is_empty(const call *c) {
         return c->desc.kl_div.rows == 0 && c->desc.kl_div.loss == NULL;
     case KL_DIV_SPARSE:
         return c->desc.sparse.rows == 0 && c->desc.sparse.loss == NULL && c->desc.sparse.bad_indices == NULL;
+    case DIVISOR:
+    case KL_DIV_DIVISOR:
+        return 0;
     default:
         return d->rows == 0 && d->loss == NULL && d->z_loss == NULL && d->correct == NULL && d->bad_targets == NULL;
     }
@@ -463,12 +501,14 @@ static const char *bounds_of_sparse(const gpuloss_kl_div_sparse_desc *d, arrays 
     return broken_rows(&p->rows, a, result);
 }
 
-/* The kernel that counts rows reads targets or labels, and class weights. */
+/* The kernel that counts rows reads targets or labels, and class weights. It may write a divisor. */
 static const char *bounds_of_count(const call *c, arrays *a, const gpulossi_cross_entropy *p) {
-    const int is_divergence = c->function == KL_DIV || c->function == KL_DIV_SPARSE;
+    const int is_divergence = c->function == KL_DIV || c->function == KL_DIV_SPARSE || c->function == KL_DIV_DIVISOR;
     const int result = (p->rows.flags & GPULOSSI_F64_RESULTS) != 0 ? 8 : 4;
     GIVEN(is_divergence ? "labels" : "targets", p->targets, (wide)p->rows.rows * index_bytes_of((int)p->target_type));
     GIVEN("class_weights", p->class_weights, (wide)p->total_classes * result);
+    if (c->function == DIVISOR || c->function == KL_DIV_DIVISOR)
+        GIVEN("divisor", p->rows.loss, result);
     return NULL;
 }
 
