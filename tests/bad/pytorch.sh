@@ -45,7 +45,29 @@ while IFS='|' read -r name file test _; do
         fail "does not run: $name" "$out/mutant$n.log"
     fi
 done <"$out/mutations"
+# kernel NAME KERNEL TEST SED: the same of a fault in a kernel's PTX, which the interpreter plants.
+kernel() {
+    mkdir -p "$out/faults" && changed "ptx/$2.ptx" "$4" "$out/faulty.ptx" || return
+    paste -d '\n' "ptx/$2.ptx" "$out/faulty.ptx" |
+        awk 'NR % 2 { sound = $0; next } sound != $0 { print NR / 2; print sound; print }' >"$out/faults/gpuloss_$2.fault"
+    reject "$1" "  FAILED: $3\$" env PTXSIM_FAULT="$out/faults" "$python" tests/pytorch/main.py "$3"
+    rm -r "$out/faults"
+}
+accuracy=test_accuracy.Accuracy.test_forward_kl_of_logits
+kernel "far packed pairs lose digits" kl_div_logits_packed_f32 $accuracy 's/, 0f41000000;/, 0f7F800000;/'
+kernel "far pairs of a cluster lose digits" kl_div_logits_clustered_f32 $accuracy 's/, 0f41000000;/, 0f7F800000;/'
+cat >"$out/test_unexpected.py" <<'END'
+import unittest
+
+
+class Unexpected(unittest.TestCase):
+    @unittest.expectedFailure
+    def test_that_should_fail(self):
+        pass
+END
+reject "an unexpected success" "  FAILED: test_unexpected.Unexpected.test_that_should_fail" \
+    env PYTHONPATH="$out" "$python" tests/pytorch/main.py test_unexpected
 # shellcheck disable=SC2046
-accept "the package as it is" "$python" tests/pytorch/main.py $(cut -d '|' -f 3 "$out/mutations" | sort -u)
+accept "the package as it is" "$python" tests/pytorch/main.py $accuracy $(cut -d '|' -f 3 "$out/mutations" | sort -u)
 rm -rf "$out"/mutant*
 report "bad pytorch"
