@@ -1,6 +1,7 @@
 /* The devices that can be played, with the limits of real ones. The environment says which, and how:
  *
  *   PTXSIM_DEVICE          sm_50, sm_60, sm_70, sm_80, sm_90 (the default) or sm_120
+ *   PTXSIM_DEVICES         how many of it, 1 to 8, with contexts of their own over one memory; 1 where not given
  *   PTXSIM_SMS             multiprocessors, 4 where not given
  *   PTXSIM_MEMORY          bytes of device memory
  *   PTXSIM_DRIVER_VERSION  as 12040 for 12.4
@@ -20,17 +21,17 @@
 
 static const struct device models[] = {
     {"ptxsim sm_50", 50,      1024, 2048, 32, 49152, 49152, 65536, 0, 1, 1, 2097152,
-     1189000,        3505000, 128,  0,    0,  0,     0,     0,     0, 0, 0},
+     1189000,        3505000, 128,  0,    0,  0,     0,     0,     0, 0, 0, 0},
     {"ptxsim sm_60", 60,     1024, 2048, 32, 49152, 49152, 65536, 0, 1, 1, 4194304,
-     1328500,        715000, 4096, 0,    0,  0,     0,     0,     0, 0, 0},
+     1328500,        715000, 4096, 0,    0,  0,     0,     0,     0, 0, 0, 0},
     {"ptxsim sm_70", 70,     1024, 2048, 32, 49152, 98304, 98304, 0, 1, 1, 6291456,
-     1530000,        877000, 4096, 0,    0,  0,     0,     0,     0, 0, 0},
+     1530000,        877000, 4096, 0,    0,  0,     0,     0,     0, 0, 0, 0},
     {"ptxsim sm_80", 80,      1024, 2048, 32, 49152, 166912, 167936, 1024, 1, 1, 41943040,
-     1410000,        1215000, 5120, 0,    0,  0,     0,      0,      0,    0, 0},
+     1410000,        1215000, 5120, 0,    0,  0,     0,      0,      0,    0, 0, 0},
     {"ptxsim sm_90", 90,      1024, 2048, 32, 49152, 232448, 233472, 1024, 8, 16, 52428800,
-     1980000,        2619000, 5120, 0,    0,  0,     0,      0,      0,    0, 0},
+     1980000,        2619000, 5120, 0,    0,  0,     0,      0,      0,    0, 0,  0},
     {"ptxsim sm_120", 120,      1024, 1536, 24, 49152, 101376, 102400, 1024, 8, 8, 100663296,
-     2407000,         14001000, 512,  0,    0,  0,     0,      0,      0,    0, 0},
+     2407000,         14001000, 512,  0,    0,  0,     0,      0,      0,    0, 0, 0},
 };
 
 struct device ptxsim_device;
@@ -40,7 +41,7 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
     return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-/* False where the named model does not exist: the machine then has no device. */
+/* False where there is no such model, or not so many of it: the machine then has no device. */
 bool ptxsim_device_init(void) {
 #if defined(__GLIBC__)
     /* Every launch takes much the same memory, which is not to come anew from the system each time. */
@@ -56,6 +57,7 @@ bool ptxsim_device_init(void) {
             model = &models[i];
     ptxsim_device = model ? *model : models[0];
     ptxsim_device.sms = (uint32_t)setting("PTXSIM_SMS", 4);
+    ptxsim_device.devices = (uint32_t)setting("PTXSIM_DEVICES", 1);
     ptxsim_device.memory = setting("PTXSIM_MEMORY", 1ull << 30);
     ptxsim_device.steps = setting("PTXSIM_STEPS", 200000000);
     ptxsim_device.seed = setting("PTXSIM_SEED", 0);
@@ -65,7 +67,7 @@ bool ptxsim_device_init(void) {
     ptxsim_device.speed = setting("PTXSIM_SPEED", 0) != 0;
     if (ptxsim_device.sms == 0)
         ptxsim_device.sms = 1;
-    return model != NULL;
+    return model != NULL && ptxsim_device.devices >= 1 && ptxsim_device.devices <= PTXSIM_MOST_DEVICES;
 }
 
 /* The newest PTX, times ten, that the played driver's version reads. */

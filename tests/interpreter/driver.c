@@ -12,7 +12,7 @@ enum { STACK = 16 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool initialised, has_device;
 static CUcontext contexts;
-static CUcontext primary;
+static CUcontext primaries[PTXSIM_MOST_DEVICES];
 static CUstream streams;
 static CUevent events;
 static _Thread_local CUcontext stack[STACK];
@@ -135,14 +135,14 @@ PTXSIM_EXPORT int cuDeviceGetCount(int *count) {
         return E_NOT_INITIALIZED;
     if (!count)
         return E_INVALID_VALUE;
-    *count = 1;
+    *count = (int)ptxsim_device.devices;
     return E_OK;
 }
 
 static int device_check(int device, const void *out) {
     if (!initialised)
         return E_NOT_INITIALIZED;
-    if (device != 0)
+    if (device < 0 || device >= (int)ptxsim_device.devices)
         return E_INVALID_DEVICE;
     return out ? E_OK : E_INVALID_VALUE;
 }
@@ -150,7 +150,7 @@ static int device_check(int device, const void *out) {
 PTXSIM_EXPORT int cuDeviceGet(int *device, int ordinal) {
     int error = device_check(ordinal, device);
     if (!error)
-        *device = 0;
+        *device = ordinal;
     return error;
 }
 
@@ -175,11 +175,12 @@ PTXSIM_EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) {
     return error;
 }
 
-static CUcontext context_new(bool is_primary) {
+static CUcontext context_new(int device, bool is_primary) {
     CUcontext context = calloc(1, sizeof *context);
     if (!context)
         abort();
     context->alive = true;
+    context->device = device;
     context->primary = is_primary;
     context->next = contexts;
     contexts = context;
@@ -207,11 +208,12 @@ PTXSIM_EXPORT int cuDevicePrimaryCtxRetain(CUcontext *context, int device) {
     if (error)
         return error;
     ptxsim_lock();
-    if (!primary)
-        primary = context_new(true);
-    primary->alive = true;
-    primary->retained++;
-    *context = primary;
+    CUcontext *primary = &primaries[device];
+    if (!*primary)
+        *primary = context_new(device, true);
+    (*primary)->alive = true;
+    (*primary)->retained++;
+    *context = *primary;
     return leave(E_OK);
 }
 
@@ -220,6 +222,7 @@ static int primary_release(int device) {
     if (error)
         return error;
     ptxsim_lock();
+    CUcontext primary = primaries[device];
     if (!primary || !primary->retained)
         return leave(E_INVALID_CONTEXT);
     if (--primary->retained == 0) {
@@ -242,7 +245,7 @@ PTXSIM_EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *a
         return error;
     if (flags)
         *flags = 0;
-    *active = primary && primary->retained;
+    *active = primaries[device] && primaries[device]->retained;
     return E_OK;
 }
 
@@ -254,7 +257,7 @@ PTXSIM_EXPORT int cuCtxCreate_v2(CUcontext *context, unsigned flags, int device)
     if (depth == STACK)
         return E_OUT_OF_MEMORY;
     ptxsim_lock();
-    *context = context_new(false);
+    *context = context_new(device, false);
     stack[depth++] = *context;
     return leave(E_OK);
 }
@@ -326,7 +329,7 @@ PTXSIM_EXPORT int cuCtxGetDevice(int *device) {
         return E_INVALID_CONTEXT;
     if (!device)
         return E_INVALID_VALUE;
-    *device = 0;
+    *device = current()->device;
     return E_OK;
 }
 
@@ -378,6 +381,16 @@ PTXSIM_EXPORT int cuStreamQuery(CUstream stream) {
     return stream_call(stream);
 }
 
+PTXSIM_EXPORT int cuStreamGetCtx(CUstream stream, CUcontext *context) {
+    CUcontext calling;
+    int error = ptxsim_enter(&calling);
+    if (!error && (!context || !ptxsim_stream_ok(stream)))
+        error = context ? E_INVALID_HANDLE : E_INVALID_VALUE;
+    if (!error)
+        *context = (uintptr_t)stream <= 2 ? calling : stream->context;
+    return leave(error);
+}
+
 PTXSIM_EXPORT int cuStreamIsCapturing(CUstream stream, int *status) {
     if (!status)
         return E_INVALID_VALUE;
@@ -387,9 +400,10 @@ PTXSIM_EXPORT int cuStreamIsCapturing(CUstream stream, int *status) {
 
 PTXSIM_EXPORT int cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address) {
     uint64_t start, bytes;
+    const void *owner;
     CUcontext context;
     int error = ptxsim_enter(&context);
-    if (!error && (!data || !ptxsim_allocation_of(address, &start, &bytes)))
+    if (!error && (!data || !ptxsim_allocation_of(address, &start, &bytes, &owner)))
         error = E_INVALID_VALUE;
     if (error)
         return leave(error);
@@ -401,7 +415,7 @@ PTXSIM_EXPORT int cuPointerGetAttribute(void *data, int attribute, CUdeviceptr a
         *(unsigned *)data = 0;
         break;
     case 9: /* the device */
-        *(int *)data = 0;
+        *(int *)data = (owner ? (const struct CUctx_st *)owner : context)->device;
         break;
     case 11:
         *(uint64_t *)data = start;

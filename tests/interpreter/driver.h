@@ -15,6 +15,7 @@ typedef unsigned long long CUdeviceptr;
 struct CUctx_st {
     bool primary, alive;
     uint32_t retained;
+    int device;
     int sticky; /* error that every later call returns */
     CUcontext next;
 };

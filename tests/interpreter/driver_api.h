@@ -31,6 +31,7 @@ PTXSIM_EXPORT int cuStreamCreate(CUstream *stream, unsigned flags);
 PTXSIM_EXPORT int cuStreamDestroy_v2(CUstream stream);
 PTXSIM_EXPORT int cuStreamSynchronize(CUstream stream);
 PTXSIM_EXPORT int cuStreamQuery(CUstream stream);
+PTXSIM_EXPORT int cuStreamGetCtx(CUstream stream, CUcontext *context);
 PTXSIM_EXPORT int cuStreamIsCapturing(CUstream stream, int *status);
 PTXSIM_EXPORT int cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address);
 PTXSIM_EXPORT int cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);

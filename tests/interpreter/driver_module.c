@@ -470,6 +470,9 @@ static int run(CUfunction function, struct launch *launch, CUstream stream, void
     int error = function_enter(function, &context);
     if (!error && (function->owner->context != context || !ptxsim_stream_ok(stream)))
         error = E_INVALID_HANDLE;
+    /* All but the default streams are of one context. */
+    if (!error && (uintptr_t)stream > 2 && stream->context != context)
+        error = E_INVALID_HANDLE;
     if (error)
         return leave(error);
     struct kernel *k = function->kernel;

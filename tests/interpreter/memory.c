@@ -51,12 +51,13 @@ static uint32_t find(uint64_t address) {
     return low;
 }
 
-bool ptxsim_allocation_of(uint64_t address, uint64_t *start, uint64_t *bytes) {
+bool ptxsim_allocation_of(uint64_t address, uint64_t *start, uint64_t *bytes, const void **owner) {
     const uint32_t next = find(address);
     if (next == 0 || address - live[next - 1].address >= live[next - 1].bytes)
         return false;
     *start = live[next - 1].address;
     *bytes = live[next - 1].bytes;
+    *owner = live[next - 1].owner;
     return true;
 }
 

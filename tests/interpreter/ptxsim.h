@@ -457,6 +457,8 @@ void *ptxsim_grow(void *items, uint32_t count, uint32_t *room, size_t size);
 int ptxsim_line_text(const struct module *module, uint32_t line, const char **text);
 
 /* device.c */
+enum { PTXSIM_MOST_DEVICES = 8 };
+
 struct device {
     const char *name;
     uint32_t sm; /* 10 * major + minor */
@@ -465,6 +467,7 @@ struct device {
     uint32_t cluster_portable, cluster_max;
     uint32_t l2_bytes, clock_khz, memory_khz, bus_bits;
     uint32_t sms;         /* set from the environment */
+    uint32_t devices;     /* likewise: how many alike there are, over one memory */
     uint64_t memory;      /* likewise */
     uint64_t steps, seed; /* likewise */
     int driver_version;   /* likewise */
@@ -497,7 +500,7 @@ int ptxsim_memory_init(void);
 /* owner: the context, or null for a module's own variables. */
 int ptxsim_alloc(uint64_t bytes, const void *owner, uint64_t *address);
 /* Whether an address lies in an allocation, and which. */
-bool ptxsim_allocation_of(uint64_t address, uint64_t *start, uint64_t *bytes);
+bool ptxsim_allocation_of(uint64_t address, uint64_t *start, uint64_t *bytes, const void **owner);
 void ptxsim_free_owned(const void *owner);
 int ptxsim_free(uint64_t address);
 uint64_t ptxsim_memory_used(void);

@@ -1,5 +1,5 @@
-/* The interpreter as a driver: device models and their limits, errors of entry points, clusters, dependent launches,
- * threads, coverage. */
+/* The interpreter as a driver: device models and their limits, errors of entry points, several devices, clusters, dependent
+ * launches, threads, coverage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -89,6 +89,18 @@ static void device_limits(void **state) {
     }
 }
 
+static void *function_of(const char *name) {
+    void *handle = dlopen(library, RTLD_NOW), *address = dlsym(handle, name);
+    if (!address)
+        fprintf(stderr, "%s is missing\n", name);
+    return address;
+}
+#define LOOK_UP(pointer, name)                                                                                         \
+    do {                                                                                                               \
+        void *found = function_of(name);                                                                               \
+        memcpy(&(pointer), &found, sizeof found);                                                                      \
+    } while (0)
+
 static int cluster_launch(unsigned size, unsigned grid) {
     struct launch_attribute attribute = {LAUNCH_CLUSTER, 0, {size, 1, 1}};
     struct launch_config config = {{grid, 1, 1}, {32, 1, 1}, 0, NULL, &attribute, 1};
@@ -100,8 +112,7 @@ static int clusters_at_a_time(unsigned size, unsigned shared) {
     struct launch_attribute attribute = {LAUNCH_CLUSTER, 0, {size, 1, 1}};
     struct launch_config config = {{size, 1, 1}, {256, 1, 1}, shared, NULL, &attribute, 1};
     int (*occupancy)(int *, void *, const struct launch_config *), clusters = 0;
-    void *handle = dlopen(library, RTLD_NOW), *address = dlsym(handle, "cuOccupancyMaxActiveClusters");
-    memcpy(&occupancy, &address, sizeof address);
+    LOOK_UP(occupancy, "cuOccupancyMaxActiveClusters");
     return occupancy(&clusters, empty, &config) ? -1 : clusters;
 }
 
@@ -219,6 +230,52 @@ static void entry_points(void **state) {
     assert_int_equal(in_child(misuse, "sm_90"), 0);
 }
 
+/* Contexts, streams and arrays each belong to one of the devices. */
+static int two_devices(void) {
+    int (*count)(int *), (*device)(int *), (*create)(void **, unsigned), (*context_of)(void *, void **);
+    int (*attribute)(void *, int, uint64_t);
+    int errors = 0, number = 0;
+    uint64_t data;
+    void *other, *none, *stream;
+    LOOK_UP(count, "cuDeviceGetCount");
+    LOOK_UP(device, "cuCtxGetDevice");
+    LOOK_UP(create, "cuStreamCreate");
+    LOOK_UP(context_of, "cuStreamGetCtx");
+    LOOK_UP(attribute, "cuPointerGetAttribute");
+    EXPECT(count(&number) == 0 && number == 2);
+    EXPECT(gpu.retain(&none, 2) == 101 && gpu.retain(&none, -1) == 101);
+    EXPECT(gpu.retain(&other, 1) == 0 && other != gpu.context);
+    EXPECT(device(&number) == 0 && number == 0);
+    EXPECT(gpu.set_current(other) == 0);
+    EXPECT(device(&number) == 0 && number == 1);
+    EXPECT(gpu.alloc(&data, 16) == 0);
+    EXPECT(launch_empty(1, 32, 0) == 400); /* a function of the first device */
+    EXPECT(create(&stream, 1) == 0);
+    EXPECT(gpu.set_current(gpu.context) == 0);
+    EXPECT(attribute(&number, 9, data) == 0 && number == 1);
+    EXPECT(context_of(stream, &none) == 0 && none == other);
+    EXPECT(context_of(NULL, &none) == 0 && none == gpu.context);
+    EXPECT(context_of(&number, &none) == 400);
+    EXPECT(gpu.launch(empty, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL) == 400);
+    EXPECT(gpu.release(1) == 0 && gpu.release(1) == 201);
+    EXPECT(gpu.download(&number, data, 4) == 1); /* it went with its context */
+    EXPECT(launch_empty(1, 32, 0) == 0);
+    return errors;
+}
+
+static int no_errors(void) {
+    return 0;
+}
+
+static void devices(void **state) {
+    (void)state;
+    setenv("PTXSIM_DEVICES", "2", 1);
+    assert_int_equal(in_child(two_devices, "sm_90"), 0);
+    setenv("PTXSIM_DEVICES", "9", 1);
+    assert_int_equal(in_child(no_errors, "sm_90"), 1);
+    unsetenv("PTXSIM_DEVICES");
+}
+
 enum { WORKERS = 4, ROUNDS = 50 };
 
 static void *work(void *unused) {
@@ -311,8 +368,8 @@ static void coverage(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_limits), cmocka_unit_test(cluster_sizes), cmocka_unit_test(dependent),
-        cmocka_unit_test(entry_points),  cmocka_unit_test(many_threads),  cmocka_unit_test(marks),
-        cmocka_unit_test(coverage),
+        cmocka_unit_test(entry_points),  cmocka_unit_test(devices),       cmocka_unit_test(many_threads),
+        cmocka_unit_test(marks),         cmocka_unit_test(coverage),
     };
     if (argc < 2) {
         fprintf(stderr, "usage: %s LIBRARY\n", argv[0]);
