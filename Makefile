@@ -7,7 +7,7 @@ STRICT_ANY := $(shell . tests/compile/strict.sh && echo $$strict)
 CFLAGS ?= -O2
 CXXFLAGS ?= $(CFLAGS)
 
-.PHONY: help run test test-all test-bench examples examples-cuda shared gpu-test gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
+.PHONY: help run test test-all test-bench examples examples-cuda shared gpu-test gpu-test-2 gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo 'make examples-cuda  build the examples that use the CUDA toolkit, which is found by nvcc'
 	@echo 'make shared      build $(BUILD)/libgpuloss.so, the public functions for other languages (examples/languages)'
 	@echo 'make gpu-test    on a GPU: numerics at full size, compute-sanitizer, instruction tests, examples'
+	@echo 'make gpu-test-2  on two GPUs or more, with NCCL: a vocabulary that is split over them (examples/09_nccl.c)'
 	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
 	@echo 'make bench-compare OLD=FILE  on a GPU: another gpuloss.h and this one, run by run (BENCH_ARGUMENTS as above)'
 	@echo 'make schedules   on a GPU: every schedule of the kernels against the one that the library chooses'
@@ -43,7 +44,7 @@ need-lzma:
 
 EXAMPLES := $(addprefix $(BUILD)/,01_smallest 02_digits 03_distill 07_chunks gpuloss_info model_diff)
 CXX_EXAMPLES := $(addprefix $(BUILD)/,04_raii)
-CUDA_EXAMPLES := $(addprefix $(BUILD)/,05_cuda_driver 06_cuda_runtime 08_cublas)
+CUDA_EXAMPLES := $(addprefix $(BUILD)/,05_cuda_driver 06_cuda_runtime 08_cublas 09_nccl)
 # Without a C++ compiler, only the C examples are built.
 examples: $(EXAMPLES) $(if $(shell command -v $(CXX) 2>/dev/null),$(CXX_EXAMPLES))
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/digits.h gpuloss.h
@@ -56,7 +57,9 @@ $(CXX_EXAMPLES): $(BUILD)/%: examples/%.cpp gpuloss.h
 
 # The folder of the CUDA toolkit, empty without one. Its headers have warnings of their own.
 CUDA = $(patsubst %/bin/,%,$(dir $(realpath $(shell command -v nvcc 2>/dev/null))))
-examples-cuda: $(CUDA_EXAMPLES)
+# NCCL is a library of its own.
+NCCL = $(wildcard $(if $(CUDA),$(CUDA)/include/nccl.h) /usr/include/nccl.h)
+examples-cuda: $(filter-out $(if $(NCCL),,%/09_nccl),$(CUDA_EXAMPLES))
 $(CUDA_EXAMPLES): $(BUILD)/%: examples/%.c gpuloss.h
 	$(if $(CUDA),,$(error examples-cuda: there is no CUDA toolkit (got no nvcc in PATH)))
 	@mkdir -p $(@D)
@@ -65,6 +68,7 @@ $(CUDA_EXAMPLES): $(BUILD)/%: examples/%.c gpuloss.h
 $(BUILD)/05_cuda_driver: CUDA_LIBRARY = -lcuda
 $(BUILD)/06_cuda_runtime: CUDA_LIBRARY = -lcudart
 $(BUILD)/08_cublas: CUDA_LIBRARY = -lcublas -lcuda
+$(BUILD)/09_nccl: CUDA_LIBRARY = -lnccl -lcuda
 
 # The words of the version in the header, joined with a separator.
 version = $(shell awk '/^.define GPULOSS_VERSION_($(1)) / { printf "%s%s", dot, $$3; dot = "." }' gpuloss.h)
@@ -104,6 +108,11 @@ test-all: need-cmocka
 
 gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
 	@BUILD=$(BUILD) bash tests/gpu.sh
+
+# Of a few rows, then of a language model's vocabulary.
+gpu-test-2: $(BUILD)/09_nccl
+	$(BUILD)/09_nccl
+	$(BUILD)/09_nccl 512 128256
 
 BENCH_PROGRAMS := $(BUILD)/bench $(BUILD)/libbench.so $(BUILD)/first_loss $(BUILD)/schedules $(BUILD)/compare
 REPORT ?= tests/gpu-report.txt
