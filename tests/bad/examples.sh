@@ -1,5 +1,6 @@
 #!/bin/bash
-# examples.sh: faults in the examples in C++, with the CUDA toolkit and in chunks: tests/examples.sh has to reject each.
+# examples.sh: faults in the examples in C++, with the CUDA toolkit, in chunks and on several GPUs: tests/examples.sh
+# has to reject each.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
@@ -14,6 +15,7 @@ driver() { planted $script 05_cuda_driver "$1" "$2" 05_cuda_driver.c "$3"; }
 runtime() { planted $script 06_cuda_runtime "$1" "$2" 06_cuda_runtime.c "$3"; }
 chunks() { planted $script 07_chunks "$1" "$2" 07_chunks.c "$3"; }
 cublas() { planted $script 08_cublas "$1" "$2" 08_cublas.c "$3"; }
+nccl() { planted $script 09_nccl "$1" "$2" 09_nccl.c "$3"; }
 
 if command -v "${CXX:-g++}" >/dev/null; then
     accept "04_raii as it is" in_tree $script 04_raii
@@ -87,6 +89,44 @@ if [ -e "$cuda/include/cublas_v2.h" ] && [ -e "$cuda/lib64/libcublas.so" ]; then
     cublas "another exit status of a size" "exit status 1 instead of 3" 's/^        return 3;/        return 1;/'
 else
     skip "faults in 08_cublas: there is no CUDA toolkit with cuBLAS"
+fi
+
+if [ "$(make -sn BUILD="$out/none" examples-cuda 2>/dev/null | grep -c '/09_nccl ')" = 1 ]; then
+    accept "09_nccl as it is" in_tree $script 09_nccl
+    nccl "another first class" "exit status 1 instead of 0" 's/d.class_offset = s->first;/d.class_offset = 0;/'
+    nccl "an exchange that is left out" "uninitialised" '/check_nccl(ncclAllGather(/,/;$/c\        (void)ranks;'
+    nccl "an exchange of the last GPU only" "rank 0 makes another call than rank 1" \
+        '/check_nccl(ncclGroupStart/,/check_nccl(ncclGroupEnd/s/int i = 0/int i = gpus - 1/'
+    nccl "an exchange of fewer rows" "uninitialised" 's/(size_t)rows \* NUMBERS,/(size_t)rows,/'
+    nccl "an exchange of another type" "uninitialised" 's/^\( *\)ncclDouble,/\1ncclFloat,/'
+    nccl "an exchange in one array" "rank 1: arrays that overlap" \
+        's/\(GPULOSS_PTR(s\[i\]\)\.numbers), GPULOSS_PTR(/\1.gathered), GPULOSS_PTR(/'
+    nccl "an exchange of nothing computed" "uninitialised" \
+        '/d.shard_rows = GPULOSS_PTR(s\[i\].numbers);/,/check(/s/check(.*;/(void)d;/'
+    nccl "a communicator of another rank" "rank 0 is called twice" 's/ranks\[i\], s\[i\].stream/ranks[0], s[i].stream/'
+    nccl "ranks in another order" "rank 1: a stream of device 0, not 1" \
+        's/ranks\[i\], s\[i\].stream/ranks[gpus - 1 - i], s[i].stream/'
+    nccl "a stream of another GPU" "rank 1: a stream of device 0, not 1" 's/ranks\[i\], s\[i\].stream/ranks[i], s[0].stream/'
+    nccl "an array of another GPU" "rank 1: an array of another device" \
+        's/ncclAllGather(GPULOSS_PTR(s\[i\]/ncclAllGather(GPULOSS_PTR(s[0]/'
+    nccl "calls outside of a group" "rank 0 waits for the others for ever" '/check_nccl(ncclGroup/d'
+    nccl "a group that does not end" "uninitialised" '/check_nccl(ncclGroupEnd/d'
+    nccl "two ranks on a GPU" "device 0 has two ranks" 's/ranks, gpus, NULL/ranks, gpus, (const int[MOST_GPUS]){0}/'
+    nccl "arrays of another GPU than the context's" "is memory of another GPU" \
+        's/^    check_cuda(cuCtxSetCurrent(s\.cuda));/    if (gpu == 0)\n    &/'
+    nccl "one shard of all" "exit status 1 instead of 0" 's/d.shards = gpus;/d.shards = 1;/'
+    nccl "a gradient before the loss" "lse_in" '/d.lse_in =/d'
+    nccl "classes that are left out" "exit status 1 instead of 0" 's/first, int end) {/&\n    end -= gpu > 0;/'
+    nccl "a vocabulary that ends with the shard" "exit status 1 instead of 0" \
+        's/d.total_classes = classes;/d.total_classes = s->first + s->classes;/'
+    nccl "a sum instead of a mean" "exit status 1 instead of 0" 's/^    d.class_offset = .*/&\n    d.reduction = GPULOSS_SUM;/'
+    nccl "a loss of the first GPU only" "exit status 1 instead of 0" \
+        's/losses\[i\] = download(&shards\[i\], gradient);/losses[i] = download(\&shards[0], gradient);/'
+    nccl "a wrong reference" "exit status 1 instead of 0" 's/sum += exp(/sum += 1.001 * exp(/'
+    nccl "another exit status of one GPU" "exit status 1 instead of 2" 's/^        exit(2);/        exit(1);/'
+    nccl "another exit status of a size" "exit status 1 instead of 3" '/must be a number/,/exit/s/exit(3)/exit(1)/'
+else
+    skip "faults in 09_nccl: there is no CUDA toolkit with NCCL"
 fi
 
 report bad_examples
