@@ -86,7 +86,7 @@ reference cross_entropy "a count that is added to nothing" '[a-z_]*: got' 's/Bou
 reference kl_div_sparse "a divisor of all rows" divisor 's/np.float64((~_ignored_labels(given, rows)).sum())/np.float64(rows)/'
 reference cross_entropy "a z-loss without its gradient" grad_ 's/^        gradient = gradient + lse \* p .*/        pass/'
 reference cross_entropy "no slope of the softcap" grad_logits 's/slope = (slope \* (-(tanh/slope = (slope * (-(tanh * 0.0/'
-reference cross_entropy "a weight that is not part of the divisor" loss 's/math.fsum(weights[[]targets[[]valid]])/valid.sum()/'
+reference cross_entropy "a weight that is not part of the divisor" '[a-z_]*.*: got' 's/math.fsum(weights[[]targets[[]valid]])/valid.sum()/'
 reference kl_div "a side of Jensen-Shannon without its share" '[a-z_]*' 's/in ((t, beta), (q, 1.0 - beta))/in ((t, beta), (q, beta))/'
 reference kl_div "a logit without the others" 'grad_' 's/(times - p \* total)/(times - p * 0.0)/'
 reference kl_div_sparse "equal indices that replace each other" '[a-z_]*' 's/np.add.at(value, at, \(.*\))$/value[at] = \1/'
