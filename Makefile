@@ -7,13 +7,14 @@ STRICT_ANY := $(shell . tests/compile/strict.sh && echo $$strict)
 CFLAGS ?= -O2
 CXXFLAGS ?= $(CFLAGS)
 
-.PHONY: help run test test-all test-bench examples examples-cuda shared gpu-test gpu-test-2 gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
+.PHONY: help run test test-all test-release test-bench examples examples-cuda shared gpu-test gpu-test-2 gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make run         train a digit classifier with gpuloss (examples/02_digits.c)'
 	@echo 'make test        the tests that need no GPU, and those on the GPU if there is one'
-	@echo 'make test-all    what takes longer: coverage, planted faults, sanitizers, other systems'
+	@echo 'make test-all    what takes longer: all numerics, sanitizers, hostile programs, other systems and languages'
+	@echo 'make test-release  what takes an hour: coverage, planted faults for each check, whether ptx/ is current'
 	@echo 'make examples    build the examples into $(BUILD)/; gpuloss_info says what this machine has, and tests it'
 	@echo 'make examples-cuda  build the examples that use the CUDA toolkit, which is found by nvcc'
 	@echo 'make shared      build $(BUILD)/libgpuloss.so, the public functions for other languages (examples/languages)'
@@ -103,8 +104,12 @@ test: need-cmocka
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh usual
 
 test-all: need-cmocka
-	$(call side_by_side,$(BUILD)/gpuloss_info $(BUILD)/test_numerics $(INTERPRETER_LIB))
+	$(call side_by_side,examples shared $(BUILD)/test_numerics $(INTERPRETER_LIB))
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh deep
+
+test-release: need-cmocka
+	$(call side_by_side,examples shared $(BUILD)/test_numerics $(INTERPRETER_LIB))
+	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh release
 
 gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
 	@BUILD=$(BUILD) bash tests/gpu.sh
