@@ -7,6 +7,7 @@
  *   PTXSIM_DRIVER_VERSION  as 12040 for 12.4
  *   PTXSIM_STEPS           instructions of the warps of a block or cluster, before it counts as endless
  *   PTXSIM_SEED            shuffles blocks, warps and arrivals of bulk copies, otherwise for each number but 0 and launch
+ *   PTXSIM_APPROX          lg2.approx and ex2.approx are off by up to their documented errors, otherwise for each number but 0
  *   PTXSIM_COVERAGE        file that gets a line for each instruction of each module: whether it was executed
  *   PTXSIM_FAULT           folder: NAME.fault in it is planted in a module whose kernel is NAME: the number of a line, that
  *                          line, and what takes its place, over and over
@@ -20,18 +21,18 @@
 #include <string.h>
 
 static const struct device models[] = {
-    {"ptxsim sm_50", 50,      1024, 2048, 32, 49152, 49152, 65536, 0, 1, 1, 2097152,
-     1189000,        3505000, 128,  0,    0,  0,     0,     0,     0, 0, 0, 0},
-    {"ptxsim sm_60", 60,     1024, 2048, 32, 49152, 49152, 65536, 0, 1, 1, 4194304,
-     1328500,        715000, 4096, 0,    0,  0,     0,     0,     0, 0, 0, 0},
-    {"ptxsim sm_70", 70,     1024, 2048, 32, 49152, 98304, 98304, 0, 1, 1, 6291456,
-     1530000,        877000, 4096, 0,    0,  0,     0,     0,     0, 0, 0, 0},
-    {"ptxsim sm_80", 80,      1024, 2048, 32, 49152, 166912, 167936, 1024, 1, 1, 41943040,
-     1410000,        1215000, 5120, 0,    0,  0,     0,      0,      0,    0, 0, 0},
-    {"ptxsim sm_90", 90,      1024, 2048, 32, 49152, 232448, 233472, 1024, 8, 16, 52428800,
-     1980000,        2619000, 5120, 0,    0,  0,     0,      0,      0,    0, 0,  0},
-    {"ptxsim sm_120", 120,      1024, 1536, 24, 49152, 101376, 102400, 1024, 8, 8, 100663296,
-     2407000,         14001000, 512,  0,    0,  0,     0,      0,      0,    0, 0, 0},
+    {"ptxsim sm_50", 50,  1024, 2048, 32, 49152, 49152, 65536, 0, 1, 1, 2097152, 1189000,
+     3505000,        128, 0,    0,    0,  0,     0,     0,     0, 0, 0, 0},
+    {"ptxsim sm_60", 60,   1024, 2048, 32, 49152, 49152, 65536, 0, 1, 1, 4194304, 1328500,
+     715000,         4096, 0,    0,    0,  0,     0,     0,     0, 0, 0, 0},
+    {"ptxsim sm_70", 70,   1024, 2048, 32, 49152, 98304, 98304, 0, 1, 1, 6291456, 1530000,
+     877000,         4096, 0,    0,    0,  0,     0,     0,     0, 0, 0, 0},
+    {"ptxsim sm_80", 80,   1024, 2048, 32, 49152, 166912, 167936, 1024, 1, 1, 41943040, 1410000,
+     1215000,        5120, 0,    0,    0,  0,     0,      0,      0,    0, 0, 0},
+    {"ptxsim sm_90", 90,   1024, 2048, 32, 49152, 232448, 233472, 1024, 8, 16, 52428800, 1980000,
+     2619000,        5120, 0,    0,    0,  0,     0,      0,      0,    0, 0,  0},
+    {"ptxsim sm_120", 120, 1024, 1536, 24, 49152, 101376, 102400, 1024, 8, 8, 100663296, 2407000,
+     14001000,        512, 0,    0,    0,  0,     0,      0,      0,    0, 0, 0},
 };
 
 struct device ptxsim_device;
@@ -61,6 +62,7 @@ bool ptxsim_device_init(void) {
     ptxsim_device.memory = setting("PTXSIM_MEMORY", 1ull << 30);
     ptxsim_device.steps = setting("PTXSIM_STEPS", 200000000);
     ptxsim_device.seed = setting("PTXSIM_SEED", 0);
+    ptxsim_device.approx = setting("PTXSIM_APPROX", 0);
     ptxsim_device.driver_version = (int)setting("PTXSIM_DRIVER_VERSION", 13000);
     ptxsim_device.coverage = getenv("PTXSIM_COVERAGE");
     ptxsim_device.fault = getenv("PTXSIM_FAULT");

@@ -466,14 +466,14 @@ struct device {
     uint32_t shared_per_block, shared_optin, shared_per_sm, shared_reserved;
     uint32_t cluster_portable, cluster_max;
     uint32_t l2_bytes, clock_khz, memory_khz, bus_bits;
-    uint32_t sms;         /* set from the environment */
-    uint32_t devices;     /* likewise: how many alike there are, over one memory */
-    uint64_t memory;      /* likewise */
-    uint64_t steps, seed; /* likewise */
-    int driver_version;   /* likewise */
-    const char *coverage; /* likewise: file for the lines that were executed */
-    const char *fault;    /* likewise: folder of faults to plant in kernels that are loaded */
-    bool speed;           /* likewise: print the instructions a second at the end */
+    uint32_t sms;                 /* set from the environment */
+    uint32_t devices;             /* likewise: how many alike there are, over one memory */
+    uint64_t memory;              /* likewise */
+    uint64_t steps, seed, approx; /* likewise */
+    int driver_version;           /* likewise */
+    const char *coverage;         /* likewise: file for the lines that were executed */
+    const char *fault;            /* likewise: folder of faults to plant in kernels that are loaded */
+    bool speed;                   /* likewise: print the instructions a second at the end */
 };
 extern struct device ptxsim_device;
 bool ptxsim_device_init(void);

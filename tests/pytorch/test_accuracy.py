@@ -32,9 +32,9 @@ def log_probabilities(tensor, kind):
     return tensor if kind == "log_probabilities" else tensor.log()
 
 
-def losses_of_torch(input, target, kind, divergence):
+def losses_of_torch(input, target, kinds, divergence):
     """The loss of each row, as it is written with torch."""
-    q, t = log_probabilities(input, kind), log_probabilities(target, kind)
+    q, t = (log_probabilities(*side) for side in zip((input, target), kinds))
     if divergence == "forward_kl":
         return F.kl_div(q, t, reduction="none", log_target=True).sum(-1)
     if divergence == "reverse_kl":
@@ -46,10 +46,17 @@ def losses_of_torch(input, target, kind, divergence):
     return BETA * of_target + (1 - BETA) * of_input
 
 
-def losses_of_gpuloss(input, target, kind, divergence):
+def losses_of_gpuloss(input, target, kinds, divergence):
+    input_kind, target_kind = kinds
     beta = BETA if divergence == "jensen_shannon" else None
     return gpuloss.divergence(
-        input, target, input_kind=kind, target_kind=kind, divergence=divergence, beta=beta, reduction="none"
+        input,
+        target,
+        input_kind=input_kind,
+        target_kind=target_kind,
+        divergence=divergence,
+        beta=beta,
+        reduction="none",
     )
 
 
@@ -60,27 +67,27 @@ def with_gradient(losses_of, input, target, *arguments):
     return losses.detach().double(), leaf.grad.double()
 
 
-def sides(shape, kind, deviation, offset):
-    target = 2 * torch.randn(shape, dtype=torch.float64)
-    input = target + deviation * torch.randn(shape, dtype=torch.float64)
+def of_kind(logits, kind):
     if kind == "logits":
-        input = input + offset
-    else:
-        input, target = input.log_softmax(-1), target.log_softmax(-1)
-    if kind == "probabilities":
-        input, target = input.exp(), target.exp()
-    return input.float().to(DEVICE), target.float().to(DEVICE)
+        return logits
+    return logits.log_softmax(-1) if kind == "log_probabilities" else logits.softmax(-1)
 
 
-def width_of_ties(input, target, kind, divergence):
+def sides(shape, kinds, deviation, offset):
+    target = 2 * torch.randn(shape, dtype=torch.float64)
+    input = target + deviation * torch.randn(shape, dtype=torch.float64) + offset
+    return [of_kind(*side).float().to(DEVICE) for side in zip((input, target), kinds)]
+
+
+def width_of_ties(input, target, kinds, divergence):
     """How far a gradient may be from the exact one where a total variation's sign of t - q is that of a rounding."""
     if divergence != "total_variation":
         return 0.0
-    q, t = log_probabilities(input, kind).exp(), log_probabilities(target, kind).exp()
+    q, t = (log_probabilities(*side).exp() for side in zip((input, target), kinds))
     is_tie = ((t - q).abs() <= TIE * (t + q)).double()
-    if kind == "probabilities":
+    if kinds[0] == "probabilities":
         return is_tie
-    of_row = (q * is_tie).sum(-1, keepdim=True) if kind == "logits" else 0.0
+    of_row = (q * is_tie).sum(-1, keepdim=True) if kinds[0] == "logits" else 0.0
     return q * (is_tie + of_row)
 
 
@@ -91,34 +98,37 @@ def relative_error(got, want, width=0.0):
 
 
 class Accuracy(Case):
-    def errors(self, shape, kind, divergence, deviation, offset):
+    def errors(self, shape, kinds, divergence, deviation, offset):
         """Those of loss and gradient, of gpuloss and of torch."""
-        input, target = sides(shape, kind, deviation, offset)
-        exact = with_gradient(losses_of_torch, input.double(), target.double(), kind, divergence)
-        ours = with_gradient(losses_of_gpuloss, input, target, kind, divergence)
-        theirs = with_gradient(losses_of_torch, input, target, kind, divergence)
-        widths = (0.0, width_of_ties(input.double(), target.double(), kind, divergence))
+        input, target = sides(shape, kinds, deviation, offset)
+        exact = with_gradient(losses_of_torch, input.double(), target.double(), kinds, divergence)
+        ours = with_gradient(losses_of_gpuloss, input, target, kinds, divergence)
+        theirs = with_gradient(losses_of_torch, input, target, kinds, divergence)
+        widths = (0.0, width_of_ties(input.double(), target.double(), kinds, divergence))
         return [[relative_error(*of) for of in zip(results, exact, widths)] for results in (ours, theirs)]
 
-    def check(self, kind, divergence, offsets):
+    def check(self, kinds, divergence, offsets):
         for shape, deviation, offset in itertools.product(SHAPES, DEVIATIONS, offsets):
             with self.subTest(shape=shape, deviation=deviation, offset=offset):
-                ours, theirs = self.errors(shape, kind, divergence, deviation, offset)
+                ours, theirs = self.errors(shape, kinds, divergence, deviation, offset)
                 for name, mine, other in zip(("loss", "gradient"), ours, theirs):
                     self.assertLessEqual(mine, CHANCE * other + ROUNDING, name)
 
 
-def add_test(kind, divergence, offsets):
+def add_test(kinds, divergence, offsets):
     def test(self):
-        self.check(kind, divergence, offsets)
+        self.check(kinds, divergence, offsets)
 
-    setattr(Accuracy, f"test_{divergence}_of_{kind}", test)
+    name = "_and_".join(dict.fromkeys(kinds))
+    setattr(Accuracy, f"test_{divergence}_of_{name}", test)
 
 
 for _divergence in ("forward_kl", "reverse_kl", "jensen_shannon", "total_variation"):
-    add_test("log_probabilities", _divergence, NO_OFFSET)
-    add_test("probabilities", _divergence, NO_OFFSET)
-    add_test("logits", _divergence, OFFSETS)
+    add_test(("log_probabilities", "log_probabilities"), _divergence, NO_OFFSET)
+    add_test(("probabilities", "probabilities"), _divergence, NO_OFFSET)
+    add_test(("logits", "log_probabilities"), _divergence, OFFSETS)
+    add_test(("logits", "probabilities"), _divergence, OFFSETS)
+    add_test(("logits", "logits"), _divergence, OFFSETS)
 
 
 if __name__ == "__main__":
