@@ -111,7 +111,8 @@ LOOP(sqrt_f32) {
     F32_BODY(__builtin_sqrtf(A), __builtin_sqrtf(FLUSHED(a[l])), ptxsim_f32_sqrt(IA, i->round), sqrt(EA))
 }
 
-/* An error in -2^-22 .. 2^-22, one for each 1/128 of the mantissas: a table that a GPU interpolates is off by parts, too. */
+/* A relative error, one for each 1/128 of the mantissas: a table that a GPU interpolates is off by parts, too. The result is
+ * within 2^-22, of which its rounding is a fourth. */
 static double approx_error(double x) {
     int exponent;
     const double mantissa = frexp(x, &exponent);
@@ -120,7 +121,7 @@ static double approx_error(double x) {
     uint64_t hash = ((uint64_t)(mantissa * 256) + 1) * (2 * ptxsim_device.approx + 1) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
     hash *= 0xbf58476d1ce4e5b9u;
-    return ((double)(hash >> 11) * 0x1p-52 - 1) * 0x1p-22;
+    return ((double)(hash >> 11) * 0x1p-52 - 1) * 0x1.8p-23;
 }
 /* Between 1/2 and 2 the error of a logarithm is absolute. */
 static double approx_log2(double x) {

@@ -36,11 +36,12 @@ $(BUILD)/interpreter/coverage: $(INTERPRETER_DIR)/coverage.c
 .PHONY: interpreter test-interpreter interpreter-coverage interpreter-mutations interpreter-bench gpu-instructions
 interpreter: $(INTERPRETER_LIB)
 
-# The results recorded on an H200, then with the order of blocks and warps shuffled, then the kernels to refuse, and a
-# folder that has none.
+# The results recorded on an H200, then with the order of blocks and warps shuffled, then with the errors of approximations,
+# then the kernels to refuse, and a folder that has none.
 test-interpreter: $(INTERPRETER_LIB) $(INTERPRETER_PROGRAMS)
 	$(BUILD)/interpreter/run_instructions $(INTERPRETER_LIB) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)
 	PTXSIM_SEED=1 $(BUILD)/interpreter/run_instructions $(INTERPRETER_LIB) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)
+	PTXSIM_APPROX=1 $(BUILD)/interpreter/run_instructions $(INTERPRETER_LIB) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)
 	$(BUILD)/interpreter/run_bad $(INTERPRETER_LIB) $(INTERPRETER_DIR)/bad 2>$(BUILD)/interpreter/faults.txt || \
 		{ cat $(BUILD)/interpreter/faults.txt; exit 1; }
 	@grep -a '^\[  PASSED' $(BUILD)/interpreter/faults.txt
