@@ -26,8 +26,8 @@ static const fake_launched *in_pipeline(const gpuloss_kl_div_desc *d, int line) 
 }
 
 enum {
-    FOLLOWING = GPULOSSI_KL_ONE_SWEEP | GPULOSSI_KL_OWN_GRADIENT | GPULOSSI_KL_INPUT_SUM | GPULOSSI_KL_TARGET_SUM |
-                GPULOSSI_KL_VALUES | GPULOSSI_KL_WRITTEN_VALUES
+    FOLLOWING = GPULOSSI_KL_ONE_SWEEP | GPULOSSI_KL_DIRECT | GPULOSSI_KL_OWN_GRADIENT | GPULOSSI_KL_INPUT_SUM |
+                GPULOSSI_KL_TARGET_SUM | GPULOSSI_KL_VALUES | GPULOSSI_KL_WRITTEN_VALUES
 };
 
 /* But for the bits that follow from others. */
@@ -154,7 +154,7 @@ static void bits_that_follow(void **state) {
         const int writes = n / 9 % 4, divergence = n / 36 % 4, keeps_zeros = n / 144 % 2;
         gpuloss_kl_div_desc d = rows_of(GPULOSS_F32, 1000, 250);
         uint32_t expected = 0;
-        int one, of_input, of_target;
+        int one, direct, of_input, of_target;
         d.input_kind = kinds[n % 3];
         d.target_kind = kinds[n / 3 % 3];
         d.divergence = (gpuloss_divergence)((int)GPULOSS_FORWARD_KL + divergence);
@@ -168,10 +168,17 @@ static void bits_that_follow(void **state) {
         d.loss_elements =
             d.loss == NULL || n % 2 != 0 || n % 9 == 8 ? AT(8) : NULL; /* so do two logits without terms */
         d.flags |= keeps_zeros ? GPULOSS_PYTORCH_ZEROS : 0;
+        d.eps = n % 5 == 0 && divergence < 2 &&
+                        (d.input_kind == GPULOSS_PROBABILITIES || d.target_kind == GPULOSS_PROBABILITIES)
+                    ? 1e-6
+                    : 0.0;
         of_input = d.input_kind == GPULOSS_LOGITS && d.grad_input != NULL;
         of_target = d.target_kind == GPULOSS_LOGITS && d.grad_target != NULL;
         one = d.input_kind == GPULOSS_LOGITS && d.target_kind == GPULOSS_LOGITS && divergence < 2 && !keeps_zeros;
-        expected |= one ? (uint32_t)GPULOSSI_KL_ONE_SWEEP : 0;
+        direct = (d.input_kind == GPULOSS_LOGITS) != (d.target_kind == GPULOSS_LOGITS) && divergence < 2 &&
+                 !keeps_zeros && !(writes & 2) && d.loss_elements == NULL && d.eps == 0;
+        expected |= one ? (uint32_t)GPULOSSI_KL_ONE_SWEEP : direct ? (uint32_t)GPULOSSI_KL_DIRECT : 0;
+        one |= direct;
         expected |= one && (divergence == 1 ? of_input : of_target) ? (uint32_t)GPULOSSI_KL_OWN_GRADIENT : 0;
         expected |= !one && of_input ? (uint32_t)GPULOSSI_KL_INPUT_SUM : 0;
         expected |= !one && of_target ? (uint32_t)GPULOSSI_KL_TARGET_SUM : 0;
@@ -344,13 +351,18 @@ static void sweeps_of_calls(void **state) {
         assert_int_equal(in_pipeline(&d, __LINE__)->parameters.rows.group, threads[expected]);                         \
         assert_int_equal(last_launch()->cluster, 0);                                                                   \
     } while (0)
-    /* Logits on one side. */
+    /* Logits on one side: a KL without eps is summed along with the softmax. */
     SWEEPS((void)0, 1);
-    SWEEPS(d.grad_input = NULL, 1);
     SWEEPS(d.loss = NULL, 1);
-    SWEEPS((d.loss = NULL, d.grad_input = NULL, d.loss_rows = AT(6)), 1);
     SWEEPS((d.input_kind = GPULOSS_LOG_PROBABILITIES, d.target_kind = GPULOSS_LOGITS), 1);
-    /* On both: a KL is summed along with the softmax. */
+    SWEEPS(d.grad_input = NULL, 0);
+    SWEEPS((d.grad_input = NULL, d.divergence = GPULOSS_REVERSE_KL), 0);
+    SWEEPS((d.loss = NULL, d.grad_input = NULL, d.loss_rows = AT(6)), 0);
+    SWEEPS((d.grad_input = NULL, d.eps = 1e-6), 1);
+    SWEEPS((d.grad_input = NULL, d.divergence = GPULOSS_TOTAL_VARIATION), 1);
+    SWEEPS((d.grad_input = NULL, d.grad_target = AT(6)), 1);
+    SWEEPS((d.grad_input = NULL, d.flags = GPULOSS_PYTORCH_ZEROS), 1);
+    /* On both it has no eps. */
     base.target_kind = GPULOSS_LOGITS;
     base.target_dtype = GPULOSS_F16;
     SWEEPS((void)0, 1);

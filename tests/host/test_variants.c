@@ -118,7 +118,9 @@ static void pairs_of_calls(gpuloss_dtype dtype, const char *kernel, int64_t vect
     PAIRS("logits_gradient", 1, d.target_stride = d.classes + 16);
     PAIRS("reverse_gradient", 1, d.divergence = GPULOSS_REVERSE_KL);
     PAIRS("shannon_gradient", 1, (d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5));
+    PAIRS("teacher_loss", 0, d.target_kind = GPULOSS_PROBABILITIES);
     PAIRS("teacher_gradient", 1, d.target_kind = GPULOSS_PROBABILITIES);
+    PAIRS("teacher_reverse_gradient", 1, (d.target_kind = GPULOSS_PROBABILITIES, d.divergence = GPULOSS_REVERSE_KL));
 }
 
 /* Probabilities or their logarithms on either side. */

@@ -66,6 +66,31 @@ static void set_distance(const reference_kl_div *r, divergence_bounds *b) {
     b->may_be_near = b->may_be_near || (above && below);
 }
 
+static bool is_forward(const reference_kl_div *r) {
+    return r->divergence == GPULOSS_FORWARD_KL || (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta <= 0);
+}
+static bool is_reverse(const reference_kl_div *r) {
+    return r->divergence == GPULOSS_REVERSE_KL || (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta >= 1);
+}
+
+/* A direct KL of weights w is sum w v + L sum w. Each v is log p - log q without L, the lse of the logits less M. L is the mean
+ * of log p - log q over some classes where that is finite, if M is then within 32 of the largest logit, and else log sum. */
+static void set_direct(const reference_kl_div *r, divergence_bounds *b) {
+    const bool input = r->input_kind == GPULOSS_LOGITS, target = r->target_kind == GPULOSS_LOGITS;
+    const reference_row *logits = input ? &b->of_row.input : &b->of_row.target;
+    const sum_shape shape = sum_shape_of(b->setting.dtype, r->classes);
+    int64_t c;
+    b->is_direct =
+        input != target && (is_forward(r) || is_reverse(r)) && r->eps == 0 && !r->pytorch_zeros && !r->grad_target;
+    if (!b->is_direct)
+        return;
+    b->added = (shape.sequential + shape.tree) * b->a.u;
+    b->shift = logits->log_sum;
+    for (c = 0; c < r->classes; c++)
+        b->shift = fmaxl(b->shift, isfinite(b->pairs[c].d) ? fabsl(b->pairs[c].d) : 32 + logits->log_sum);
+    b->shift = fminl(b->shift, 32 + logits->log_sum);
+}
+
 /* p itself; or exp(x): the function, and the error of x; or e_c / S as in cross-entropy's gradient, and the errors of
  * z. What is below the smallest normal number may be flushed. */
 static long double probability_error(const divergence_bounds *b, const reference_kl_div *r, const side_bounds *s,
@@ -104,6 +129,13 @@ static long double distance_error(const divergence_bounds *b, long double apart)
     return fmaxl(b->may_be_near ? relative * fabsl(apart) : 0, b->may_be_far ? (b->a.u + relative) * reach : 0);
 }
 
+/* Of v and of its sum with L: the shifted logit is at most as large as the other logarithm and v, also where a thread has an M
+ * of its own, and is rounded once, and so is the v of that; v and L are rounded, their sum, and L by its product and sum. */
+static long double direct_error(const divergence_bounds *b, const reference_kl_div *r, const reference_pair *y) {
+    const long double other = r->input_kind == GPULOSS_LOGITS ? y->log_p : y->log_q;
+    return b->a.u * ((isinf(other) ? 0 : 2 * fabsl(other)) + 4 * (fabsl(y->d) + b->shift));
+}
+
 /* log p - log q of two sides of logits is (t - x) / T - (lse_t - lse_x): the distance, and the last difference. Of two
  * probabilities it is one logarithm of the ratio, within 8u however near to 1 the ratio is. Else it is the difference of
  * two logarithms. */
@@ -125,7 +157,7 @@ static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div 
         e->own = 8 * a->u * fabsl(y->d) + (r->eps > 0 ? 4 * a->u : 0) + b->target.narrowing;
     else
         e->own = logarithm_error(b, r, &b->input, x, y->log_q) + logarithm_error(b, r, &b->target, t, y->log_p) +
-                 a->u * fabsl(y->d);
+                 a->u * fabsl(y->d) + (b->is_direct ? direct_error(b, r, y) : 0);
 }
 
 /* Each side's p or q times the error of a logarithm in long double. What is NaN has no error. */
@@ -184,22 +216,23 @@ static long double shared_error(const divergence_bounds *b) {
 }
 
 /* Sums of a row are formed in double, whatever the order, and rounded once. Where a sum is that of -p or -q, it is -1
- * for logits; of anything else these are added up in float, at most 16 at a time, by halves. */
+ * for logits; of anything else these are added up in float, at most 16 at a time, by halves. The sums of a direct KL are of
+ * the arithmetic's type. */
 static long double sum_error(const divergence_bounds *b, const reference_kl_div *r, bool known, gpuloss_kind kind,
                              long double errors, long double magnitudes) {
     long double in_double = ldexpl(1, -53) * ((long double)r->classes + 2);
     if (known && kind == GPULOSS_LOGITS)
         return 0;
-    return errors + magnitudes * (in_double + (known ? 5 : 1) * b->a.u);
+    return errors + magnitudes * (in_double + (known ? 5 : 1) * b->a.u + b->added);
 }
 
 /* Errors and magnitudes of what a row adds up. */
 typedef struct row_sums {
-    long double f, slope, magnitude, log_p, log_q, log_p_magnitude, log_q_magnitude;
+    long double f, slope, magnitude, log_p, log_q, log_p_magnitude, log_q_magnitude, direct;
 } row_sums;
 
 static row_sums sums_of(const divergence_bounds *b, const reference_kl_div *r) {
-    row_sums s = {0, 0, 0, 0, 0, 0, 0};
+    row_sums s = {0, 0, 0, 0, 0, 0, 0, 0};
     int64_t c;
     for (c = 0; c < r->classes; c++) {
         reference_pair y = b->pairs[c];
@@ -207,6 +240,8 @@ static row_sums sums_of(const divergence_bounds *b, const reference_kl_div *r) {
         s.f += e.summed;
         s.slope += e.slope;
         s.magnitude += fabsl(y.f);
+        if (b->is_direct && isfinite(y.d))
+            s.direct += (is_forward(r) ? y.p : y.q) * (fabsl(y.d) + 2 * b->shift);
         s.log_p += e.of_log_p;
         s.log_q += e.of_log_q;
         s.log_p_magnitude += fabsl(y.of_log_p);
@@ -216,9 +251,6 @@ static row_sums sums_of(const divergence_bounds *b, const reference_kl_div *r) {
 }
 
 void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r, int64_t row, divergence_bounds *b) {
-    bool js = r->divergence == GPULOSS_JENSEN_SHANNON;
-    bool reverse = r->divergence == GPULOSS_REVERSE_KL || (js && r->beta >= 1);
-    bool forward = r->divergence == GPULOSS_FORWARD_KL || (js && r->beta <= 0);
     row_sums s;
     memset(b, 0, sizeof *b);
     b->setting = setting;
@@ -235,12 +267,15 @@ void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r,
     add_shared(b, r, r->input, &b->input);
     add_shared(b, r, r->target, &b->target);
     set_distance(r, b);
+    set_direct(r, b);
     b->shared = shared_error(b);
     s = sums_of(b, r);
-    b->sum_of_log_p = sum_error(b, r, reverse, r->input_kind, s.log_p, s.log_p_magnitude);
-    b->sum_of_log_q = sum_error(b, r, forward, r->target_kind, s.log_q, s.log_q_magnitude);
-    /* The sum of the row; r F is rounded, and the loss. */
+    b->sum_of_log_p = sum_error(b, r, is_reverse(r), r->input_kind, s.log_p, s.log_p_magnitude);
+    b->sum_of_log_q = sum_error(b, r, is_forward(r), r->target_kind, s.log_q, s.log_q_magnitude);
+    /* The sum of the row; r F is rounded, and the loss. Each product of a direct KL is rounded, too, and two sums. */
     b->loss = s.f + fabsl(s.slope) * b->shared + ldexpl(1, -53) * (long double)r->classes * s.magnitude;
+    b->loss += (2 * b->added + 2 * b->a.u) * s.direct;
+    b->sum_of_log_q += is_reverse(r) ? (2 * b->added + 2 * b->a.u) * s.direct : 0;
     b->loss = b->factor * (b->loss + 3 * b->a.u * fabsl(b->of_row.f)) + b->a.smallest;
 }
 

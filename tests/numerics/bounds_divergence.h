@@ -31,6 +31,9 @@ typedef struct divergence_bounds {
     pair_errors *errors;   /* [classes] */
     side_bounds input, target;
     bool may_be_near, may_be_far;           /* how the logits of two sides are subtracted */
+    bool is_direct;                         /* a KL that is summed along with the softmax of one side of logits */
+    long double shift;                      /* of a direct one: the most that all distances are shifted by */
+    long double added;                      /* and the relative error of a sum over the row in the arithmetic's type */
     long double factor;                     /* |r_i| F */
     long double shared;                     /* error of log p - log q that all classes have in common */
     long double sum_of_log_p, sum_of_log_q; /* errors of these sums */

@@ -175,7 +175,7 @@ void kl_same(const kl_case *c, const kl_result *a, const kl_result *b, report *r
     compare_arrays(r, "grad_target", a->grad_target, b->grad_target, elements);
 }
 
-void kl_test(const kl_case *c, const char *what) {
+static void test_outputs(const kl_case *c, const char *what) {
     char text[KL_DESCRIPTION];
     kl_result result;
     report r;
@@ -185,4 +185,23 @@ void kl_test(const kl_case *c, const char *what) {
     kl_check(c, &result, &r);
     kl_free(&result);
     case_done(&r);
+}
+
+/* Whether the KL of one side of logits is summed along with the softmax if neither terms nor the target's gradient are
+ * wanted. */
+static bool may_be_direct(const kl_case *c) {
+    const bool is_kl = c->divergence == GPULOSS_FORWARD_KL || c->divergence == GPULOSS_REVERSE_KL ||
+                       (c->divergence == GPULOSS_JENSEN_SHANNON && (c->beta <= 0 || c->beta >= 1));
+    return is_kl && (c->input_kind == GPULOSS_LOGITS) != (c->target_kind == GPULOSS_LOGITS) && !(c->eps > 0) &&
+           !c->pytorch_zeros;
+}
+
+void kl_test(const kl_case *c, const char *what) {
+    const unsigned others = KL_OUT_LOSS_ELEMENTS | KL_OUT_GRAD_TARGET;
+    kl_case direct = *c;
+    test_outputs(c, what);
+    direct.outputs &= ~others;
+    direct.target_in_place = false;
+    if (may_be_direct(c) && kl_outputs(c) != kl_outputs(&direct) && kl_outputs(&direct))
+        test_outputs(&direct, what);
 }

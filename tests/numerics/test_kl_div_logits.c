@@ -517,6 +517,55 @@ static void offsets_between_two_logits(void **state) {
     test_done();
 }
 
+/* Logarithms of the softmax of a row, or the softmax itself, rounded to the type. */
+static void set_kind(gpuloss_dtype dtype, gpuloss_kind kind, int64_t classes, double *row) {
+    double sum = 0;
+    int64_t i;
+    for (i = 0; i < classes; i++)
+        sum += exp(row[i]);
+    for (i = 0; i < classes; i++)
+        row[i] = dtype_round(dtype, kind == GPULOSS_PROBABILITIES ? exp(row[i]) / sum : row[i] - log(sum));
+}
+
+/* Logits with an offset against a side of another kind, in every other row nearly all of them masked by a huge number. */
+static void check_offset_of_one_side(gpuloss_dtype dtype, const offset_shape *shape, unsigned number) {
+    static const double offsets[] = {0, 1e2, 1e4, 1e6};
+    const int64_t width = (int64_t)(16 / dtype_size(dtype));
+    kl_case c = logits_case(dtype, harness_small ? 2 : shape->rows, shape->vectors * width + shape->more, 0);
+    const gpuloss_kind kind = number / 2 % 2 ? GPULOSS_PROBABILITIES : GPULOSS_LOG_PROBABILITIES;
+    const double offset = offsets[number / 8 % 4];
+    random_source random = random_from(number);
+    kl_inputs in;
+    int64_t i;
+    c.divergence = number % 2 ? GPULOSS_REVERSE_KL : GPULOSS_FORWARD_KL;
+    *(number / 4 % 2 ? &c.input_kind : &c.target_kind) = kind;
+    c.temperature = number % 5 == 4 ? 3 : 0;
+    c.outputs = shape->outputs;
+    if (offset > dtype_max(dtype) / 2)
+        return;
+    in = kl_inputs_unset(&c);
+    for (i = 0; i < c.rows * c.classes; i++) {
+        const double t = 2 * random_normal(&random), x = t + 0.3 * random_normal(&random);
+        const double mask = i / c.classes % 2 == 1 && i % 37 != 0 ? -fmin(1e9, dtype_max(dtype) / 4) : 0;
+        in.target[i] = c.target_kind == GPULOSS_LOGITS ? dtype_round(dtype, t + offset + mask) : t;
+        in.input[i] = c.input_kind == GPULOSS_LOGITS ? dtype_round(dtype, x + offset + mask) : x;
+    }
+    for (i = 0; i < c.rows; i++)
+        set_kind(dtype, kind, c.classes, (c.target_kind == GPULOSS_LOGITS ? in.input : in.target) + i * c.classes);
+    test_call(&c, "an offset of one side of logits");
+    kl_inputs_free(&in);
+}
+static void offsets_of_one_side_of_logits(void **state) {
+    static const offset_shape shapes[] = {{24, 0, 41, OUT_ALL}, {9, 125, 0, OUT_ALL}, {3, 300, 1, OUT_ALL}};
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (number = 0; number < 32 * 3; number++)
+            check_offset_of_one_side(all_dtypes[d], &shapes[number / 32], number);
+    test_done();
+}
+
 /* A class that one side is all but sure of, and that the other has next to no mass for; and logits at the ends of the
  * type. */
 static void two_logits_far_apart(void **state) {
@@ -546,14 +595,15 @@ static void two_logits_far_apart(void **state) {
 
 int run_kl_div_logits_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lengths_of_two_logits),        cmocka_unit_test(groups_of_two_logits),
-        cmocka_unit_test(many_rows_of_two_logits),      cmocka_unit_test(offsets_of_two_logits),
-        cmocka_unit_test(outputs_of_two_logits),        cmocka_unit_test(options_of_two_logits),
-        cmocka_unit_test(corners_of_two_logits),        cmocka_unit_test(no_rows_of_two_logits),
-        cmocka_unit_test(kinds_of_two_logits),          cmocka_unit_test(two_logits_that_agree),
-        cmocka_unit_test(two_logits_that_nearly_agree), cmocka_unit_test(distances_of_two_logits),
-        cmocka_unit_test(two_logits_far_apart),         cmocka_unit_test(masks_of_close_logits),
-        cmocka_unit_test(offsets_between_two_logits),   cmocka_unit_test(offsets_of_rows_of_two_logits),
+        cmocka_unit_test(lengths_of_two_logits),         cmocka_unit_test(groups_of_two_logits),
+        cmocka_unit_test(many_rows_of_two_logits),       cmocka_unit_test(offsets_of_two_logits),
+        cmocka_unit_test(outputs_of_two_logits),         cmocka_unit_test(options_of_two_logits),
+        cmocka_unit_test(corners_of_two_logits),         cmocka_unit_test(no_rows_of_two_logits),
+        cmocka_unit_test(kinds_of_two_logits),           cmocka_unit_test(two_logits_that_agree),
+        cmocka_unit_test(two_logits_that_nearly_agree),  cmocka_unit_test(distances_of_two_logits),
+        cmocka_unit_test(two_logits_far_apart),          cmocka_unit_test(masks_of_close_logits),
+        cmocka_unit_test(offsets_between_two_logits),    cmocka_unit_test(offsets_of_rows_of_two_logits),
+        cmocka_unit_test(offsets_of_one_side_of_logits),
     };
     return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);
 }

@@ -274,6 +274,15 @@ DEVICE double ordinary_log(double x) {
     return log(x);
 }
 
+/* log2(x) for x in range. The second term is what the rounded log2(e) lacks, which would be 2^-26 of every logarithm. */
+DEVICE float ordinary_log2(float x) {
+    const float y = ordinary_log(x);
+    return fmaf(y, 1.442695022f, y * 1.925963033e-08f);
+}
+DEVICE double ordinary_log2(double x) {
+    return log2(x);
+}
+
 /* log(a / b) for any a and b. */
 template <class N> DEVICE N log_any_ratio(N a, N b) {
     typedef Format<N> F;

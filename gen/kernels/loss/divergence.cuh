@@ -13,6 +13,14 @@
  * No term of the first sum is negative, so that a KL close to 0 keeps its digits. A KL that is not close to 0 is E[v] plus
  * the difference of the two lse. A row for which neither is exact enough has its sums taken in a sweep of their own.
  *
+ * The KL of logits z and a side of another kind is direct: it is summed along with the softmax, too. With M any number, p
+ * the other side, v = log p - (z - M) / T, and lse that of (z - M) / T:
+ *
+ *   KL(p || z) = sum p v + lse sum p      KL(z || p) = -E[v] - lse      E is the mean under the softmax of z
+ *
+ * M makes the mean v of some classes in the middle of the row 0, so that the two parts do not cancel. These may be masked by
+ * a huge number: where M would be far from the maximum of z that a thread knows, it is that maximum.
+ *
  * The loss works on vectors of a row in registers. It uses no thread index but in its constructor. */
 #ifndef GPULOSSI_DIVERGENCE_CUH
 #define GPULOSSI_DIVERGENCE_CUH
@@ -56,16 +64,18 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         return is_kl() || (has(GPULOSSI_KL_JENSEN_SHANNON) && sizeof(Bits) != 2 && !is_probability(kInput) &&
                            !is_probability(kTarget));
     }
-    /* Whether the divergence is summed along with the softmax. */
+    /* Whether the KL of two arrays of logits is summed along with the softmax, or that of one. */
     DEVICE bool in_one_sweep() { return has(GPULOSSI_KL_ONE_SWEEP); }
+    DEVICE bool is_direct() { return has(GPULOSSI_KL_DIRECT); }
+    DEVICE bool logits_weigh() { return is_logits(weighing()); }
+    DEVICE bool has_divergence() { return has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS | GPULOSSI_KL_OWN_GRADIENT); }
     /* Whether the gradient of a side needs a sum of the sweep for the sums. */
     DEVICE bool has_sum(int side) { return has(side == kInput ? GPULOSSI_KL_INPUT_SUM : GPULOSSI_KL_TARGET_SUM); }
     DEVICE bool writes() { return has(GPULOSSI_KL_GRADIENT | GPULOSSI_KL_TARGET_GRADIENT | GPULOSSI_KL_ELEMENTS); }
     DEVICE bool reduces() { return has_logits(); }
     /* Whether rows may take a sweep for the sums, after that for the softmax, and whether all do. */
     DEVICE bool may_have_values() {
-        return has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS | GPULOSSI_KL_OWN_GRADIENT | GPULOSSI_KL_INPUT_SUM |
-                   GPULOSSI_KL_TARGET_SUM);
+        return !is_direct() && (has_divergence() || has(GPULOSSI_KL_INPUT_SUM | GPULOSSI_KL_TARGET_SUM));
     }
     DEVICE bool has_values_of_all() { return has(GPULOSSI_KL_VALUES); }
     /* Whether f is summed along with the gradients, which do not need the sum. */
@@ -101,7 +111,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             in.label = read_index(p.labels, p.label_type, row);
         if (has(GPULOSSI_KL_ROW_WEIGHTS))
             in.weight = ((const N *)p.row_weights)[row];
-        if (has_two_logits()) {
+        if (has_two_logits() || is_direct()) {
             in.input = first_input(p)[element<kMayHaveColumns>(row, p.input_stride, c)];
             in.target = Targets(p.target, 0).load(element<kMayHaveColumns>(row, p.target_stride, c));
         }
@@ -116,7 +126,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         return image * stride + (row - image * p.inner) + c * p.inner;
     }
     /* The sides of a row are subtracted after `shift` is subtracted from each, and then `rest`. A large distance is
-     * subtracted first, which keeps digits; a small one last. */
+     * subtracted first, which keeps digits; a small one last. The shift of a direct KL is
+     * the M of its logits, unless that is far from their maximum. */
     struct Row {
         static const int target_class = -1;
         N weight; /* A weight of 0 means no divergence and gradients of 0, whatever the elements are. */
@@ -132,7 +143,11 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             r.weight = N(0);
             r.is_counted = false;
         }
-        if (has_two_logits()) {
+        if (is_direct()) {
+            const N of_row = shift_of(E::widen(in.input), Targets::widen(in.target), lanes);
+            r.shift[kInput] = is_logits(kInput) ? of_row : N(0);
+            r.shift[kTarget] = is_logits(kTarget) ? of_row : N(0);
+        } else if (has_two_logits()) {
             const N x = E::widen(in.input), distance = Targets::widen(in.target) - x;
             const bool is_finite = fabs(distance) < Limits<N>::infinity();
             N sums[3] = {is_finite ? N(1) : N(0), is_finite ? x : N(0), is_finite ? distance : N(0)};
@@ -147,15 +162,31 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         }
         return r;
     }
+    /* The M of a direct KL, from a class of each lane. */
+    template <class Lanes> DEVICE N shift_of(N x, N t, const Lanes &lanes) {
+        const N logit = of_logits(x, t), other = of_other(x, t),
+                log_other = is_probability(side_of_other()) ? quick_log(other) : other,
+                shift = logit - log_other * reciprocal(Base::smem_inverse_temperature());
+        const bool is_finite = fabs(shift) < Limits<N>::infinity();
+        N sums[2] = {is_finite ? N(1) : N(0), is_finite ? shift * N(1.0 / 64) : N(0)}; /* no sum of 32 overflows */
+        lanes.template over_all<Sum>(sums);
+        return sums[0] > 0 ? sums[1] * (N(64) * reciprocal(sums[0])) : N(0);
+    }
+    DEVICE int side_of_other() { return is_logits(kInput) ? kTarget : kInput; }
+
     /* ---- the sums of a row ---- */
 
     struct Softmax {
-        N max[2], sum[2];   /* of each side of logits */
-        N weighted, excess; /* sums of exp(a) v and exp(a) (v + expm1(-v)) */
+        N max[2], sum[2]; /* of each side of logits; of a direct KL also the sum of the side that weighs */
+        N weighted;       /* sum of exp(a) v, or p v */
+        union {
+            N excess; /* sum of exp(a) (v + expm1(-v)) */
+            N shift;  /* the M of a direct KL, or -infinity before anything is added */
+        };
 
         DEVICE Softmax empty() {
             const N lowest = -Limits<N>::infinity();
-            Softmax s = {{lowest, lowest}, {N(0), N(0)}, N(0), N(0)};
+            Softmax s = {{lowest, lowest}, {N(0), N(0)}, N(0), {is_direct() ? lowest : N(0)}};
             return s;
         }
         /* Raises the maximum of a side. */
@@ -165,21 +196,46 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             const N down = exp_of_difference(Base::smem_inverse_temperature() * difference(max[side], higher));
             max[side] = higher;
             sum[side] *= down;
-            if (in_one_sweep() && side == weighing()) {
-                weighted *= down;
-                excess *= down;
+            if (side == weighing()) {
+                if (is_direct()) /* It may be infinite because of classes whose probability becomes 0 here. */
+                    weighted = down == 0 ? N(0) : weighted * down;
+                if (in_one_sweep()) {
+                    weighted *= down;
+                    excess *= down;
+                }
             }
+        }
+        /* Whether M is so far from the maximum that v is large where probabilities are. */
+        DEVICE bool is_far(N m, N max) {
+            enum { kFar = 32 };
+            return !(fabs(difference(max, m)) * Base::smem_inverse_temperature() <= kFar);
+        }
+        __device__ __forceinline__ void shift_to(N m) {
+            const N weight = own(sum);
+            if (weight > 0)
+                weighted = fma(weight * difference(m, shift), Base::smem_inverse_temperature(), weighted);
+            shift = m;
         }
         template <class Lanes> __device__ __forceinline__ void reduce(const Lanes &lanes) {
 #pragma unroll
             for (int side = kInput; side <= kTarget; side++)
                 if (is_logits(side)) {
                     raise(side, largest_over(lanes, max[side]));
+                    if (is_direct()) {
+                        if (own(sum) > 0 && max[side] > -Limits<N>::infinity() && is_far(shift, max[side]))
+                            shift_to(max[side]);
+                        shift_to(largest_over(lanes, shift));
+                    }
                     sum[side] = lanes.template over<Sum>(sum[side]);
                 }
-            if (in_one_sweep()) {
+            if (in_one_sweep() || (is_direct() && has_divergence()))
                 weighted = lanes.template over<Sum>(weighted);
+            if (in_one_sweep())
                 excess = lanes.template over<Sum>(excess);
+            if (is_direct() && !logits_weigh()) {
+                const N all = lanes.template over<Sum>(own(sum));
+                sum[kInput] = weighing() == kInput ? all : sum[kInput];
+                sum[kTarget] = weighing() == kTarget ? all : sum[kTarget];
             }
         }
     };
@@ -266,14 +322,19 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         N to_a;           /* e_b to_a is e_a exp(-v) */
         bool is_fast;
     };
-    __device__ __forceinline__ Batch batch_of(const Row &r, const State &s) const {
+    __device__ __forceinline__ Batch batch_of(const Row &r, State &s) const {
+        if (is_direct()) {
+            const N max = of_logits(s.max[kInput], s.max[kTarget]), m = of_logits(r.shift[kInput], r.shift[kTarget]);
+            if (State::is_far(s.shift, max))
+                s.shift_to(max > -Limits<N>::infinity() && State::is_far(m, max) ? max : m);
+        }
         Batch of = {{ScaledExp<N>(finite(s.max[kInput]), inverse_temperature),
                      ScaledExp<N>(finite(s.max[kTarget]), inverse_temperature)},
                     {r.shift[kInput], r.shift[kTarget]},
                     r.rest,
                     N(0),
-                    r.shift[kInput] == 0 && r.shift[kTarget] == 0 && in_fast_range(kInput, s.max[kInput]) &&
-                        in_fast_range(kTarget, s.max[kTarget])};
+                    (is_direct() || (r.shift[kInput] == 0 && r.shift[kTarget] == 0)) &&
+                        in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget])};
         if (in_one_sweep() && may_have_values()) {
             of.to_a = exponential((difference(finite(other(s.max)), other(r.shift)) -
                                    difference(finite(own(s.max)), own(r.shift)) + signed_rest(r.rest)) *
@@ -327,6 +388,77 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                 accumulate_kl(s, batch.to_a, v, e[kInput], e[kTarget], sum[kInput], sum[kTarget], factor[kInput],
                               s.sum[kInput]);
         }
+        if (is_direct()) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                e[kInput][i] = of_logits(e[kInput][i], e[kTarget][i]);
+            accumulate_direct(s, z, e[kInput], of_logits(factor[kInput], factor[kTarget]));
+        }
+    }
+    /* The number of the side of logits of a direct KL, and of the other one. */
+    DEVICE N of_logits(N of_input, N of_target) {
+        return is_logits(kInput) ? of_input : of_target;
+    }
+    DEVICE N of_other(N of_input, N of_target) {
+        return is_logits(kInput) ? of_target : of_input;
+    }
+    /* Adds a vector to the sums of a direct KL. e is the exponentials of its logits. */
+    __device__ __forceinline__ void accumulate_direct(State &s, const N (&z)[2][W], const N (&e)[W], N factor) const {
+        N v[W], weight[W], weighted[W];
+        direct_distances(s.shift, z, v, weight);
+        if (!logits_weigh()) {
+            const N all = in_halves<Sum>(weight);
+            s.sum[kInput] += weighing() == kInput ? all : N(0);
+            s.sum[kTarget] += weighing() == kTarget ? all : N(0);
+        }
+        if (!has_divergence())
+            return;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            weight[i] = logits_weigh() ? e[i] : weight[i];
+            weighted[i] = weight[i] * v[i];
+        }
+        N all = in_halves<Sum>(weighted);
+        /* A class of probability 0 adds nothing of its own, whatever its distance is. */
+        if (!(fabs(all) < Limits<N>::infinity())) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                weighted[i] = weight[i] == 0 ? N(0) : weighted[i];
+            all = in_halves<Sum>(weighted);
+        }
+        s.weighted = logits_weigh() ? fma(all, factor, s.weighted) : s.weighted + all;
+    }
+    /* v of a direct KL, and the probabilities of the side that is no logits. A negative one makes NaN. The logarithm of a
+     * probability of less than 2^-125 is any finite number if that probability weighs it. */
+    __device__ __forceinline__ void direct_distances(N shift, const N (&z)[2][W], N (&v)[W], N (&weight)[W]) const {
+        bool is_ordinary = true;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const N other = of_other(z[kInput][i], z[kTarget][i]);
+            v[i] = weight[i] = other;
+            if (is_probability(side_of_other()))
+                is_ordinary =
+                    is_ordinary && (logits_weigh() ? distance(other) : Format<N>::bits(other)) < Format<N>::range();
+            else
+                weight[i] = exponential(other);
+        }
+        if (is_probability(side_of_other())) {
+            if (is_ordinary) {
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    v[i] = ordinary_log(v[i]);
+            } else {
+#pragma unroll 1
+                for (int i = 0; i < W; i++) {
+                    const N p = weight[0] < 0 ? Limits<N>::nan() : weight[0];
+                    shift_in(v, natural_log(p));
+                    shift_in(weight, p);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            v[i] = fma(-difference(of_logits(z[kInput][i], z[kTarget][i]), shift), inverse_temperature, v[i]);
     }
     /* The difference of the two sides over T, without the number that is the same for the row. */
     __device__ __forceinline__ N distance_of(const Batch &of, N x, N t) const {
@@ -383,7 +515,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     /* ---- a row whose softmax is reduced ---- */
 
     /* The constants of a row. `lse_difference` is log p - log q where both logits are at their shift, which is the maximum of
-     * a side if the sides are distant, and else 0: the difference of close logits is exact. */
+     * a side if the sides are distant, and else 0: the difference of close logits is exact. Of a direct KL it is the lse. */
     struct Sides {
         N max[2], inverse[2], log_sum[2], shift[2], lse_difference;
     };
@@ -396,8 +528,11 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                 of.max[a] = s.max[a];
                 of.inverse[a] = reciprocal(s.sum[a]);
                 of.log_sum[a] = natural_log(s.sum[a]);
-                of.shift[a] = is_far ? s.max[a] : N(0);
+                of.shift[a] = is_direct() ? s.shift : is_far ? s.max[a] : N(0);
             }
+        if (is_direct())
+            of.lse_difference = fma(difference(of_logits(of.max[kInput], of.max[kTarget]), s.shift),
+                                    inverse_temperature, of_logits(of.log_sum[kInput], of.log_sum[kTarget]));
         if (has_two_logits())
             of.lse_difference =
                 s.sum[kInput] > 0 && s.sum[kTarget] > 0
@@ -405,6 +540,13 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                           inverse_temperature, log_any_ratio(s.sum[kInput], s.sum[kTarget]))
                     : Limits<N>::nan();
         return of;
+    }
+    /* A direct KL. Probabilities that are all 0 have none, whatever the lse is. */
+    __device__ __forceinline__ N direct_kl(const State &s, const Sides &of) const {
+        const N sum = own(s.sum);
+        if (logits_weigh())
+            return -(s.weighted / sum) - of.lse_difference;
+        return sum == 0 ? s.weighted : fma(sum, of.lse_difference, s.weighted);
     }
     /* log1p(m) - m. */
     DEVICE N log_excess(N m) {
@@ -622,7 +764,9 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         /* u is -p of the weighing side for the other one, and p (d + 1) of its own. */
         if (has(GPULOSSI_KL_OWN_GRADIENT))
             g.sum[kInput] = g.sum[kTarget] = (N)outcome(r, s).sum();
-        if (in_one_sweep() && !has(GPULOSSI_KL_ELEMENTS)) {
+        else if (is_direct())
+            g.sum[kInput] = own(s.sum);
+        if ((in_one_sweep() || (is_direct() && is_logits(kInput))) && !has(GPULOSSI_KL_ELEMENTS)) {
             g.is_fast = in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget]);
 #pragma unroll
             for (int a = kInput; a <= kTarget; a++) {
@@ -636,9 +780,11 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
      * infinite. */
     DEVICE N of_element(int side, const Gradient &g, const Pair<N> &y) {
         const N p = side == kInput ? y.q : y.p;
-        if (in_one_sweep()) {
-            const N d = side == kInput ? -y.d : y.d;
-            return side != weighing() ? p - (side == kInput ? y.p : y.q) : p == 0 ? N(0) : p * (d - g.sum[side]);
+        if (in_one_sweep() || (is_direct() && is_logits(side))) {
+            const N d = side == kInput ? -y.d : y.d, all = is_direct() ? g.sum[side] : N(1);
+            return side != weighing() ? fma(p, all, -(side == kInput ? y.p : y.q))
+                   : p == 0           ? N(0)
+                                      : p * (d - g.sum[side]);
         }
         const N of_log = side == kInput ? y.of_lq : y.of_lp;
         return is_probability(side) ? (side == kInput ? y.of_q : y.of_p)
@@ -662,6 +808,18 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             z[kTarget][i] = fma(weighing() == kTarget ? of_p_side : -less, g.scale[kTarget], N(0));
         }
     }
+    /* The gradients of the input's logits of a direct KL. */
+    __device__ __forceinline__ void direct_gradients(const Gradient &g, N (&z)[2][W]) const {
+        N v[W], p[W];
+        direct_distances(g.sides.shift[kInput], z, v, p);
+        const N less = g.sides.lse_difference + g.sum[kInput], of_q = g.of_exp[kInput] * g.sum[kInput];
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const N e = g.exp[kInput].exp(z[kInput][i]), q = e * g.of_exp[kInput],
+                    own = q == 0 ? N(0) : q * (-v[i] - less);
+            z[kInput][i] = fma(logits_weigh() ? own : fma(e, of_q, -p[i]), g.scale[kInput], N(0));
+        }
+    }
     /* Writes the gradients of a vector, and its terms. They are 0 if the row has none. */
     template <class Side>
     __device__ __forceinline__ void write(Gradient &g, const Row &, const Vector<E> &x, const Side &side, int k, int,
@@ -671,6 +829,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             load(x, side, k, z);
         if (has_gradient && in_one_sweep() && g.is_fast) {
             fast_gradients(g, z);
+        } else if (has_gradient && is_direct() && g.is_fast) {
+            direct_gradients(g, z);
         } else if (has_gradient) {
             log_ratios(g.sides, z, d);
 #pragma unroll
@@ -712,6 +872,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     };
     __device__ __forceinline__ Outcome outcome(const Row &r, const State &s) const {
         Outcome of = {s.values.f, {}};
+        if (is_direct())
+            of.f = (double)direct_kl(s, sides_of(r, s));
         if (in_one_sweep())
             of.kl = kl_of(r, s);
         return of;
