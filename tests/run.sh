@@ -18,7 +18,7 @@ numerics_on() {
 }
 
 # With all the error that approximate exponentials and logarithms are documented to have.
-numerics_of_rough_functions() { PTXSIM_APPROX=1 numerics_on sm_90 0; }
+numerics_with_approx_errors() { PTXSIM_APPROX=1 numerics_on sm_90 0; }
 
 without_driver() {
     local example said status bad=0
@@ -113,7 +113,7 @@ release() {
         beside "numerics on sm_120, $part of 8" numerics_on sm_120 0 --skip '*rows*' --part $part/8
     done
     beside 'numerics on sm_70, some' numerics_on sm_70 0 --only '*every*'
-    beside 'numerics of rough functions' numerics_of_rough_functions
+    beside 'numerics with approx errors' numerics_with_approx_errors
     report_all
 }
 
