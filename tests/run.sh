@@ -76,11 +76,11 @@ usual() {
 # All numerics on sm_90, other systems and languages, and calls at random.
 deep() {
     local part
+    beside 'host, sanitized' of_host run_host_sanitized # the longest
     for part in 1 2 3 4; do
         beside "numerics on sm_90, $part of 4" numerics_on sm_90 1 --part $part/4
     done
     beside 'hostile programs' bash tests/hostile/run.sh
-    beside 'host, sanitized' of_host run_host_sanitized
     beside 'fuzz' bash tests/hostile/fuzz.sh
     beside 'random calls' bash tests/random_calls/run.sh --seed 1 # the same ones each time; without it, others
     beside 'PyTorch' bash tests/pytorch/run.sh
@@ -90,7 +90,6 @@ deep() {
     beside 'other languages' bash tests/languages/run.sh
     beside 'examples of C++ and CUDA' bash tests/examples.sh
     beside 'model_diff' bash tests/model_diff/run.sh
-    beside 'mutations of the kernels' of_interpreter interpreter-mutations
     report_all
 }
 
@@ -101,6 +100,7 @@ release() {
     suite 'coverage' of_interpreter interpreter-coverage
     grep -E '^coverage: |a second$' "$(log_of coverage)" | sed 's/^/    /'
     suite 'ptx is current' bash tests/ptx.sh
+    suite 'mutations of the kernels' of_interpreter interpreter-mutations
     beside 'negative cases' bash tests/bad/run.sh
     beside 'negative cases of fuzz' bash tests/bad/fuzz.sh
     beside 'negative cases of languages' bash tests/bad/languages.sh
