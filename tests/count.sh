@@ -71,8 +71,13 @@ report_ended() {
         besides=("${besides[@]:1}")
     done
 }
+# A suite that was killed has no status: it has failed.
 report_all() {
+    local name
     wait
+    for name in "${besides[@]}"; do
+        [ -e "$(log_of "$name").status" ] || echo '137 0' >"$(log_of "$name").status"
+    done
     report_ended
 }
 

@@ -95,6 +95,21 @@ bad_info "a wrong loss" "FAILED  forward KL bf16: loss " 's/: t \* log(t . q);/:
 bad_info "a wrong gradient" "FAILED  total variation f64: loss " 's/t < q ? 0.5/t < q ? 0.51/'
 bad_info "a wrong loss of shards" "FAILED  cross_entropy_combine f32: loss " 's/{0, 40, CLASSES}/{0, 40, CLASSES - 1}/'
 
+# The count of suites that run beside others: one that fails, and one that is killed with what watches it.
+counted() { (
+    BUILD=$out/count && . tests/count.sh && beside sound true && beside "$1" bash -c "$2" && report_all && summary
+); }
+accept "suites that succeed" counted "another" true
+reject "a suite that fails" "1 passed, 1 failed" counted "one that fails" false
+reject "a suite that is killed" "1 passed, 1 failed" counted "one that is killed" 'kill -KILL $PPID'
+
+# The errors of approximate functions, four times as large as they are documented.
+rm -rf "$out/approx" && mkdir -p "$out/approx/tests" && cp -r tests/interpreter tests/numerics "$out/approx/tests" &&
+    cp gpuloss.h "$out/approx" &&
+    changed tests/interpreter/execute_float.c 's/0x1\.8p-23/0x1.8p-21/' "$out/approx/tests/interpreter/execute_float.c" &&
+    reject "errors beyond those that are documented" "FAILED.* single.ptx" \
+        make -s -C "$out/approx" -f tests/interpreter/interpreter.mk BUILD=build test-interpreter
+
 # The installation.
 bad_install() {
     local name=$1 word=$2

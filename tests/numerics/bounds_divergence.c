@@ -66,23 +66,13 @@ static void set_distance(const reference_kl_div *r, divergence_bounds *b) {
     b->may_be_near = b->may_be_near || (above && below);
 }
 
-static bool is_forward(const reference_kl_div *r) {
-    return r->divergence == GPULOSS_FORWARD_KL || (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta <= 0);
-}
-static bool is_reverse(const reference_kl_div *r) {
-    return r->divergence == GPULOSS_REVERSE_KL || (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta >= 1);
-}
-
 /* A direct KL of weights w is sum w v + L sum w. Each v is log p - log q without L, the lse of the logits less M. L is the mean
  * of log p - log q over some classes where that is finite, if M is then within 32 of the largest logit, and else log sum. */
 static void set_direct(const reference_kl_div *r, divergence_bounds *b) {
-    const bool input = r->input_kind == GPULOSS_LOGITS, target = r->target_kind == GPULOSS_LOGITS;
-    const reference_row *logits = input ? &b->of_row.input : &b->of_row.target;
+    const reference_row *logits = r->input_kind == GPULOSS_LOGITS ? &b->of_row.input : &b->of_row.target;
     const sum_shape shape = sum_shape_of(b->setting.dtype, r->classes);
     int64_t c;
-    b->is_direct =
-        input != target && (is_forward(r) || is_reverse(r)) && r->eps == 0 && !r->pytorch_zeros && !r->grad_target;
-    if (!b->is_direct)
+    if (!b->setting.is_direct)
         return;
     b->added = (shape.sequential + shape.tree) * b->a.u;
     b->shift = logits->log_sum;
@@ -157,7 +147,7 @@ static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div 
         e->own = 8 * a->u * fabsl(y->d) + (r->eps > 0 ? 4 * a->u : 0) + b->target.narrowing;
     else
         e->own = logarithm_error(b, r, &b->input, x, y->log_q) + logarithm_error(b, r, &b->target, t, y->log_p) +
-                 a->u * fabsl(y->d) + (b->is_direct ? direct_error(b, r, y) : 0);
+                 a->u * fabsl(y->d) + (b->setting.is_direct ? direct_error(b, r, y) : 0);
 }
 
 /* Each side's p or q times the error of a logarithm in long double. What is NaN has no error. */
@@ -240,8 +230,8 @@ static row_sums sums_of(const divergence_bounds *b, const reference_kl_div *r) {
         s.f += e.summed;
         s.slope += e.slope;
         s.magnitude += fabsl(y.f);
-        if (b->is_direct && isfinite(y.d))
-            s.direct += (is_forward(r) ? y.p : y.q) * (fabsl(y.d) + 2 * b->shift);
+        if (b->setting.is_direct && isfinite(y.d))
+            s.direct += (reference_is_forward_kl(r->divergence, r->beta) ? y.p : y.q) * (fabsl(y.d) + 2 * b->shift);
         s.log_p += e.of_log_p;
         s.log_q += e.of_log_q;
         s.log_p_magnitude += fabsl(y.of_log_p);
@@ -270,12 +260,14 @@ void divergence_bounds_of(divergence_setting setting, const reference_kl_div *r,
     set_direct(r, b);
     b->shared = shared_error(b);
     s = sums_of(b, r);
-    b->sum_of_log_p = sum_error(b, r, is_reverse(r), r->input_kind, s.log_p, s.log_p_magnitude);
-    b->sum_of_log_q = sum_error(b, r, is_forward(r), r->target_kind, s.log_q, s.log_q_magnitude);
+    b->sum_of_log_p =
+        sum_error(b, r, reference_is_reverse_kl(r->divergence, r->beta), r->input_kind, s.log_p, s.log_p_magnitude);
+    b->sum_of_log_q =
+        sum_error(b, r, reference_is_forward_kl(r->divergence, r->beta), r->target_kind, s.log_q, s.log_q_magnitude);
     /* The sum of the row; r F is rounded, and the loss. Each product of a direct KL is rounded, too, and two sums. */
     b->loss = s.f + fabsl(s.slope) * b->shared + ldexpl(1, -53) * (long double)r->classes * s.magnitude;
     b->loss += (2 * b->added + 2 * b->a.u) * s.direct;
-    b->sum_of_log_q += is_reverse(r) ? (2 * b->added + 2 * b->a.u) * s.direct : 0;
+    b->sum_of_log_q += reference_is_reverse_kl(r->divergence, r->beta) ? (2 * b->added + 2 * b->a.u) * s.direct : 0;
     b->loss = b->factor * (b->loss + 3 * b->a.u * fabsl(b->of_row.f)) + b->a.smallest;
 }
 

@@ -7,6 +7,7 @@
 
 typedef struct divergence_setting {
     gpuloss_dtype dtype, target_dtype;
+    bool is_direct; /* a KL that is summed along with the softmax of one side of logits */
 } divergence_setting;
 
 /* Of one side of a row: what the errors of its probabilities are made of. */
@@ -31,7 +32,6 @@ typedef struct divergence_bounds {
     pair_errors *errors;   /* [classes] */
     side_bounds input, target;
     bool may_be_near, may_be_far;           /* how the logits of two sides are subtracted */
-    bool is_direct;                         /* a KL that is summed along with the softmax of one side of logits */
     long double shift;                      /* of a direct one: the most that all distances are shifted by */
     long double added;                      /* and the relative error of a sum over the row in the arithmetic's type */
     long double factor;                     /* |r_i| F */

@@ -42,12 +42,21 @@ static void make_reference(const kl_case *c, reference_kl_div *ref) {
     reference_kl_div_run(ref);
 }
 
+enum { NOT_DIRECT = KL_OUT_LOSS_ELEMENTS | KL_OUT_GRAD_TARGET };
+/* Whether a KL of one side of logits is summed along with the softmax, unless one of these outputs is wanted. */
+static bool may_be_direct(const kl_case *c) {
+    const bool is_kl =
+        reference_is_forward_kl(c->divergence, c->beta) || reference_is_reverse_kl(c->divergence, c->beta);
+    return is_kl && (c->input_kind == GPULOSS_LOGITS) != (c->target_kind == GPULOSS_LOGITS) && !(c->eps > 0) &&
+           !c->pytorch_zeros;
+}
+
 /* Whether the call is one of the kernels without options, which have bounds of their own: they add up terms in float,
  * and may form a quotient as a product with a reciprocal. */
 static bool is_plain(const kl_case *c) {
-    bool forward = c->divergence == GPULOSS_FORWARD_KL || (c->divergence == GPULOSS_JENSEN_SHANNON && c->beta <= 0);
-    return forward && c->input_kind != GPULOSS_LOGITS && c->target_kind != GPULOSS_LOGITS &&
-           kl_target_dtype(c) == c->dtype && !(kl_outputs(c) & KL_OUT_GRAD_TARGET) && !c->row_weights && !c->labels;
+    return reference_is_forward_kl(c->divergence, c->beta) && c->input_kind != GPULOSS_LOGITS &&
+           c->target_kind != GPULOSS_LOGITS && kl_target_dtype(c) == c->dtype &&
+           !(kl_outputs(c) & KL_OUT_GRAD_TARGET) && !c->row_weights && !c->labels;
 }
 
 static void expect_plain_row(const kl_case *c, kl_expected *e, int64_t row) {
@@ -65,7 +74,8 @@ static void expect_plain_row(const kl_case *c, kl_expected *e, int64_t row) {
 }
 
 static void expect_row(const kl_case *c, kl_expected *e, int64_t row) {
-    divergence_setting setting = {c->dtype, kl_target_dtype(c)};
+    divergence_setting setting = {c->dtype, kl_target_dtype(c),
+                                  may_be_direct(c) && !(kl_outputs(c) & (unsigned)NOT_DIRECT)};
     divergence_bounds b;
     int64_t column;
     if (reference_left_out(&e->ref, row)) /* exactly 0 */
@@ -187,20 +197,10 @@ static void test_outputs(const kl_case *c, const char *what) {
     case_done(&r);
 }
 
-/* Whether the KL of one side of logits is summed along with the softmax if neither terms nor the target's gradient are
- * wanted. */
-static bool may_be_direct(const kl_case *c) {
-    const bool is_kl = c->divergence == GPULOSS_FORWARD_KL || c->divergence == GPULOSS_REVERSE_KL ||
-                       (c->divergence == GPULOSS_JENSEN_SHANNON && (c->beta <= 0 || c->beta >= 1));
-    return is_kl && (c->input_kind == GPULOSS_LOGITS) != (c->target_kind == GPULOSS_LOGITS) && !(c->eps > 0) &&
-           !c->pytorch_zeros;
-}
-
 void kl_test(const kl_case *c, const char *what) {
-    const unsigned others = KL_OUT_LOSS_ELEMENTS | KL_OUT_GRAD_TARGET;
     kl_case direct = *c;
     test_outputs(c, what);
-    direct.outputs &= ~others;
+    direct.outputs &= ~(unsigned)NOT_DIRECT;
     direct.target_in_place = false;
     if (may_be_direct(c) && kl_outputs(c) != kl_outputs(&direct) && kl_outputs(&direct))
         test_outputs(&direct, what);

@@ -108,6 +108,9 @@ typedef struct reference_kl_row {
     long double f, sum_of_log_p, sum_of_log_q; /* of the fields of its pairs */
 } reference_kl_row;
 
+/* Which KL a divergence is, if it is one: Jensen-Shannon becomes one at the ends of beta. */
+bool reference_is_forward_kl(gpuloss_divergence divergence, double beta);
+bool reference_is_reverse_kl(gpuloss_divergence divergence, double beta);
 /* Sets what follows d, from what comes before it. */
 void reference_pair_terms(gpuloss_divergence divergence, double beta, long double eps_p, long double eps_q,
                           reference_pair *y);

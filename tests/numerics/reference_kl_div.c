@@ -24,6 +24,13 @@ long double reference_temperature(double given) {
     return given > 0 ? (long double)given : 1;
 }
 
+bool reference_is_forward_kl(gpuloss_divergence divergence, double beta) {
+    return divergence == GPULOSS_FORWARD_KL || (divergence == GPULOSS_JENSEN_SHANNON && beta <= 0);
+}
+bool reference_is_reverse_kl(gpuloss_divergence divergence, double beta) {
+    return divergence == GPULOSS_REVERSE_KL || (divergence == GPULOSS_JENSEN_SHANNON && beta >= 1);
+}
+
 long double reference_cooled(const reference_kl_div *r, double logit) {
     return (long double)logit / reference_temperature(r->temperature);
 }

@@ -41,11 +41,11 @@ static void read_teacher(const reference_sparse *r, int64_t row, reference_spars
 }
 
 bool reference_sparse_is_forward(const reference_sparse *r) {
-    return r->divergence == GPULOSS_FORWARD_KL || (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta <= 0);
+    return reference_is_forward_kl(r->divergence, r->beta);
 }
 
 bool reference_sparse_is_reverse(const reference_sparse *r) {
-    return r->divergence == GPULOSS_REVERSE_KL || (r->divergence == GPULOSS_JENSEN_SHANNON && r->beta >= 1);
+    return reference_is_reverse_kl(r->divergence, r->beta);
 }
 
 /* Of a KL, S(a, b) = a log(a / b) + b - a stands for its term: the sum of a is known, and that of b. It has the digits
