@@ -40,7 +40,7 @@ static double effect_of(double h, double kl) {
 
 /* The bounds are those of the numerics tests. */
 static row_figures row_of_arrays(gpuloss_dtype dtype, const model_row *base, const model_row *other) {
-    const divergence_setting setting = {dtype, dtype};
+    const divergence_setting setting = {dtype, dtype, false}; /* two sides of logits */
     const double *logits[SIDES] = {base->logits, other->logits};
     reference_kl_div r;
     divergence_bounds bounds;
