@@ -169,7 +169,7 @@ static const variant usual_variants[] = {
     SPARSE("sparse_gradient", VARIANT_SPARSE | GPULOSSI_KL_GRADIENT)
     SPARSE("sparse_shannon_gradient", VARIANT_SPARSE_SHANNON | GPULOSSI_KL_GRADIENT)
     BOTH(kl_div, logits_packed)
-    BOTH(kl_div, logits_packed_held)
+    BOTH(kl_div, logits_packed_reg)
     BOTH(kl_div, logits_block_rows)
     BOTH(kl_div, logits_clustered)
     BOTH(kl_div, distances_clustered)

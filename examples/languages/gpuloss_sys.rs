@@ -78,7 +78,7 @@ pub struct gpuloss_shard_row {
     pub max: f64,
     pub sum: f64,
     pub target_logit: f64,
-    pub smooth_mass: f64,
+    pub smooth_weight: f64,
     pub smooth_sum: f64,
     pub argmax: f64,
 }

@@ -250,7 +250,7 @@ static int list_kl_div(int cell) {
     if (check(gpulossi_plan_kl_div(bench_context(), "schedules", &d, &kl_div, &counting, &plan)))
         return 1;
     if (plan.module == of_dtype(GPULOSSI_MODULE_kl_div_logits_packed_f32) ||
-        plan.module == of_dtype(GPULOSSI_MODULE_kl_div_logits_packed_held_f32))
+        plan.module == of_dtype(GPULOSSI_MODULE_kl_div_logits_packed_reg_f32))
         add_packed();
     list_pairs_in_memory(&d);
     if (list_pair_pipeline(&d))

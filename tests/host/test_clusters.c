@@ -596,13 +596,13 @@ static void shared_memory_of_every_kernel(void **state) {
         const fake_module *module = &fake.module[m];
         const int is_packed_pair = strstr(module->entry, "_logits_packed_") != NULL;
         const int is_block_pair = strstr(module->entry, "_logits_block_rows_") != NULL;
-        const int is_held = strstr(module->entry, "entropy_packed_reg_") != NULL;
-        const int is_packed = strstr(module->entry, "entropy_packed_") != NULL && !is_held;
+        const int is_reg = strstr(module->entry, "entropy_packed_reg_") != NULL;
+        const int is_packed = strstr(module->entry, "entropy_packed_") != NULL && !is_reg;
         const int is_row_cluster = strstr(module->entry, "_row_cluster_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_row_cluster;
         const int is_pipeline = strstr(module->entry, "_pipeline_") != NULL;
         const int is_short = strstr(module->entry, "_distances_clustered_any16") != NULL;
-        const int bytes = is_held || is_pipeline       ? 98304
+        const int bytes = is_reg || is_pipeline        ? 98304
                           : is_row_cluster             ? 196608
                           : is_short                   ? 49152
                           : is_packed                  ? 49152
@@ -613,7 +613,7 @@ static void shared_memory_of_every_kernel(void **state) {
             fail_msg("%s is allowed %d bytes, and was asked about %d times", module->entry, module->shared_bytes_set,
                      module->occupancies);
         assert_true(!ends_with(module->entry, "_f64") || module->shared_bytes_set == 0);
-        packed += is_held + is_packed;
+        packed += is_reg + is_packed;
         pipelines += is_pipeline;
         others += is_other;
         pairs += is_packed_pair + is_block_pair;

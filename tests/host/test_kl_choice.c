@@ -344,7 +344,7 @@ static void packed_pairs(void **state) {
         d.input_kind = d.target_kind = GPULOSS_LOGITS;
         d.target = GPULOSS_PTR((uintptr_t)1 << 55);
         d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
-        l = expect_kernel(&d, d.classes <= 22 ? "logits_packed_held" : "logits_packed", __LINE__);
+        l = expect_kernel(&d, d.classes <= 22 ? "logits_packed_reg" : "logits_packed", __LINE__);
         rows = &l->parameters.rows;
         if (rows->group != cases[c].lanes || rows->slots != cases[c].slots || rows->ring_bytes != cases[c].ring_bytes)
             fail_msg("case %d: %u lanes a row, %u rows a slot, %u bytes of slots", (int)c, rows->group, rows->slots,
@@ -366,7 +366,7 @@ static void packed_pairs_in_registers(void **state) {
         gpuloss_kl_div_desc base = some_kl_div(), d;
         const int fast = every_dtype[t].dtype != GPULOSS_F64, is_short = fast && every_dtype[t].bytes == 2;
         const char *packed = fast ? "logits_packed" : "row_memory";
-        const char *held = fast ? "logits_packed_held" : "row_memory";
+        const char *held = fast ? "logits_packed_reg" : "row_memory";
         base.dtype = every_dtype[t].dtype;
         base.classes = 10;
         base.input_kind = base.target_kind = GPULOSS_LOGITS;
@@ -410,7 +410,7 @@ static void pairs_that_are_not_packed(void **state) {
         }
     d.dtype = GPULOSS_F32;
     d.classes = 10;
-    expect_kernel(&d, "logits_packed_held", __LINE__);
+    expect_kernel(&d, "logits_packed_reg", __LINE__);
     d.classes = 100;
     expect_kernel(&d, "logits_packed", __LINE__);
     gpuloss_destroy(context);

@@ -47,7 +47,7 @@ static void is_sound_of_slots(const fake_launched *l) {
     const gpulossi_rows *rows = &l->parameters.rows;
     const uint64_t row = (uint64_t)rows->classes * (strstr(l->entry, "f32") != NULL ? 4 : 2), bytes = rows->slots * row;
     const int is_pair = strstr(l->entry, "_logits_packed_") != NULL, may_have_less = strstr(l->entry, "f32") == NULL;
-    const int is_held = strstr(l->entry, "_held_") != NULL || strstr(l->entry, "_packed_reg_") != NULL,
+    const int is_reg = strstr(l->entry, "_packed_reg_") != NULL,
               is_short = is_pair ? 32 * row <= 4096 : 128 * row <= rows->ring_bytes;
     assert_in_range(rows->group, 1, 32);
     assert_in_range(rows->slots, 1, GPULOSSI_PACKED_ROWS);
@@ -56,7 +56,7 @@ static void is_sound_of_slots(const fake_launched *l) {
         assert_true(rows->ring_bytes == 8192 || (rows->ring_bytes == 4096 && may_have_less));
     else
         assert_true(rows->ring_bytes == 12288 ||
-                    (rows->ring_bytes == 9728 && may_have_less && !is_held && rows->grad == 0));
+                    (rows->ring_bytes == 9728 && may_have_less && !is_reg && rows->grad == 0));
     assert_in_range(bytes, 1, !is_short ? rows->ring_bytes : is_pair ? 4096 : rows->ring_bytes / 2);
     assert_int_equal(bytes % 16, 0);
 }

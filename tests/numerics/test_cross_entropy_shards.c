@@ -151,7 +151,7 @@ static void check_shard_row(const ce_case *c, const gpuloss_shard_row *s, int64_
         report_failure(r, "shard row", row, 0, "got max %g, argmax %g, target %g", s->max, s->argmax, s->target_logit);
     compare_value(r, CE_LSE, c->dtype, results, row, 0, s->sum, sum,
                   sum * log_sum_bound(c->dtype, sum_shape_of(c->dtype, c->classes), &info));
-    compare_value(r, CE_LSE, c->dtype, results, row, 1, s->smooth_mass, mass, (2 + additions) * u * mass);
+    compare_value(r, CE_LSE, c->dtype, results, row, 1, s->smooth_weight, mass, (2 + additions) * u * mass);
     compare_value(r, CE_LSE, c->dtype, results, row, 2, s->smooth_sum, weighted,
                   (4 + 3 * additions) * u * fabsl(weighted));
 }

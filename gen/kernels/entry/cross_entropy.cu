@@ -107,7 +107,7 @@ template <class> struct combine {
                 const bool is_nan = part.max != part.max;
                 State of_shard = State::empty();
                 of_shard.softmax = {is_nan ? -CUDART_INF : part.max, part.sum};
-                of_shard.soft_sum = part.smooth_mass;
+                of_shard.soft_sum = part.smooth_weight;
                 of_shard.drop = -part.smooth_sum;
                 loss.note_best(s, part.max, (int64_t)part.argmax, 0, is_nan ? 0 : (int)Loss::W);
                 s.merge(of_shard);

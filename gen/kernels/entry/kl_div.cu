@@ -41,7 +41,7 @@ template <class E> struct logits_packed {
     DEVICE void run(const Params &p) { PackedPairs<E>::run_on(p); }
 };
 
-template <class E> struct logits_packed_held {
+template <class E> struct logits_packed_reg {
     typedef gpulossi_kl_div Params;
     enum { threads = GPULOSSI_PAIRS_THREADS, blocks = GPULOSSI_PAIRS_BLOCKS };
     DEVICE void run(const Params &p) { PairRegisters<E>::run_on(p); }
