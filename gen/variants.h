@@ -68,6 +68,12 @@ typedef struct variant {
     VARIANT(kl_div, row_pipeline, any16, "f16_" name, call, format)                                                    \
     VARIANT(kl_div, row_pipeline, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
 
+/* Jensen-Shannon and total variation of long rows of logits for each type. */
+#define DISTANCES(name, call)                                                                                          \
+    VARIANT(kl_div, distances_clustered, f32, name, call, 0)                                                           \
+    VARIANT(kl_div, distances_clustered, any16, "f16_" name, call, 0)                                                  \
+    VARIANT(kl_div, distances_clustered, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+
 /* A sparse teacher for each type, in memory and in the pipeline. */
 #define SPARSE(name, call)                                                                                             \
     VARIANT(kl_div, sparse_memory, f32, name, call, 0)                                                                 \
@@ -172,7 +178,11 @@ static const variant usual_variants[] = {
     BOTH(kl_div, logits_packed_reg)
     BOTH(kl_div, logits_block_rows)
     BOTH(kl_div, logits_clustered)
-    BOTH(kl_div, distances_clustered)
+    DISTANCES("shannon_loss", VARIANT_HALVES)
+    DISTANCES("shannon_gradient", VARIANT_HALVES | GPULOSSI_KL_GRADIENT)
+    DISTANCES("any_beta_gradient", GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_GRADIENT)
+    DISTANCES("variation_loss", GPULOSSI_KL_TOTAL_VARIATION)
+    DISTANCES("variation_gradient", GPULOSSI_KL_TOTAL_VARIATION | GPULOSSI_KL_GRADIENT)
     /* clang-format on */
 };
 
@@ -185,6 +195,7 @@ static const variant usual_variants[] = {
 #undef PROBABILITIES
 #undef PAIRS
 #undef PAIR_PIPELINE
+#undef DISTANCES
 #undef SPARSE
 #undef BASIC
 

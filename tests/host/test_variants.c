@@ -1,5 +1,5 @@
-/* The usual variants of the pipelines, of tiles, and of divergences in memory, which gen/ builds, are those of calls:
- * each is launched here with its feature words. */
+/* The usual variants of the pipelines, of tiles, of distances, and of divergences in memory, which gen/ builds, are those of
+ * calls: each is launched here with its feature words. */
 #include "check.h"
 #include "../../gen/variants.h"
 
@@ -140,6 +140,17 @@ static void long_pairs_of_calls(gpuloss_dtype dtype) {
     PAIRS("teacher_cluster_gradient", 1, (d.rows = 100, d.target_kind = GPULOSS_PROBABILITIES));
 }
 
+/* Jensen-Shannon and total variation of long rows of logits. */
+static void distances_of_calls(gpuloss_dtype dtype) {
+    const char *kernel = "distances_clustered";
+    const int64_t vectors = 4000;
+    PAIRS("shannon_loss", 0, (d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5));
+    PAIRS("shannon_gradient", 1, (d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5));
+    PAIRS("any_beta_gradient", 1, (d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.25));
+    PAIRS("variation_loss", 0, d.divergence = GPULOSS_TOTAL_VARIATION);
+    PAIRS("variation_gradient", 1, d.divergence = GPULOSS_TOTAL_VARIATION);
+}
+
 /* Divergences of a sparse teacher, whose other classes are a bucket unless a call renormalises. */
 #define SPARSE(name, writes, change)                                                                                   \
     do {                                                                                                               \
@@ -165,7 +176,7 @@ static void sparse_calls(gpuloss_dtype dtype, const char *kernel, int64_t vector
 
 static int is_of_calls(const variant *v) {
     return strcmp(v->kernel, "row_pipeline") == 0 || strncmp(v->kernel, "sparse_", 7) == 0 ||
-           strcmp(v->kernel, "row_thread") == 0 ||
+           strcmp(v->kernel, "row_thread") == 0 || strcmp(v->kernel, "distances_clustered") == 0 ||
            (strcmp(v->loss, "kl_div") == 0 &&
             (strcmp(v->kernel, "row_memory") == 0 || strcmp(v->kernel, "probabilities") == 0));
 }
@@ -185,6 +196,7 @@ static void usual_variants_are_those_of_calls(void **state) {
             pairs_of_calls(every_dtype[v].dtype, "row_pipeline", 200);
             sparse_calls(every_dtype[v].dtype, "sparse_pipeline", 200);
             long_pairs_of_calls(every_dtype[v].dtype);
+            distances_of_calls(every_dtype[v].dtype);
         }
     }
     gpuloss_destroy(context);

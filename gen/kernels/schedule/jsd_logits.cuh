@@ -6,14 +6,20 @@
  *
  * For Jensen-Shannon, the pass of the sums overwrites the target's logits in shared memory with log(q / M). The
  * gradient reads it from there. The first pass finds the forward KL as well, which tells a row that is close to 0. Other rows
- * take a short formula. */
+ * take a short formula, and close rows one of log p - log q where beta is 1/2. The loader decides the divergence, whether beta
+ * is 1/2, and whether there is a gradient. */
 #ifndef GPULOSSI_JSD_LOGITS_CUH
 #define GPULOSSI_JSD_LOGITS_CUH
 
 #include "kl_logits.cuh"
 
-template <class E, int K> struct Distances : Distil<E, K> {
-    typedef Distil<E, K> Sides;
+/* Total variation has no need of the mean difference of the two sides. */
+struct WeighsUnlessVariation {
+    DEVICE bool weighs() { return !has(GPULOSSI_KL_TOTAL_VARIATION); }
+};
+
+template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation> {
+    typedef Distil<E, K, WeighsUnlessVariation> Sides;
     typedef typename Sides::Number N;
     typedef typename Sides::Params Params;
     typedef typename Sides::Totals Totals;
@@ -47,7 +53,11 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ explicit Distances(const Params &p)
         : Sides(p), beta((N)p.beta), input_share((N)(1.0 - p.beta)) {}
 
-    __device__ __forceinline__ bool writes(const Row &) const { return p.rows.grad != 0; }
+    DEVICE bool is_variation() { return has(GPULOSSI_KL_TOTAL_VARIATION); }
+    DEVICE bool is_half() { return has(GPULOSSI_KL_HALF_BETA); }
+    DEVICE bool has_gradient() { return has(GPULOSSI_KL_GRADIENT); }
+
+    __device__ __forceinline__ bool writes(const Row &) const { return has_gradient(); }
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
         Row r;
         r.row = row;
@@ -57,7 +67,10 @@ template <class E, int K> struct Distances : Distil<E, K> {
     template <class SmemStep> __device__ __forceinline__ bool enter_step(State &s, const SmemStep &step) const {
         return Sides::template enter_all<kAtOnce>(s, step);
     }
-    DEVICE bool spoiled(const Row &r) { return r.replaced; }
+    /* All false for total variation, which the compiler does not find by itself. */
+    DEVICE bool is_approximate(const Row &r) { return !is_variation() && r.approximate; }
+    DEVICE bool has_zeros(const Row &r) { return !is_variation() && r.zeros; }
+    DEVICE bool spoiled(const Row &r) { return !is_variation() && r.replaced; }
 
     /* q, f and log(q / M) of one vector of each side. */
     __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[1][2], N (&q)[W], N (&f)[W],
@@ -68,19 +81,51 @@ template <class E, int K> struct Distances : Distil<E, K> {
             of_input[i] = x[0][0].get(i), of_target[i] = x[0][1].get(i);
         this->exponentials(of_input, r.input_max, r.in_fast_range, q);
         this->exponentials(of_target, r.target_max, r.in_fast_range, t);
-        this->log_ratios(r, of_input, of_target, d);
+        this->log_ratios(r, of_input, of_target, N(1), d);
         N inverse_of_target = r.inverse * r.ratio;
 #pragma unroll
         for (int i = 0; i < W; i++) {
             q[i] *= r.inverse;
             t[i] *= inverse_of_target;
-            const Mixture<N> mixture(beta, input_share, t[i], q[i], d[i], beta == N(0.5), W < 8, false);
+            const Mixture<N> mixture(beta, input_share, t[i], q[i], d[i], is_half(), W < 8, false);
             f[i] = mixture.divergence();
             q_to_m[i] = mixture.log_q();
         }
     }
 
-    /* Total variation: q and |t - q|, both over `inverse`, and df/dq. */
+    /* The sums of f and u over a vector of each side, and log(q / M), where beta is 1/2. With y half of d = log(p / q):
+     *
+     *   f = (p + q) / 2 (y tanh(y) - log(cosh(y)))             log(q / M) = -y - log(cosh(y))
+     *
+     * Returns false if a |y| is not below 1, and the polynomials are not for it. */
+    __device__ __forceinline__ bool close_pairs(const Row &r, const Vector<E> (&x)[1][2], N &f, N &u,
+                                                N (&q_to_m)[W]) const {
+        N of_input[W], of_target[W], y[W], q[W], t[W];
+        bool are_close = true;
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            of_input[i] = x[0][0].get(i), of_target[i] = x[0][1].get(i);
+        this->log_ratios(r, of_input, of_target, N(0.5), y);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            are_close = are_close && fabs(y[i]) < 1;
+        if (!are_close)
+            return false;
+        this->exponentials(of_input, r.input_max, true, q);
+        this->exponentials(of_target, r.target_max, true, t);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const N z = y[i] * y[i];
+            t[i] = fma(r.ratio, t[i], q[i]) * (z * divergence_over_square(z));
+            q_to_m[i] = fma(-z, log_cosh_over_square(z), -y[i]);
+            q[i] *= q_to_m[i];
+        }
+        f = N(0.5) * r.inverse * in_halves<Sum>(t);
+        u = has_gradient() ? r.inverse * in_halves<Sum>(q) : N(0);
+        return true;
+    }
+
+    /* Total variation: q and |t - q|, both over `inverse`, and df/dq for a gradient. */
     template <int k, int m>
     __device__ __forceinline__ void variations(const Row &r, const Vector<E> (&x)[k][2], N (&q)[m], N (&f)[m],
                                                N (&v)[m]) const {
@@ -90,7 +135,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
         for (int i = 0; i < m; i++) {
             N difference = fma(-r.ratio, v[i], q[i]);
             f[i] = fabs(difference);
-            v[i] = difference > 0 ? N(0.5) : difference < 0 ? N(-0.5) : difference;
+            v[i] = !has_gradient() ? N(0) : difference > 0 ? N(0.5) : difference < 0 ? N(-0.5) : difference;
         }
     }
 
@@ -124,8 +169,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ void close(Row &r, const State &s) const {
         Sides::close(r, s);
         r.known = false;
-        r.approximate =
-            p.divergence == GPULOSS_JENSEN_SHANNON && r.in_fast_range && beta * input_share * r.sum > N(kLeast);
+        r.approximate = !is_variation() && r.in_fast_range && beta * input_share * r.sum > N(kLeast);
     }
     __device__ __forceinline__ bool wants_sums(const Row &r) const {
         return !r.known;
@@ -134,7 +178,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ void add(const Cut<E> &cut, Row &r, int at, int step, const Vector<E> (&x)[K][2],
                                         Sums &sums) const {
         N q[n], f[n], u[n];
-        if (r.approximate) {
+        if (is_approximate(r)) {
             N t[n];
             approximate_terms(r, x, q, t, u, f);
             N of_t = times(t, f), of_q = times(q, u);
@@ -148,7 +192,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.u += (double)of_q;
             return;
         }
-        if (p.divergence == GPULOSS_TOTAL_VARIATION) {
+        if (is_variation()) {
             variations(r, x, q, f, u);
             sums.f += (double)in_halves<Sum>(f);
             sums.u += (double)times(q, u);
@@ -168,7 +212,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
     }
     /* Does the add() of all vectors of a thread in a stage. Returns false if the general code is needed. */
     template <class SmemStep> __device__ __forceinline__ bool add_step(Row &r, const SmemStep &step, Sums &sums) const {
-        if (p.divergence == GPULOSS_TOTAL_VARIATION && r.in_fast_range) {
+        if (is_variation() && r.in_fast_range) {
             N all_f = N(0), all_u = N(0);
 #pragma unroll kAtOnce
             for (int i = 0; i < SmemStep::vectors; i++) {
@@ -182,7 +226,7 @@ template <class E, int K> struct Distances : Distil<E, K> {
             sums.u += (double)all_u;
             return true;
         }
-        if (p.divergence == GPULOSS_TOTAL_VARIATION || !r.in_fast_range || r.repeated)
+        if (is_variation() || !r.in_fast_range || r.repeated)
             return false;
         r.replaced = writes(r);
         if (!r.approximate) {
@@ -217,10 +261,15 @@ template <class E, int K> struct Distances : Distil<E, K> {
 #pragma unroll 1
         for (int i = 0; i < SmemStep::vectors; i++) {
             const Vector<E> x[1][2] = {{step.vector(i, 0), step.vector(i, 1)}};
-            N q[W], f[W], q_to_m[W];
-            pairs(r, x, q, f, q_to_m);
-            all_f += in_halves<Sum>(f);
-            all_u += times(q, q_to_m);
+            N q_to_m[W], of_f, of_u;
+            if (!is_half() || !close_pairs(r, x, of_f, of_u, q_to_m)) {
+                N q[W], f[W];
+                pairs(r, x, q, f, q_to_m);
+                of_f = in_halves<Sum>(f);
+                of_u = has_gradient() ? times(q, q_to_m) : N(0);
+            }
+            all_f += of_f;
+            all_u += of_u;
             if (r.replaced)
                 step.store(i, 1, q_to_m);
         }
@@ -256,12 +305,12 @@ template <class E, int K> struct Distances : Distil<E, K> {
         r.known = true;
         r.sum = (N)sums.f;
         r.mean = (N)sums.u;
-        if (r.approximate) {
+        if (is_approximate(r)) {
             r.sum = N(0.693147181) * fma(r.sum, r.inverse, beta * (natural_log(r.ratio) * N(1.442695041)));
             r.mean *= r.inverse;
             r.known = r.approximate = r.ordinary = r.sum > N(kLeast) && r.sum < Limits<N>::infinity();
             r.repeated = !r.known;
-        } else if (p.divergence == GPULOSS_TOTAL_VARIATION) {
+        } else if (is_variation()) {
             r.sum *= N(0.5) * r.inverse;
             r.mean *= r.inverse;
             r.ordinary = r.in_fast_range && r.sum < Limits<N>::infinity();
@@ -273,16 +322,16 @@ template <class E, int K> struct Distances : Distil<E, K> {
     __device__ __forceinline__ void work(const Cut<E> &cut, const Row &r, int at, int step, const Vector<E> (&x)[K][2],
                                          bool whole, double &) const {
         N q[n], f[n], u[n], scale = r.inverse * r.scale;
-        if (r.approximate) {
+        if (is_approximate(r)) {
             N t[n];
             approximate_terms(r, x, q, t, u, f);
-            if (r.zeros)
+            if (has_zeros(r))
                 drop_zeros(q, u);
             scale *= N(0.693147181) * input_share;
 #pragma unroll
             for (int i = 0; i < n; i++)
                 u[i] = q[i] * (u[i] - r.mean);
-        } else if (p.divergence == GPULOSS_TOTAL_VARIATION) {
+        } else if (is_variation()) {
             variations(r, x, q, f, u);
 #pragma unroll
             for (int i = 0; i < n; i++)
@@ -301,17 +350,17 @@ template <class E, int K> struct Distances : Distil<E, K> {
 #pragma unroll
         for (int i = 0; i < n; i++)
             u[i] = fma(u[i], scale, N(0));
-        this->store_gradient(cut, r, at, step, whole, u, r.approximate);
+        this->store_gradient(cut, r, at, step, whole, u, is_approximate(r));
     }
     /* Does the work() of all vectors of a thread in a stage, which are whole. Returns false if the general code is
      * needed. */
     template <class SmemStep>
     __device__ __forceinline__ bool write_step(const Cut<E> &cut, const Row &r, int at, const SmemStep &step) const {
-        if (!r.ordinary || r.zeros || !cut.fits((Bits *)p.rows.grad + r.row * p.rows.grad_stride))
+        if (!r.ordinary || has_zeros(r) || !cut.fits((Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = this->gradient_at(cut, r, at);
         N scale = r.inverse * r.scale;
-        if (p.divergence == GPULOSS_JENSEN_SHANNON)
+        if (!is_variation())
             write_vectors(first, step, scale * input_share * (r.approximate ? N(0.693147181) : N(1)),
                           [&](int i, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
                               step.load(i, 1, u);

@@ -16,8 +16,13 @@
 #include "row_generic.cuh"
 #include "../device/online_softmax.cuh"
 
+/* A loss that always needs the mean difference of the two sides. */
+struct Weighs {
+    DEVICE bool weighs() { return true; }
+};
+
 /* Works on K pairs of vectors at a time. */
-template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl_div> {
+template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename E::Number, gpulossi_kl_div> {
     typedef E Element;
     typedef typename E::Number Number;
     typedef Number N;
@@ -45,7 +50,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         }
         /* The differences of powers grow by `step`. It may be infinite if the target has no exponentials yet. */
         __device__ __forceinline__ void shift_differences(N step) {
-            if (side[1].sum > 0)
+            if (Wanted::weighs() && side[1].sum > 0)
                 weighted_difference = fma(side[1].sum, step, weighted_difference);
         }
         __device__ __forceinline__ void raise(int a, N higher) {
@@ -54,7 +59,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
                 N of_powers = rise(a, higher), down = power_of_2(-of_powers);
                 shift_differences(a == 1 ? -of_powers : of_powers);
                 s.sum *= down;
-                if (a == 1)
+                if (Wanted::weighs() && a == 1)
                     weighted_difference *= down;
             }
             s.row_max = higher;
@@ -168,7 +173,7 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         }
         N all = in_halves<Sum>(part), sum = in_halves<Sum>(e);
         /* A class of zero probability adds nothing, whatever its difference is. */
-        if (!(fabs(all) < Limits<N>::infinity())) {
+        if (Wanted::weighs() && !(fabs(all) < Limits<N>::infinity())) {
             all = N(0);
 #pragma unroll
             for (int i = 0; i < n; i++)
@@ -176,7 +181,8 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         }
         all = fma(sum, below_other.rounding(from_other) - below.rounding(from), all);
         s.side[a].sum = fma(sum, below.factor, s.side[a].sum);
-        s.weighted_difference = fma(all, below.factor, s.weighted_difference);
+        if (Wanted::weighs())
+            s.weighted_difference = fma(all, below.factor, s.weighted_difference);
     }
 
     /* Reduces all vectors of a thread in a stage, of both arrays. `at_once` vectors of each side are unrolled. Returns
@@ -210,7 +216,8 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
                 N of_input = input.power(x.get(j)), of_target = target.power(t.get(j));
                 e[0][j] = power_of_2(of_input);
                 e[1][j] = power_of_2(of_target);
-                weighted_differences[j % 4] = fma(e[1][j], of_target - of_input, weighted_differences[j % 4]);
+                if (Wanted::weighs())
+                    weighted_differences[j % 4] = fma(e[1][j], of_target - of_input, weighted_differences[j % 4]);
             }
             sums[0] += in_halves<Sum>(e[0]);
             sums[1] += in_halves<Sum>(e[1]);
@@ -319,9 +326,11 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
         for (int i = 0; i < m; i++)
             q[i] = fma(-r.ratio, p[i], q[i]);
     }
-    /* log(p / q) of any row. Sides that are close have differences without a rounding, unless `are_far`. */
+    /* log(p / q) of any row, times a power of 2. Sides that are close have differences without a rounding, unless
+     * `are_far`. */
     template <int m>
-    __device__ __forceinline__ void log_ratios(const Row &r, const N (&x)[m], const N (&t)[m], N (&d)[m]) const {
+    __device__ __forceinline__ void log_ratios(const Row &r, const N (&x)[m], const N (&t)[m], N part,
+                                               N (&d)[m]) const {
 #pragma unroll
         for (int i = 0; i < m; i++)
             d[i] = t[i] - x[i];
@@ -331,13 +340,13 @@ template <class E, int K> struct Distil : Masked<typename E::Number, gpulossi_kl
                 d[i] = difference(t[i], r.target_max) - difference(x[i], r.input_max);
 #pragma unroll
         for (int i = 0; i < m; i++)
-            d[i] = fma(d[i], inverse_temperature, -r.lse_difference);
+            d[i] = fma(d[i], part * inverse_temperature, -part * r.lse_difference);
     }
     /* The gradients of any row, and the sum of its terms, each without a common factor. */
     template <int m>
     __device__ __forceinline__ N terms(const Row &r, const N (&x)[m], const N (&t)[m], N (&q)[m]) const {
         N p[m], d[m], f[m], most = N(0);
-        log_ratios(r, x, t, d);
+        log_ratios(r, x, t, N(1), d);
         exponentials(t, r.target_max, r.in_fast_range, p);
 #pragma unroll
         for (int i = 0; i < m; i++) {
