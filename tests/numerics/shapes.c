@@ -25,7 +25,7 @@ static void add(shape_list *shapes, int64_t rows, int64_t classes, int64_t most_
     shapes->count++;
 }
 
-/* A small run keeps one row of every length, and more rows where they are short. The dtype turns the list, so that the
+/* A small run has one row of every length, and more rows where they are short. The dtype rotates the list, so that the
  * same shape does not meet the same strides and offsets in every type. */
 static shape_list shapes_for(gpuloss_dtype dtype, bool small) {
     enum {
