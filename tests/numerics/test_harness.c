@@ -97,7 +97,7 @@ static void unwritten_elements(void **state) {
         }
 }
 
-/* Every 16-bit number survives the round trip, and what lies between two neighbours goes to the nearer one, at half way
+/* Every 16-bit number survives the round trip, and what lies between two neighbours goes to the closer one, at half way
  * to the even one. */
 static void sixteen_bit_formats(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F16, GPULOSS_BF16};

@@ -306,7 +306,7 @@ static void no_rows_of_two_logits(void **state) {
     test_done();
 }
 
-/* Logits of every kind, and those of the target the same turned round. */
+/* Logits of every kind, and the same in reverse order for the target. */
 static void kinds_of_two_logits(void **state) {
     static const double temperatures[] = {0, 0.1, 20, 2};
     unsigned d, number = 0;
