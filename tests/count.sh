@@ -3,16 +3,16 @@
 passed=0 failed=0 skipped=0
 mkdir -p "$BUILD/log"
 
-# The counts in a log: its plain lines 'N passed, N failed, N skipped', or else cmocka's closing lines.
+# The counts in a log: its lines 'N passed, N failed, N skipped', or else cmocka's closing lines.
 counts() {
     awk '
         /^\[  PASSED  \] [0-9]+ test/ { p += $4 }
         /^\[  FAILED  \] [0-9]+ test/ { f += $4 }
         /^\[  SKIPPED \] [0-9]+ test/ { s += $4 }
         match($0, /[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/) {
-            split(substr($0, RSTART), n, " "); plain = 1; pp += n[1]; pf += n[3]; ps += n[5]
+            split(substr($0, RSTART), n, " "); direct = 1; pp += n[1]; pf += n[3]; ps += n[5]
         }
-        END { if (plain) print pp, pf, ps; else print p + 0, f + 0, s + 0 }' "$1"
+        END { if (direct) print pp, pf, ps; else print p + 0, f + 0, s + 0 }' "$1"
 }
 
 # ran NAME STATUS SECONDS: counts what the suite's log says. A suite that fails without saying how often counts as one

@@ -54,8 +54,8 @@ kernel() {
     rm -r "$out/faults"
 }
 accuracy=test_accuracy.Accuracy.test_forward_kl_of_logits
-kernel "far packed pairs lose digits" kl_div_logits_packed_f32 $accuracy 's/, 0f41000000;/, 0f7F800000;/'
-kernel "far pairs of a cluster lose digits" kl_div_logits_clustered_f32 $accuracy 's/, 0f41000000;/, 0f7F800000;/'
+kernel "distant packed pairs lose digits" kl_div_logits_packed_f32 $accuracy 's/, 0f41000000;/, 0f7F800000;/'
+kernel "distant pairs of a cluster lose digits" kl_div_logits_clustered_f32 $accuracy 's/, 0f41000000;/, 0f7F800000;/'
 cat >"$out/test_unexpected.py" <<'END'
 import unittest
 

@@ -49,7 +49,7 @@ for function in cross_entropy combine kl_div kl_div_sparse; do
     accept "$function as it is" calls "$BUILD/libgpuloss.so" $function
 done
 
-# Of 1 %: the bounds are tight enough for it.
+# Faults of 1 %, for which the bounds are tight enough.
 library cross_entropy "another smoothing" loss 's/p->label_smoothing = /&0.99 * /'
 library cross_entropy "another z-loss" '[a-z_]*' 's/p->lse_square_scale = /&0.99 * /'
 library cross_entropy "another softcap" '[a-z_]*' 's/p->softcap = /&1.01 * /'
@@ -61,19 +61,19 @@ library cross_entropy "an lse that is left unwritten" lse 's/p->lse = .*/p->lse 
 library cross_entropy "bad targets that are not counted" bad_targets 's/p->bad_targets = .*/p->bad_targets = 0;/'
 library cross_entropy "a stride that is ignored" '[a-z_]*' 's/\*stride = given == 0 ? classes : given;/*stride = classes;(void)given;/'
 library cross_entropy "a call that is refused" 'gpuloss_cross_entropy: softcap' 's/"softcap", &d->softcap, 0.0/"softcap", \&d->softcap, 20.0/'
-library cross_entropy "a workspace in another place" 'workspace: element .* is changed' \
+library cross_entropy "a workspace at another address" 'workspace: element .* is changed' \
     's/rows->scratch = (uint64_t)(uintptr_t)workspace;/rows->scratch = (uint64_t)(uintptr_t)workspace + 64;/'
 library cross_entropy "sums that replace what is there" '[a-z_]*' 's/rows->flags = c->flags & GPULOSS_ADD_SUMS ? .*/rows->flags = 0;/'
 library cross_entropy "a divisor of another ignore_index" divisor '/gpulossi_fill_cross_entropy(&d, &c, &p, &plan);/s/$/ p.ignore_index++;/'
 library cross_entropy "a divisor_in that is ignored" '[a-z_]*' 's/rows->divisor_in = .*/rows->divisor_in = 0;/'
 library kl_div "a divisor of other labels" divisor '/(void)gpulossi_fill_masking(&c, &m, &p, &plan);/s/$/ p.rows.divisor *= 2;/'
-library combine "a shard in another place" '[a-z_]*' 's/p->class_offset = .*/p->class_offset = 0;/'
+library combine "a shard at another offset" '[a-z_]*' 's/p->class_offset = .*/p->class_offset = 0;/'
 library combine "a shard that is left out" '[a-z_]*' 's/p->shards = d->shards;/p->shards = d->shards > 1 ? d->shards - 1 : 1;/'
 library kl_div "another eps" '[a-z_]*' 's/p->eps = d->eps;/p->eps = 2 * d->eps;/'
 library kl_div "another beta" '[a-z_]*' 's/p->beta = d->beta;/p->beta = 1 - d->beta;/'
 library kl_div "another temperature" '[a-z_]*' 's/p->inverse_temperature = .*/p->inverse_temperature = d->temperature != 0.0 ? 0.99 \/ d->temperature : 1.0;/'
 library kl_div "a temperature that is not squared" '[a-z_]*' 's/m->temperature \* m->temperature/m->temperature/'
-library kl_div "elements in the place of other rows" 'loss_elements' 's/&p->elements_stride}/\&p->target_stride}/'
+library kl_div "elements with the stride of other rows" 'loss_elements' 's/&p->elements_stride}/\&p->target_stride}/'
 library kl_div "labels that are ignored" '[a-z_]*' 's/p->labels = .*/p->labels = 0;/'
 library kl_div_sparse "an entry that is left out" '[a-z_]*' 's/p->k = d->k;/p->k = d->k > 1 ? d->k - 1 : 1;/'
 library kl_div_sparse "bad indices that are not counted" bad_indices 's/p->bad_indices = .*/p->bad_indices = 0;/'

@@ -191,7 +191,7 @@ compile_later() { mv "$out/gpuloss.h" "$out/compile_$1.h"; }
 planted "/* nothing */" && compile_later comment
 planted "static short gpulossi_planted(int x) { return x; }" && compile_later warning
 planted "int gpulossi_planted(void); int gpulossi_planted(void) { return 1; }" && compile_later global
-altered 's/^#if .*!defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F64)/#if 1/' && compile_later kept
+altered 's/^#if .*!defined(GPULOSS_NO_KL_DIV) && !defined(GPULOSS_NO_F64)/#if 1/' && compile_later present
 altered '/gpulossi_common_prepare_targets\[\]/,$b; s/^#if 1$/#if !defined(GPULOSS_NO_CROSS_ENTROPY)/' &&
     compile_later shared
 printf '%s\n' "$out"/compile_*.h | sed 's/\.h$//' | xargs -P "$(nproc)" -I{} bash -c 'run_compile "{}"'
@@ -199,7 +199,7 @@ compile() { cat "$out/compile_$1.log" && return "$(cat "$out/compile_$1.status")
 accept "a comment" compile comment
 reject "a warning" "FAILED: gcc -x c -std=c99" compile warning
 reject "a global function that is not public" "FAILED: c: the public functions and nothing else" compile global
-reject "kernels that can't be left out" "FAILED: GPULOSS_NO_F64" compile kept
+reject "kernels that can't be left out" "FAILED: GPULOSS_NO_F64" compile present
 reject "a shared kernel that is left out with one loss" "stays, GPULOSS_NO_CROSS_ENTROPY" compile shared
 rm -rf "$out"/compile_*
 

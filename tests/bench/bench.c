@@ -130,8 +130,9 @@ int bench_queue_run(int run, int in_a_row) {
     return queue_run(call_cell, run, in_a_row);
 }
 
-/* The calls are queued before the first is waited for: what is timed is the GPU, not how soon it hears of a call. The calls
- * of a run take a millisecond together, and follow each other without a pause, like the work that programs queue. */
+/* The calls are queued before the first is waited for, so that the time is the GPU's, without the latency of a call.
+ * The calls of a run take a millisecond in all. They follow each other without a pause, like the work that programs
+ * queue. */
 int bench_median(int (*call)(void), int milliseconds_before, int runs, double *milliseconds) {
     double times[BENCH_MOST_RUNS];
     int in_a_row, i;

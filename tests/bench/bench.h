@@ -33,13 +33,13 @@ typedef struct bench_cell {
     int pass;
     int headline; /* among the few that every run measures */
     int tiny;     /* among those whose call is measured from the host */
-    int option;   /* what its call asks for besides, or how close the logits of a divergence are, and ... */
+    int option;   /* the options of its call, or how close the logits of a divergence are, and ... */
     int layout;   /* ... how the arrays lie: rows of the tables in requests.c */
     int normal;   /* its logits are normal with deviation 2; else uniform, those of cross-entropy in (-8, 8) */
     const struct bench_pair *pair; /* its row of the table in pairs.c; NULL: it is of cross-entropy */
 } bench_cell;
 
-/* The cells: those that are published first; then the grid of plain calls, of which each moves about `bytes`, few long
+/* The cells: those that are published first; then the grid of calls without options, each of about `bytes` bytes, few long
  * rows and tiny calls; then the grid of options and layouts, and that of divergences. Valid after bench_open. */
 extern const bench_cell *bench_cells;
 int bench_cell_count(void);
@@ -69,7 +69,7 @@ const char *bench_failure(void);
 int bench_fail(const char *format, ...);     /* says why, and returns 1 */
 int bench_check(const char *what, int code); /* fails unless the driver's code is 0 */
 
-/* The GPU's limits. All ceilings are measured before a floor is asked for. */
+/* The GPU's limits. All ceilings are measured before a floor is requested. */
 int bench_ceiling(int which, double *gigabytes_a_second);
 const char *bench_ceiling_name(int which);
 double bench_ceiling_of(int cell); /* of the mix of reads and writes of the cell's arrays */

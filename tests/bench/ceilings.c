@@ -1,4 +1,4 @@
-/* The ceilings of the GPU's memory: plain streams of several mixes of reads and writes. */
+/* The ceilings of the GPU's memory: streams of several mixes of reads and writes. */
 #include "bench.h"
 #include "ceilings.h"
 #include "data.h"

@@ -1,4 +1,4 @@
-/* What the benchmark measures against, and its data: plain streams over memory, a launch of nothing, and random numbers. */
+/* The references of the benchmark, and its data: streams over memory, an empty launch, and random numbers. */
 #include <stdint.h>
 
 enum { kStep = 4 };
@@ -131,9 +131,9 @@ static __device__ float nearest_bfloat(float x) {
     return __uint_as_float((bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u);
 }
 
-/* n numbers that are off those of `centre`, of the same type, by normal numbers of the given standard deviation. */
-extern "C" __global__ void fill_near(void *out, const void *centre, int64_t n, int bytes, int bfloat, float deviation,
-                                     uint64_t seed) {
+/* n numbers: those of `centre`, of the same type, plus normal numbers of the given standard deviation. */
+extern "C" __global__ void fill_close(void *out, const void *centre, int64_t n, int bytes, int bfloat, float deviation,
+                                      uint64_t seed) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
 #pragma unroll 1
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {

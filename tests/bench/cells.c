@@ -80,7 +80,7 @@ static bench_cell *add(const char *loss, const char *dtype, int64_t rows, int64_
     return c;
 }
 
-/* ---- plain calls ---- */
+/* ---- calls without options ---- */
 
 static void add_headlines(void) {
     unsigned i;
@@ -98,7 +98,7 @@ static int64_t rows_that_move(int64_t bytes, const char *loss, const char *dtype
     return bytes / (arrays * (strcmp(dtype, "f32") == 0 ? 4 : 2) * classes);
 }
 
-static void add_plain(int64_t bytes) {
+static void add_basic(int64_t bytes) {
     static const char *const losses[] = {"cross_entropy", "kl_div_pp", "kl_div_ll", "kl_div_logits"};
     static const char *const dtypes[] = {"f32", "bf16", "f16"};
     static const int64_t classes[] = {10, 64, 256, 1000, 4096, 16384, 32000, 50257, 128256, 151936, 262144};
@@ -199,7 +199,7 @@ static const struct masked {
     int64_t rows, classes;
 } masked[] = {{"bf16", 8192, 128256}, {"f32", 32768, 4096}, {"bf16", 8192, 32000}};
 
-/* Divergences: those that the plain grid lacks, and those of logits that are close. */
+/* Divergences: those that the grid without options lacks, and those of logits that are close. */
 static const struct pair_group {
     const char *losses[12];
     struct group cells;
@@ -226,7 +226,7 @@ static bench_cell *add_option(const char *loss, const char *dtype, int64_t class
     return c;
 }
 
-/* The rows that move these bytes together, or one. */
+/* The rows that move these bytes in all, or one. */
 static void set_rows(bench_cell *c, int64_t bytes) {
     c->rows = (int64_t)((double)bytes / bench_array_bytes(c));
     c->rows = c->rows < 1 ? 1 : c->rows;
@@ -278,7 +278,7 @@ void bench_list(int64_t bytes) {
     unsigned i;
     count = 0;
     add_headlines();
-    add_plain(bytes);
+    add_basic(bytes);
     for (i = 0; i < sizeof groups / sizeof groups[0]; i++)
         add_group("cross_entropy", &groups[i], bytes, set_rows);
     add_masked(bytes);

@@ -7,7 +7,7 @@
 
 static FILE *file;
 
-/* Nothing is held back: what a run measured before it was ended is not lost. */
+/* Lines are not buffered, so that a run that is ended early loses no measurement. */
 static int check_written(int printed) {
     return (printed < 0 || fflush(file) != 0) && bench_fail("the raw results can't be written: %s", strerror(errno));
 }

@@ -104,12 +104,12 @@ static int fill_probabilities(const bench_cell *c) {
     return fill("fill_probabilities", WARP * rows, arguments);
 }
 
-static int fill_near(int which, int centre, int64_t n, const char *dtype, double sigma) {
+static int fill_close(int which, int centre, int64_t n, const char *dtype, double sigma) {
     int bytes = bench_dtype_bytes(dtype), bfloat = strcmp(dtype, "bf16") == 0;
     float deviation = (float)sigma;
     uint64_t seed = seed_of(which);
     void *arguments[] = {&buffers[which], &buffers[centre], &n, &bytes, &bfloat, &deviation, &seed};
-    return fill("fill_near", n, arguments);
+    return fill("fill_close", n, arguments);
 }
 
 static int fill_classes(int which, const bench_cell *c) {
@@ -174,7 +174,7 @@ static int fill_pair(const bench_cell *c) {
     if (p->entries > 0)
         return fill_normal(BENCH_INPUT, n, c->dtype) || fill_entries(c);
     if (closeness > 0
-            ? fill_normal(BENCH_TARGET, n, c->dtype) || fill_near(BENCH_INPUT, BENCH_TARGET, n, c->dtype, closeness)
+            ? fill_normal(BENCH_TARGET, n, c->dtype) || fill_close(BENCH_INPUT, BENCH_TARGET, n, c->dtype, closeness)
             : fill_side(c, BENCH_INPUT, c->dtype, p->input) ||
                   fill_side(c, BENCH_TARGET, bench_target_dtype(c), p->target))
         return 1;

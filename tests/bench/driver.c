@@ -134,17 +134,17 @@ int bench_attribute(int attribute, int *value) {
            bench_check("cuDeviceGetAttribute", bench_cuda.device_attribute(value, attribute, device));
 }
 
-/* An older driver does not know every question: 0 is its answer. */
-static int ask_as_gpuloss(int attribute) {
-    attribute_function *ask = (attribute_function *)(uintptr_t)bench_symbol_for_gpuloss(NULL, "cuDeviceGetAttribute");
+/* 0 where an older driver does not know the attribute. */
+static int attribute_for_gpuloss(int attribute) {
+    attribute_function *query = (attribute_function *)(uintptr_t)bench_symbol_for_gpuloss(NULL, "cuDeviceGetAttribute");
     int device, value = 0;
-    return bench_cuda.context_device(&device) == 0 && ask(&value, attribute, device) == 0 ? value : 0;
+    return bench_cuda.context_device(&device) == 0 && query(&value, attribute, device) == 0 ? value : 0;
 }
 
 bench_model bench_model_taken(void) {
     bench_model model;
-    model.compute_capability = 10 * ask_as_gpuloss(MAJOR) + ask_as_gpuloss(MINOR);
-    model.shared_bytes = ask_as_gpuloss(SHARED_OPTIN);
-    model.clusters = ask_as_gpuloss(CLUSTERS) != 0;
+    model.compute_capability = 10 * attribute_for_gpuloss(MAJOR) + attribute_for_gpuloss(MINOR);
+    model.shared_bytes = attribute_for_gpuloss(SHARED_OPTIN);
+    model.clusters = attribute_for_gpuloss(CLUSTERS) != 0;
     return model;
 }

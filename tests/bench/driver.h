@@ -47,7 +47,7 @@ int bench_driver_open(void);
 int bench_attribute(int attribute, int *value);
 
 typedef struct bench_model {
-    int compute_capability, shared_bytes, clusters; /* shared_bytes: the most that a block may ask for */
+    int compute_capability, shared_bytes, clusters; /* shared_bytes: the most that a block may have */
 } bench_model;
 
 /* The GPU that gpuloss believes to have. */

@@ -1,4 +1,4 @@
-/* The losses of two arrays, or of one and a sparse teacher, by name: what their calls ask for, and their work. */
+/* The losses of two arrays, or of one and a sparse teacher, by name: the requests of their calls, and their work. */
 #ifndef GPULOSSI_BENCH_PAIRS_H
 #define GPULOSSI_BENCH_PAIRS_H
 

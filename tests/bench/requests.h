@@ -22,7 +22,7 @@ typedef struct bench_request {
     const char *probabilities; /* type of the target probabilities, "" for that of the logits; NULL: class indices */
     const char *gradient;      /* type of the gradient; NULL: that of the logits */
     double closeness;          /* of a divergence of logits: the deviation of input - target; 0: they are independent */
-    /* Beside a plain call: of the sweep that sums a row, and of the one that writes its gradient. */
+    /* Beside a call without options: of the sweep that sums a row, and of the one that writes its gradient. */
     bench_cost sum, gradient_sweep;
 } bench_request;
 

@@ -127,7 +127,7 @@ static int list_pipeline(const gpuloss_cross_entropy_desc *d) {
     return status;
 }
 
-/* A row a block: with a gradient, several in a row, and the next one asked for, or not. */
+/* A row a block. With a gradient: several rows in a row, and the next one prefetched, or not. */
 static void list_block_rows(const gpuloss_cross_entropy_desc *d) {
     static const char *const names[2][3] = {{"block_rows", "two_rows", "four_rows"},
                                             {"ahead", "ahead_two", "ahead_four"}};

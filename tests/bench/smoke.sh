@@ -28,7 +28,7 @@ checked() {
 heading=$(sed -n '/^#define BENCH_CSV/,/^int/p' tests/bench/bench.h | grep -o '"[^"]*"' | tr -d '"\n')
 check_csv() {
     local program='
-        function near(a, b) { return a - b <= 1e-4 * b && b - a <= 1e-4 * b }
+        function agree(a, b) { return a - b <= 1e-4 * b && b - a <= 1e-4 * b }
         BEGIN {
             FS = ","
             sum["cross_entropy"] = sum["cross_entropy_options"] = sum["columns"] = sum["kl_div_ll"] = 1
@@ -68,14 +68,14 @@ check_csv() {
         $6 != "loss" && $6 != "loss + gradient" && $6 != "backward" { fail("no such pass: " $6) }
         { above_zero($3); above_zero($4); above_zero($5); above_zero($8); above_zero($9); above_zero($10) }
         { above_zero($13); number($14); above_zero($15); cells++ }
-        !near($13, $9 / $10 / 1000) { fail("not the time of the bytes: " $13) }
+        !agree($13, $9 / $10 / 1000) { fail("not the time of the bytes: " $13) }
         {
             special = ($6 != "backward") * (sum[$1] + more[$11] + logarithms[$1] / $4)
             special += ($6 != "loss") * (gradient[$1] + more[$11])
             read = $3 - int($3 * ignored[$11])
-            if (!near($14, ($2 != "f64") * read * $4 * special / (16 * 4 * 1980))) fail("not that of special functions: " $14)
+            if (!agree($14, ($2 != "f64") * read * $4 * special / (16 * 4 * 1980))) fail("not that of special functions: " $14)
             kind = $1 "," $2 "," $6 "," $11
-            if (kind in instructions && !near($15, $3 * $4 * instructions[kind] / (128 * 4 * 1980)))
+            if (kind in instructions && !agree($15, $3 * $4 * instructions[kind] / (128 * 4 * 1980)))
                 fail("not that of instructions: " $15)
         }
         END { if (!bad && (cells != wanted || cells == 0)) fail(cells + 0 " cells of " wanted) }'
@@ -184,14 +184,14 @@ check_only() {
         NR == 1 { next }
         $1 == "columns" && $2 == "weights" { columns++; next }
         $2 == "plain" && $3 == "stride_1" { strides++; next }
-        { fail("not asked for: " $0) }
+        { fail("not requested: " $0) }
         END { if (!bad && !(columns && strides)) fail("a name without cells") }'
     sed -n '/^loss /,$p' "$1" >"$out/cells" && checked "$out/cells"
 }
 run_names() { "$BUILD/bench" $ceilings --bytes 400 --most 500 --rest 0 --runs 1 --only "$@" >"$out/only"; }
 accept 'cells by their names' run_names columns/weights,plain/stride
 accept 'no other cells' check_only "$out/only"
-changed "$out/only" '/stride_1/s/plain/z_loss/' && reject 'a cell that was not asked for' 'not asked for' check_only "$out/bad"
+changed "$out/only" '/stride_1/s/plain/z_loss/' && reject 'a cell that was not requested' 'not requested' check_only "$out/bad"
 changed "$out/only" '/^columns/d' && reject 'no cell of a name' 'without cells' check_only "$out/bad"
 reject 'a name of no cell' '--only hinge: no cell' run_names weights,hinge
 reject 'an empty name' '--only: no name' run_names ''

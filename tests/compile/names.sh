@@ -1,5 +1,5 @@
 #!/bin/bash
-# names.sh HEADER SCRATCH: every macro and every name at file scope of HEADER begins with gpuloss or GPULOSS, apart from
+# names.sh HEADER SCRATCH: every macro and every name at file scope of HEADER begins with gpuloss or GPULOSS, except for
 # the struct tags behind CUDA's own handles. Found by comparing with a file that has the same system headers only.
 set -u
 header=$1 out=$2 here=$(dirname "$0")
@@ -9,7 +9,7 @@ echo "#define GPULOSS_IMPLEMENTATION
 cp "$here/headers.c" "$out/without.c"
 for f in with without; do
     gcc -dM -E -I "$here" "$out/$f.c" | awk '{ sub(/\(.*/, "", $2); print $2 }' | sort -u >"$out/$f.macros" || exit 2
-    # Unused types are kept in the debug information; depth 1 is file scope, enumerators lie one deeper.
+    # Unused types stay in the debug information; depth 1 is file scope, enumerators lie one deeper.
     gcc -g -gdwarf-4 -O0 -fno-eliminate-unused-debug-types -fno-eliminate-unused-debug-symbols -c -o "$out/$f.o" \
         "$out/$f.c" || exit 2
     readelf --debug-dump=info --wide "$out/$f.o" 2>"$out/readelf.log" | awk '

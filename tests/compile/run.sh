@@ -21,7 +21,7 @@ mkdir short && cp -r tests short/ && awk '!/^0x/ || !before { print } { before =
 [ -z "${QUICK:-}" ] || cp short/gpuloss.h gpuloss.h || exit 2
 short=short/tests/compile
 
-# Compilations are queued one a line and run together, as many at once as there are processors.
+# Compilations are queued one a line, and run in parallel, one for each processor.
 queue() { echo $* >>queued; }
 run_queue() {
     local count failures
@@ -109,7 +109,7 @@ for decls in c c++; do
     done
 done
 accept "C alone needs no C++ library" gcc -o program -x c $src/program.c -x c $src/implementation.c -ldl
-echo "linked together: $((passed + failed - before)) checks"
+echo "linked: $((passed + failed - before)) checks"
 
 before=$((passed + failed))
 for standard in c99 c++98 c++11; do
@@ -160,14 +160,14 @@ accept "GPULOSS_NO_KL_DIV" absent NO_KL_DIV '^gpulossi_kl_div_'
 for dtype in f32 f64; do
     accept "GPULOSS_NO_${dtype^^}" absent NO_${dtype^^} "^gpulossi_.*_$dtype\$"
 done
-# What both losses use stays with either one, and the texts that others are unpacked after.
-kept() {
+# Data that both losses use stays with either one, and so do the texts that others are unpacked after.
+present() {
     gcc -O0 -c -o less.o -DGPULOSS_$1 $src/implementation.c && data less.o | grep -qE "$2"
 }
-accept "what serves every loss stays, GPULOSS_NO_CROSS_ENTROPY" kept NO_CROSS_ENTROPY '^gpulossi_common_'
-accept "what serves every loss stays, GPULOSS_NO_KL_DIV" kept NO_KL_DIV '^gpulossi_common_'
+accept "what serves every loss stays, GPULOSS_NO_CROSS_ENTROPY" present NO_CROSS_ENTROPY '^gpulossi_common_'
+accept "what serves every loss stays, GPULOSS_NO_KL_DIV" present NO_KL_DIV '^gpulossi_common_'
 for dtype in F16 BF16; do
-    accept "what other types need stays, GPULOSS_NO_$dtype" kept NO_$dtype '^gpulossi_.*_any16$'
+    accept "what other types need stays, GPULOSS_NO_$dtype" present NO_$dtype '^gpulossi_.*_any16$'
 done
 echo "left out means gone: $((passed + failed - before)) checks"
 
@@ -193,7 +193,7 @@ else
     skip "Windows: no mingw-w64 (x86_64-w64-mingw32-gcc)"
 fi
 
-# The header's costs: the sizes are near their limits, and the times are printed only, since other work delays them.
+# The header's costs: the sizes are close to their limits, and the times are printed only, since other work delays them.
 milliseconds() {
     local start
     start=$(date +%s%N)

@@ -1,8 +1,8 @@
-/* Calls of every kind, which together launch each kernel that this GPU has a use for. */
+/* Calls of every kind. They launch each kernel that this GPU has a use for. */
 #include "calls.h"
 
 enum {
-    HELD,
+    IN_REGISTERS,
     LONG,
     OPTIONS,
     PROBABILITIES,
@@ -11,7 +11,7 @@ enum {
     PLANES,
     FEW_PLANES,
     PACKED,
-    PACKED_HELD,
+    PACKED_REG,
     BLOCK_ROWS,
     PIPELINE,
     WEIGHTS_IN_THE_PIPELINE,
@@ -29,7 +29,7 @@ enum {
     LABELS,
     LOGITS,
     LOGITS_PACKED,
-    LOGITS_PACKED_HELD,
+    LOGITS_PACKED_REG,
     LOGITS_OF_A_BLOCK,
     LOGITS_OF_CLUSTERS,
     LOSSES_OF_LOGITS,
@@ -45,7 +45,7 @@ static gpuloss_cross_entropy_desc cross_entropy_of(int n, int bytes) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     const int width = 16 / bytes;
     switch (n) {
-    case HELD:
+    case IN_REGISTERS:
         d.classes = 96;
         d.logits_stride = 112;
         break;
@@ -70,7 +70,7 @@ static gpuloss_cross_entropy_desc cross_entropy_of(int n, int bytes) {
         d.classes = n == PLANES ? 150 : 20;
         break;
     case PACKED:
-    case PACKED_HELD:
+    case PACKED_REG:
         d.classes = n == PACKED ? 50 * width : 16;
         break;
     case BLOCK_ROWS:
@@ -121,7 +121,7 @@ static gpuloss_kl_div_desc kl_div_of(int n, int bytes) {
     case LOGITS_PACKED:
         d.classes = 400;
         break;
-    case LOGITS_PACKED_HELD:
+    case LOGITS_PACKED_REG:
         d.classes = 16;
         break;
     case LOGITS_OF_A_BLOCK:

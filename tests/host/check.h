@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-/* Before and after every test: a fresh driver whose third context is current; afterwards nothing is left, and nothing
- * was asked for that a real driver refuses. */
+/* Before every test: a fresh driver whose third context is current. After it: nothing is left, and no call was made that
+ * a real driver refuses. */
 int begin_test(void **state);
 int finish_test(void **state);
 #define TEST(function) cmocka_unit_test_setup_teardown(function, begin_test, finish_test)
@@ -46,7 +46,7 @@ void expect_module(const char *name, gpuloss_dtype dtype, int line);
 gpuloss_cross_entropy_desc some_cross_entropy(void);
 /* Makes probabilities its targets. */
 void give_probabilities(gpuloss_cross_entropy_desc *d);
-/* The same rows, of which this is one of four shards: what it knows of them is all that is asked for. */
+/* The same rows in four shards, of which this is one. Its shard_rows are the only output. */
 gpuloss_cross_entropy_desc some_shard(void);
 /* The same rows of four shards, for gpuloss_cross_entropy_combine: the loss. */
 gpuloss_cross_entropy_desc some_combine(void);
@@ -66,16 +66,16 @@ struct CUstream_st *stream_number(int n);
 const fake_launched *last_launch(void);
 /* The kernel after the prepare kernel was not launched on that stream; of so many fills the last took back what was counted. */
 void expect_cleared(int fills, struct CUstream_st *stream);
-/* What the last launch divides by: flags that say where that comes from, the divisor and the factor of the gradient as
- * far as the host knows them, and whether another launch, which counts the rows, came before it. */
+/* The divisor of the last launch. `flags` say where it comes from; `divisor` and `scale`, the factor of the gradient, are
+ * those that the host knows. `prepares`: a launch before it counts the rows. */
 enum { BY_DATA = GPULOSSI_DATA_DIVISOR, BY_PREPARED = GPULOSSI_DATA_DIVISOR | GPULOSSI_PREPARED };
 void expect_divisor(unsigned flags, double divisor, double scale, int prepares, int line);
-/* Blocks of a launch without clusters that run at once, and the bytes of shared memory that each of them asks for. */
+/* Blocks of a launch without clusters that run at once, and the bytes of shared memory of each. */
 unsigned blocks_at_once(const fake_launched *l);
 unsigned shared_bytes_of(const fake_launched *l);
 /* Those have more memory in clusters than the pipeline of cross-entropy. */
 int is_pipeline_of_divergences(const char *entry);
-/* So many threads share a row, and there are as many blocks as the rows take, or as run at once. */
+/* `group` threads share a row. There are as many blocks as the rows take, or as run at once. */
 void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line);
 
 int lifecycle_tests(void);

@@ -1,4 +1,4 @@
-/* What the tests share that say which kernel a call of cross-entropy takes. */
+/* Shared by the tests of the kernel that a call of cross-entropy takes. */
 #ifndef TESTS_HOST_CHOICE_H
 #define TESTS_HOST_CHOICE_H
 
@@ -17,7 +17,7 @@ const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const ch
         expect_kernel(&d, name, __LINE__);                                                                             \
     } while (0)
 
-/* What is checked of a call of each dtype, on a context that goes with it. */
+/* Runs the check on a call of each dtype, and destroys the context. */
 void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross_entropy_desc d));
 
 /* Those of tiles, which run after the others. */

@@ -338,7 +338,7 @@ static int fake_pointer_attribute(void *data, int attribute, uint64_t address) {
         *(uint64_t *)data = fake.unknown_bytes == 0 ? UINT64_MAX : is_before ? fake.unknown_at : UINT64_MAX - behind;
         break;
     default:
-        fake_violate("attribute %d of a pointer is asked for", attribute);
+        fake_violate("attribute %d of a pointer is queried", attribute);
     }
     return fake_end(0);
 }
@@ -365,7 +365,7 @@ void *fake_symbol(void *user, const char *name) {
     }
     GPULOSSI_DRIVER(GIVE)
 #undef GIVE
-    fake_violate("%s is asked for and is not in the table", name);
+    fake_violate("%s is requested and is not in the table", name);
     return NULL;
 }
 

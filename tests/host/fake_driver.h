@@ -1,5 +1,5 @@
-/* A stand-in for the CUDA driver, on host memory. It is handed to gpuloss_create as a symbol source; it records what it
- * is asked to do, fails on demand, and notes every call that a real driver would not have taken. */
+/* A stand-in for the CUDA driver, on host memory. It is handed to gpuloss_create as a symbol source; it records
+ * every request, fails on demand, and notes every call that a real driver would not have taken. */
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 
@@ -38,11 +38,11 @@ typedef struct fake_module {
     int live, release_failed;
     int waits;        /* its text waits for the kernel before it, by an instruction and not in a comment */
     int is_new;       /* it is for GPUs that have clusters, ... */
-    int keeps_rows;   /* it has rows in shared memory ... */
+    int smem_rows;    /* it has rows in shared memory ... */
     int for_clusters; /* ... and is launched in them */
-    int occupancies;  /* how often it was asked how many blocks a multiprocessor takes */
+    int occupancies;  /* queries for the blocks that a multiprocessor takes */
     unsigned shared_bytes_allowed;
-    int shared_bytes_set; /* so many were asked for; 0: nothing */
+    int shared_bytes_set; /* the requested bytes; 0: nothing */
     int non_portable_allowed;
 } fake_module;
 
@@ -73,13 +73,12 @@ typedef struct fake_filled {
 struct fake_driver {
     /* What it plays; see fake_reset for the defaults. */
     int driver_version, devices, major, minor, multiprocessors;
-    int blocks_small; /* resident blocks, ... */
-    int blocks_shared,
-        blocks_less; /* ... of kernels that ask for shared memory, and of those that ask for less of it */
+    int blocks_small;               /* resident blocks, ... */
+    int blocks_shared, blocks_less; /* ... of kernels with shared memory, and of kernels with less of it */
     int has_clusters, shared_optin;
     int active_clusters[FAKE_CLUSTER_SIZES];
     int wide_clusters[FAKE_CLUSTER_SIZES]; /* of wide blocks, and of others with as much shared memory, ... */
-    int row_clusters[FAKE_CLUSTER_SIZES];  /* ... and of the larger ones that keep weights */
+    int row_clusters[FAKE_CLUSTER_SIZES];  /* ... and of the larger ones with weights in shared memory */
     int capturing;
     uint64_t unknown_at, unknown_bytes; /* addresses of no memory; all others are of memory */
     int pointer_type, pointer_managed, pointer_gpu;
@@ -91,7 +90,7 @@ struct fake_driver {
     int fail_from_there_on;
     const char *fail_symbol;
     const char *fail_entry; /* of a kernel: launching it */
-    int fail_attribute;     /* of a device or a function: asking for it, or setting it */
+    int fail_attribute;     /* of a device or a function: getting it, or setting it */
     int fail_code;
     long fail_malloc_at;
 
@@ -122,7 +121,7 @@ void fake_set_current(struct CUctx_st *context);
 struct CUctx_st *fake_current(void);
 /* Depth of the calling thread's stack of contexts. */
 int fake_depth(void);
-/* Modules, allocations, streams, primary contexts and host memory that are still held. */
+/* Modules, allocations, streams, primary contexts and host memory that are still allocated. */
 int fake_leaks(void);
 int fake_live_modules(void);
 /* The threads of a block of the kernel of that name, where clusters or rows in shared memory decide them; else 256. */

@@ -103,8 +103,8 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     name_schedule(made);
     made->for_clusters =
         fake_is_for_clusters(made->entry) || (made->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_CLUSTER) != 0;
-    made->keeps_rows = made->for_clusters || has_part(made->entry, rows);
-    made->is_new = made->keeps_rows || strstr(made->entry, "_block_rows_") != NULL;
+    made->smem_rows = made->for_clusters || has_part(made->entry, rows);
+    made->is_new = made->smem_rows || strstr(made->entry, "_block_rows_") != NULL;
     *module = made;
     fake.modules++;
     return fake_end(0);
@@ -135,7 +135,7 @@ int fake_module_function(void **function, void *handle, const char *name) {
 static int has_narrow_rings(const char *entry) {
     return strstr(entry, "_packed_smem_") != NULL;
 }
-/* The shared memory of a block of so many threads, which are more than usual, and have more, where it is wide. */
+/* The shared memory of a block of `threads` threads. A wide block has more of both. */
 static int may_be_wide(const fake_module *module) {
     return (module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_WIDE) != 0;
 }
@@ -147,11 +147,11 @@ static unsigned shared_bytes_of_block(const fake_module *module, unsigned thread
         return strstr(module->entry, "_f64") != NULL ? 36864 : 20480;
     if (strstr(module->entry, "_sparse_memory_") != NULL)
         return 16384;
-    if (!module->keeps_rows)
+    if (!module->smem_rows)
         return 0;
     return !may_be_wide(module) ? module->shared_bytes_allowed : threads == FAKE_WIDE_BLOCK ? 98304 : 65536;
 }
-/* What a launch has of it that wants less, if it may. */
+/* The smaller shared memory of a kernel that may be launched with less. */
 static unsigned less_shared_bytes(const fake_module *module, unsigned whole) {
     return has_narrow_rings(module->entry) ? 38912 : has_tiles(module->entry) ? 14848 : whole / 2;
 }
@@ -161,9 +161,9 @@ int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_b
     const unsigned whole = shared_bytes_of_block(module, (unsigned)threads);
     /* First with all of the shared memory, then with less. */
     if (shared_bytes != (module->occupancies == 0 ? whole : less_shared_bytes(module, whole)))
-        fake_violate("occupancy of %s asked for with %u bytes", module->entry, (unsigned)shared_bytes);
+        fake_violate("occupancy of %s queried with %u bytes", module->entry, (unsigned)shared_bytes);
     if ((unsigned)threads != fake_threads_of(module->entry))
-        fake_violate("occupancy of %s asked for with %d threads", module->entry, threads);
+        fake_violate("occupancy of %s queried with %d threads", module->entry, threads);
     module->occupancies++;
     if (code == 0)
         *blocks = shared_bytes == 0 ? fake.blocks_small : shared_bytes < whole ? fake.blocks_less : fake.blocks_shared;
@@ -200,7 +200,7 @@ static int is_prepared_by(const fake_launched *l, const gpulossi_cross_entropy *
                      prepared->ignore_index == kl->ignore_index;
 }
 
-/* What the prepare kernel leaves in the scratch is for the launch that comes next. */
+/* The results of a prepare kernel in the scratch are for the next launch. */
 static void check_prepared(const fake_launched *l) {
     const gpulossi_cross_entropy *p = &l->parameters.cross_entropy;
     const int is_output = (p->rows.flags & GPULOSSI_WRITES_DIVISOR) != 0; /* of the call: the scratch gets nothing */
@@ -244,8 +244,8 @@ static fake_attributes attributes_of(const char *symbol, const fake_module *modu
     return given;
 }
 
-/* What a real driver checks of a launch in clusters, also when it is only asked about one. The size of the clusters, or
- * 0 where it takes none of that size. */
+/* The checks of a real driver for a launch in clusters, or for a query about one. Returns the size of the clusters, or 0
+ * where the kernel takes none of that size. */
 static unsigned cluster_of(const char *symbol, const fake_module *module, const fake_config *config,
                            const fake_attribute *attribute) {
     const unsigned *cluster = attribute->value.cluster, size = cluster[0];
@@ -320,21 +320,21 @@ int fake_function_attribute(void *function, int attribute, int value) {
 int fake_active_clusters(int *clusters, void *function, const void *config) {
     static const char symbol[] = "cuOccupancyMaxActiveClusters";
     int code = fake_begin(symbol, NEEDS_CONTEXT);
-    const fake_config *asked = (const fake_config *)config;
-    const fake_attributes given = attributes_of(symbol, (fake_module *)function, asked);
-    unsigned size = cluster_of(symbol, (fake_module *)function, asked, &given.cluster);
-    const unsigned threads = asked->block[0];
+    const fake_config *query = (const fake_config *)config;
+    const fake_attributes given = attributes_of(symbol, (fake_module *)function, query);
+    unsigned size = cluster_of(symbol, (fake_module *)function, query, &given.cluster);
+    const unsigned threads = query->block[0];
     if (!is_block_of((fake_module *)function, threads) ||
-        asked->shared_bytes != shared_bytes_of_block((fake_module *)function, threads))
-        fake_violate("%s of %u threads with %u bytes", symbol, threads, asked->shared_bytes);
+        query->shared_bytes != shared_bytes_of_block((fake_module *)function, threads))
+        fake_violate("%s of %u threads with %u bytes", symbol, threads, query->shared_bytes);
     if (given.dependent.id != 0)
         fake_violate("%s of %s, dependent", symbol, ((fake_module *)function)->entry);
-    if (!((fake_module *)function)->keeps_rows)
+    if (!((fake_module *)function)->smem_rows)
         fake_violate("%s of %s, which older drivers have to launch", symbol, ((fake_module *)function)->entry);
     if (code == 0 && size == 0)
         code = 912;
     if (code == 0)
-        *clusters = active_clusters(asked, size);
+        *clusters = active_clusters(query, size);
     return fake_end(code);
 }
 

@@ -39,7 +39,7 @@ static const struct group {
 int main(int count, char **arguments) {
     int failed = 0, known = 0;
     size_t i;
-    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* a program that is aborted has said how far it came */
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* an aborted program has printed its progress */
     for (i = 0; i < sizeof groups / sizeof groups[0]; i++)
         if (count < 2 || strcmp(arguments[1], groups[i].name) == 0) {
             failed += groups[i].run();

@@ -178,7 +178,7 @@ static void every_module_has_its_row(void **state) {
         assert_int_equal(r.packed, image->packed_bytes);
         assert_in_range(r.registers, 8, 255);
         assert_in_range(r.shared, 0, 48 * 1024);
-        /* What a GPU is asked to have beside the slots. */
+        /* The requirement on a GPU beside the slots. */
         if (gpulossi_target_of(module) >= GPULOSSI_CLUSTER_GPU && gpulossi_shared_of(module, no_features) > 0)
             assert_in_range(r.shared, 0, GPULOSSI_SHARED_BESIDES);
         if (r.spills != 0)

@@ -24,17 +24,17 @@ const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const ch
     return last_launch();
 }
 
-/* The kernels of a call: without options, with a given lse, with options, with both, for probabilities and smoothing, and of
- * columns. */
+/* The kernels of a call: without options, with a given lse, with options and with both; for probabilities, with smoothing
+ * and of columns. */
 typedef struct kernels {
-    const char *plain, *plain_of_lse, *options, *options_of_lse, *probabilities, *smoothing, *columns;
+    const char *basic, *basic_of_lse, *options, *options_of_lse, *probabilities, *smoothing, *columns;
 } kernels;
 
-/* Each option by itself leaves the kernels that know none; what is given its neutral value does not. */
+/* Each option by itself leaves the kernels without options. An option with its neutral value does not. */
 static void every_option_alone(const gpuloss_cross_entropy_desc *call, const kernels *of) {
     gpuloss_cross_entropy_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
-    TAKES((void)0, of->plain);
+    TAKES((void)0, of->basic);
     TAKES(d.class_weights = AT(6), of->options);
     TAKES(d.row_weights = AT(6), of->options);
     TAKES(d.label_smoothing = 1e-9, of->smoothing);
@@ -55,21 +55,21 @@ static void every_option_alone(const gpuloss_cross_entropy_desc *call, const ker
     TAKES((d.inner = 8, d.label_smoothing = 0.5), of->columns);
     TAKES((d.inner = 8, d.grad_dtype = other), of->columns);
     TAKES((d.inner = 8, give_probabilities(&d)), of->columns);
-    TAKES(d.logit_scale = 1.0, of->plain);
-    TAKES(d.inner = 1, of->plain);
-    TAKES(d.grad_dtype = d.dtype, of->plain);
-    TAKES((d.grad_dtype = other, d.grad_logits = NULL), of->plain);
-    TAKES(d.target_dtype = other, of->plain);
-    TAKES(d.target_type = GPULOSS_U8, of->plain);
-    TAKES((d.flags = 0, d.ignore_index = 0), of->plain);
-    TAKES(d.divisor = 3.0, of->plain);
-    TAKES(d.divisor_in = AT(6), of->plain);
-    TAKES(d.reduction = GPULOSS_SUM, of->plain);
-    TAKES((d.loss_rows = AT(6), d.lse = AT(7), d.bad_targets = (int64_t *)AT(8)), of->plain);
-    TAKES(d.lse_in = AT(6), of->plain_of_lse);
+    TAKES(d.logit_scale = 1.0, of->basic);
+    TAKES(d.inner = 1, of->basic);
+    TAKES(d.grad_dtype = d.dtype, of->basic);
+    TAKES((d.grad_dtype = other, d.grad_logits = NULL), of->basic);
+    TAKES(d.target_dtype = other, of->basic);
+    TAKES(d.target_type = GPULOSS_U8, of->basic);
+    TAKES((d.flags = 0, d.ignore_index = 0), of->basic);
+    TAKES(d.divisor = 3.0, of->basic);
+    TAKES(d.divisor_in = AT(6), of->basic);
+    TAKES(d.reduction = GPULOSS_SUM, of->basic);
+    TAKES((d.loss_rows = AT(6), d.lse = AT(7), d.bad_targets = (int64_t *)AT(8)), of->basic);
+    TAKES(d.lse_in = AT(6), of->basic_of_lse);
     TAKES((d.lse_in = AT(6), d.softcap = 2.0), of->options_of_lse);
     TAKES((d.lse_in = AT(6), d.label_smoothing = 1e-9), of->options_of_lse);
-    TAKES(d.grad_loss = d.grad_loss_rows = AT(6), of->plain);
+    TAKES(d.grad_loss = d.grad_loss_rows = AT(6), of->basic);
 }
 
 void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross_entropy_desc d)) {
@@ -101,7 +101,7 @@ static void check_options(gpuloss_cross_entropy_desc d) {
     every_option_alone(&d, &memory);
 }
 
-static void options_leave_the_plain_kernels(void **state) {
+static void options_leave_the_basic_kernels(void **state) {
     (void)state;
     on_every_dtype(new_context_without_clusters(), check_options);
 }
@@ -136,13 +136,13 @@ static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
     expect_kernel(&d, "row_thread", __LINE__);
 }
 
-static void options_leave_the_plain_kernels_of_clusters(void **state) {
+static void options_leave_the_basic_kernels_of_clusters(void **state) {
     (void)state;
     on_every_dtype(new_context(), check_options_of_clusters);
 }
 
-/* Rows of so many vectors, with and without options, whole or beginning anywhere; `weighted`: with smoothing and class
- * weights. */
+/* Rows of `vectors` vectors, with and without options, of whole vectors or beginning anywhere. `weighted`: with smoothing
+ * and class weights. */
 static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const char *whole, const kernels *of,
                            const char *weighted, int line) {
     const int64_t width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
@@ -154,7 +154,7 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
     expect_kernel(&d, whole, line);
     anywhere.logits_stride = (vectors + 1) * width + 1;
     anywhere.classes = is_touched ? (vectors - 1) * width - width + 2 : (vectors + 1) * width - 1;
-    expect_kernel(&anywhere, of->plain, line);
+    expect_kernel(&anywhere, of->basic, line);
     d.z_loss = anywhere.z_loss = AT(6);
     expect_kernel(&d, of->options, line);
     expect_kernel(&anywhere, of->options, line);
@@ -170,37 +170,37 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
     expect_kernel(&d, weighted, line);
     expect_kernel(&anywhere, of->options, line);
 }
-#define ROWS_OF(vectors, whole, plain, options, smoothing, weighted)                                                   \
+#define ROWS_OF(vectors, whole, basic, options, smoothing, weighted)                                                   \
     do {                                                                                                               \
-        const kernels of = {plain, NULL, options, NULL, NULL, smoothing, NULL};                                        \
+        const kernels of = {basic, NULL, options, NULL, NULL, smoothing, NULL};                                        \
         expect_rows_of(vectors, d, whole, &of, weighted, __LINE__);                                                    \
     } while (0)
 /* Whole vectors are for a block to itself, if it can have that. */
-#define WHOLE_ROWS_OF(vectors, plain, options)                                                                         \
+#define WHOLE_ROWS_OF(vectors, basic, options)                                                                         \
     do {                                                                                                               \
-        const kernels of = {plain, NULL, options, NULL, NULL, options, NULL};                                          \
-        expect_rows_of(vectors, d, has ? "block_rows" : plain, &of, options, __LINE__);                                \
+        const kernels of = {basic, NULL, options, NULL, NULL, options, NULL};                                          \
+        expect_rows_of(vectors, d, has ? "block_rows" : basic, &of, options, __LINE__);                                \
     } while (0)
 
-/* Written rows that a warp can't hold go to the pipeline, longer ones to clusters, and the longest with smoothing are
- * kept. */
+/* Written rows too long for a warp go to the pipeline, longer ones to clusters. The longest with smoothing are retained
+ * in shared memory. */
 static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
-    const char *held = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
-    const char *clusters = has ? "clusters" : "row_memory", *kept = has ? "row_cluster" : "row_memory";
+    const char *in_smem = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
+    const char *clusters = has ? "clusters" : "row_memory", *row_cluster = has ? "row_cluster" : "row_memory";
     const char *options = has ? "pipeline" : "row_memory", *of_clusters = has ? "clusters" : "row_memory";
     const char *tiles = has ? "pipeline" : "row_thread";
     for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
         ROWS_OF(47, "row_memory", "row_thread", "row_thread", "row_thread", "row_thread");
-        ROWS_OF(48, "row_memory", held, tiles, tiles, tiles);
-        ROWS_OF(96, "row_memory", held, tiles, tiles, tiles);
-        WHOLE_ROWS_OF(97, held, tiles);
-        WHOLE_ROWS_OF(2048, held, options);
-        ROWS_OF(2049, clusters, clusters, of_clusters, of_clusters, kept);
-        ROWS_OF(3072, clusters, clusters, of_clusters, of_clusters, kept);
-        ROWS_OF(3073, streamed, streamed, options, options, kept);
-        ROWS_OF(4096, streamed, streamed, options, options, kept);
-        ROWS_OF(4097, clusters, clusters, of_clusters, kept, kept);
+        ROWS_OF(48, "row_memory", in_smem, tiles, tiles, tiles);
+        ROWS_OF(96, "row_memory", in_smem, tiles, tiles, tiles);
+        WHOLE_ROWS_OF(97, in_smem, tiles);
+        WHOLE_ROWS_OF(2048, in_smem, options);
+        ROWS_OF(2049, clusters, clusters, of_clusters, of_clusters, row_cluster);
+        ROWS_OF(3072, clusters, clusters, of_clusters, of_clusters, row_cluster);
+        ROWS_OF(3073, streamed, streamed, options, options, row_cluster);
+        ROWS_OF(4096, streamed, streamed, options, options, row_cluster);
+        ROWS_OF(4097, clusters, clusters, of_clusters, row_cluster, row_cluster);
     }
 }
 
@@ -209,8 +209,8 @@ static void long_rows_that_are_written(void **state) {
     on_every_dtype(new_context(), check_rows_that_are_written);
 }
 
-/* Long rows are kept beside their weights, with smoothing, where logits, weights and gradients are read and written as they
- * are. */
+/* Long rows with smoothing are retained in shared memory beside their weights. Logits, weights and gradients must have
+ * one type and begin on 16 bytes. */
 static void rows_beside_their_weights(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;
@@ -243,27 +243,27 @@ static void rows_beside_their_weights(void **state) {
 /* Rows that are fewer than the multiprocessors, and worth two blocks, are for clusters with and without a gradient. */
 static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
-    const char *held = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
-    const char *clusters = has ? "clusters" : "row_memory", *kept = has ? "row_cluster" : "row_memory";
+    const char *in_smem = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
+    const char *clusters = has ? "clusters" : "row_memory", *row_cluster = has ? "row_cluster" : "row_memory";
     const char *options = has ? "pipeline" : "row_memory", *of_clusters = has ? "clusters" : "row_memory";
     const char *tiles = has ? "pipeline" : "row_thread";
     const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
     d.rows = fake.multiprocessors - 1;
-    WHOLE_ROWS_OF(97, held, tiles);
-    WHOLE_ROWS_OF(2047, held, options);
-    ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, kept);
+    WHOLE_ROWS_OF(97, in_smem, tiles);
+    WHOLE_ROWS_OF(2047, in_smem, options);
+    ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, row_cluster);
     d.grad_logits = NULL;
-    ROWS_OF(192, "row_memory", held, tiles, tiles, tiles);
-    WHOLE_ROWS_OF(193, held, tiles);
-    WHOLE_ROWS_OF(2047, held, options);
-    ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, kept);
+    ROWS_OF(192, "row_memory", in_smem, tiles, tiles, tiles);
+    WHOLE_ROWS_OF(193, in_smem, tiles);
+    WHOLE_ROWS_OF(2047, in_smem, options);
+    ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, row_cluster);
     d.rows = 1;
-    ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, kept);
+    ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, row_cluster);
     d.rows = fake.multiprocessors;
     ROWS_OF(47, "row_memory", "row_thread", "row_thread", "row_thread", "row_thread");
-    ROWS_OF(48, "row_memory", held, tiles, tiles, tiles);
-    WHOLE_ROWS_OF(2048, held, options);
-    expect_rows_of(2049, d, has ? "block_rows" : streamed, &losses, kept, __LINE__);
+    ROWS_OF(48, "row_memory", in_smem, tiles, tiles, tiles);
+    WHOLE_ROWS_OF(2048, in_smem, options);
+    expect_rows_of(2049, d, has ? "block_rows" : streamed, &losses, row_cluster, __LINE__);
 }
 
 static void long_rows_that_are_few(void **state) {
@@ -271,22 +271,22 @@ static void long_rows_that_are_few(void **state) {
     on_every_dtype(new_context(), check_rows_that_are_few);
 }
 
-/* Without a gradient many long rows go to no clusters, but for those that are kept beside their weights. */
+/* Without a gradient many long rows go to no clusters, unless they are retained beside their weights. */
 static void check_rows_that_are_read(gpuloss_cross_entropy_desc d) {
     const int has = has_clusters(d.dtype);
     const char *streamed = has ? "pipeline" : "row_memory", *options = has ? "pipeline" : "row_memory";
-    const char *kept = has ? "row_cluster" : "row_memory";
+    const char *row_cluster = has ? "row_cluster" : "row_memory";
     const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
     d.rows = fake.multiprocessors;
     d.grad_logits = NULL;
-    expect_rows_of(4096, d, has ? "block_rows" : streamed, &losses, kept, __LINE__);
-    ROWS_OF(4097, streamed, streamed, options, options, kept);
+    expect_rows_of(4096, d, has ? "block_rows" : streamed, &losses, row_cluster, __LINE__);
+    ROWS_OF(4097, streamed, streamed, options, options, row_cluster);
     /* No cluster is large enough for these. */
     ROWS_OF((1 << 16) + 1, streamed, streamed, options, options, options);
     d.class_weights = AT(7);
     d.label_smoothing = 0.5;
     d.classes = 2049 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
-    expect_kernel(&d, kept, __LINE__);
+    expect_kernel(&d, row_cluster, __LINE__);
     d.classes = 2048 * 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
     expect_kernel(&d, options, __LINE__);
 }
@@ -296,7 +296,7 @@ static void long_rows_that_are_read(void **state) {
     on_every_dtype(new_context(), check_rows_that_are_read);
 }
 
-/* What is made of no rows needs no cluster. */
+/* A call without rows needs no cluster. */
 static void long_rows_that_are_none(void **state) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     (void)state;
@@ -335,7 +335,7 @@ static void check_shards_without(gpuloss_cross_entropy_desc d) {
     check_shards(d, "row_thread", "row_memory", "row_memory");
 }
 
-static void shards_leave_the_plain_kernels(void **state) {
+static void shards_leave_the_basic_kernels(void **state) {
     (void)state;
     on_every_dtype(new_context(), check_shards_of_clusters);
     on_every_dtype(new_context_without_clusters(), check_shards_without);
@@ -473,10 +473,11 @@ static void groups_of_the_pipeline(void **state) {
     gpuloss_destroy(choice_context);
 }
 
-/* Rows that a block has to itself: as few warps as hold one with 8 vectors a thread, or 4 with a gradient, and more where rows
- * are few; and as many blocks as get the same number of rows, of those that a multiprocessor has room for. With a gradient
- * short rows are taken two in a row where there are enough, and the next one is asked for where a multiprocessor has less
- * than 3750 vectors at a time, of floats in rows up to 1024 less than 2800, or where rows of 16 bits are longer. */
+/* Rows of one block each. A block has as few warps as have registers for a row, at 8 vectors a thread, or 4 with a
+ * gradient. It has more where rows are few. Blocks get the same number of rows, and no more blocks run than a
+ * multiprocessor has room for. With a gradient, many short rows are processed two in a row. The next row is prefetched
+ * where a multiprocessor has less than 3750 vectors at a time. For floats in rows up to 1024 the limit is 2800. Rows of
+ * 16 bits and more than 1024 vectors are always prefetched. */
 static void blocks_of_rows(void **state) {
     static const struct {
         gpuloss_dtype dtype;
@@ -893,14 +894,14 @@ static void even_rows(void **state) {
 
 int choice_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(options_leave_the_plain_kernels),
-        TEST(options_leave_the_plain_kernels_of_clusters),
+        TEST(options_leave_the_basic_kernels),
+        TEST(options_leave_the_basic_kernels_of_clusters),
         TEST(long_rows_that_are_written),
         TEST(rows_beside_their_weights),
         TEST(long_rows_that_are_few),
         TEST(long_rows_that_are_read),
         TEST(long_rows_that_are_none),
-        TEST(shards_leave_the_plain_kernels),
+        TEST(shards_leave_the_basic_kernels),
         TEST(rows_in_registers),
         TEST(groups_of_the_pipeline),
         TEST(blocks_of_rows),

@@ -1,11 +1,11 @@
-/* Launches in clusters of blocks: how large they are, what a GPU must have for them, and what is done without. */
+/* Launches in clusters of blocks: their sizes, their requirements on a GPU, and the launches without them. */
 #include "calls.h"
 
 #include <stdio.h>
 
 static gpuloss_context *context;
 
-/* f32, with a gradient: rows of so many vectors. */
+/* f32, with a gradient: rows of `vectors` vectors. */
 static gpuloss_cross_entropy_desc rows_of(int64_t rows, int64_t vectors) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     d.rows = rows;
@@ -20,8 +20,8 @@ static gpuloss_kl_div_desc pairs_of(int64_t rows, int64_t vectors) {
     return d;
 }
 
-/* size: blocks of a cluster, of so many threads. slots: of each array, or, in the pipeline, 1. The room is the same in every
- * launch of such blocks. */
+/* size: blocks of a cluster. threads: of a block, which decide its shared memory. slots: of each array, or 1 in the
+ * pipeline. */
 static void expect_clusters(const char *entry, unsigned clusters, unsigned size, unsigned slots, unsigned threads,
                             int line) {
     const fake_launched *l = last_launch();
@@ -53,12 +53,12 @@ static void expect_kl_div(const gpuloss_kl_div_desc *d, const char *entry, unsig
     expect_clusters(entry, clusters, size, slots, fake_threads_of(entry), line);
 }
 
-static void expect_plain(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned threads, int line) {
+static void expect_basic(int64_t rows, int64_t vectors, unsigned clusters, unsigned size, unsigned threads, int line) {
     gpuloss_cross_entropy_desc d = rows_of(rows, vectors);
     expect_cross_entropy(&d, clusters, size, threads, line);
 }
-#define PLAIN(rows, vectors, clusters, size) expect_plain(rows, vectors, clusters, size, 256, __LINE__)
-#define WIDE(rows, vectors, clusters, size) expect_plain(rows, vectors, clusters, size, FAKE_WIDE_BLOCK, __LINE__)
+#define BASIC(rows, vectors, clusters, size) expect_basic(rows, vectors, clusters, size, 256, __LINE__)
+#define WIDE(rows, vectors, clusters, size) expect_basic(rows, vectors, clusters, size, FAKE_WIDE_BLOCK, __LINE__)
 
 static void expect_pairs(const char *entry, int64_t rows, int64_t vectors, unsigned clusters, unsigned size,
                          unsigned slots, int line) {
@@ -70,35 +70,35 @@ static void expect_pairs(const char *entry, int64_t rows, int64_t vectors, unsig
 #define BLOCK_PAIRS(rows, vectors, clusters, size, slots)                                                              \
     expect_pairs("gpuloss_kl_div_logits_block_rows_f32", rows, vectors, clusters, size, slots, __LINE__)
 
-/* Clusters in which all rows are done first: a row takes its steps, those of wide blocks each 3/8 more, one more where several
- * blocks tell each other what they know, and four more for a step that is not kept. */
-static void clusters_keep_a_row(void **state) {
+/* The clusters that finish all rows first are chosen. A row takes the time of its steps; a step of a wide block takes 3/8
+ * more. The exchange between several blocks takes one step, and a step that is not retained takes four more. */
+static void clusters_retain_a_row(void **state) {
     (void)state;
     context = new_context();
     WIDE(1000, 4097, 264, 1);
     WIDE(1000, 6144, 264, 1);
-    PLAIN(1000, 6145, 198, 2);
-    PLAIN(1000, 8192, 198, 2);
-    PLAIN(1000, 8193, 132, 3);
-    PLAIN(1000, 12288, 132, 3);
-    PLAIN(1000, 12289, 96, 4);
-    PLAIN(1000, 16384, 96, 4);
-    PLAIN(1000, 16385, 66, 6);
-    PLAIN(1000, 18432, 66, 6);
-    PLAIN(1000, 18433, 76, 5);
-    PLAIN(1000, 32768, 46, 8);
-    PLAIN(1000, 32769, 42, 9);
-    PLAIN(1000, 65536, 20, 16);
+    BASIC(1000, 6145, 198, 2);
+    BASIC(1000, 8192, 198, 2);
+    BASIC(1000, 8193, 132, 3);
+    BASIC(1000, 12288, 132, 3);
+    BASIC(1000, 12289, 96, 4);
+    BASIC(1000, 16384, 96, 4);
+    BASIC(1000, 16385, 66, 6);
+    BASIC(1000, 18432, 66, 6);
+    BASIC(1000, 18433, 76, 5);
+    BASIC(1000, 32768, 46, 8);
+    BASIC(1000, 32769, 42, 9);
+    BASIC(1000, 65536, 20, 16);
     WIDE(1000, 65537, 22, 11);
     WIDE(1000, 98304, 12, 16);
     WIDE(1000, 98305, 18, 13);
-    PLAIN(1000, 250000, 32, 12);
+    BASIC(1000, 250000, 32, 12);
     WIDE(1, 1 << 27, 1, 16);
     gpuloss_destroy(context);
 }
 
-/* Of 16 bits a step that is not kept takes one more; of losses alone none. */
-static void rows_are_kept_where_that_pays(void **state) {
+/* A step that is not retained takes one more at 16 bits, and none for losses alone. */
+static void rows_are_retained_where_that_pays(void **state) {
     gpuloss_cross_entropy_desc d = rows_of(1000, 5000);
     gpuloss_kl_div_desc pairs;
     (void)state;
@@ -120,9 +120,9 @@ static void rows_are_kept_where_that_pays(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Two arrays share the slots. Rows that one or two smaller blocks keep, or an odd number of them, go to those, unless they are
- * few. */
-static void clusters_keep_a_pair_of_rows(void **state) {
+/* Two arrays share the slots. Rows that one smaller block retains, or two, or an odd number, go to the smaller blocks.
+ * Few rows do not. */
+static void clusters_retain_a_pair_of_rows(void **state) {
     (void)state;
     context = new_context();
     BLOCK_PAIRS(1000, 513, 396, 1, 8);
@@ -180,9 +180,9 @@ static void clusters_of_distances(void **state) {
 static void no_more_clusters_than_rows(void **state) {
     (void)state;
     context = new_context();
-    PLAIN(197, 8192, 197, 2);
-    PLAIN(199, 8192, 132, 3);
-    PLAIN(19, 65536, 19, 16);
+    BASIC(197, 8192, 197, 2);
+    BASIC(199, 8192, 132, 3);
+    BASIC(19, 65536, 19, 16);
     WIDE(21, 65536, 21, 11);
     WIDE(262, 6144, 262, 1);
     PAIRS(130, 4096, 130, 2, 8);
@@ -194,15 +194,15 @@ static void no_more_clusters_than_rows(void **state) {
 static void few_rows_take_larger_clusters(void **state) {
     (void)state;
     context = new_context();
-    PLAIN(1, 2048, 1, 1);
-    PLAIN(1, 4096, 1, 4);
-    PLAIN(1, 4097, 1, 5);
-    PLAIN(1, 16384, 1, 16);
+    BASIC(1, 2048, 1, 1);
+    BASIC(1, 4096, 1, 4);
+    BASIC(1, 4097, 1, 5);
+    BASIC(1, 16384, 1, 16);
     WIDE(1, 16385, 1, 11);
-    PLAIN(1, 32768, 1, 16);
-    PLAIN(96, 4096, 96, 4);
-    PLAIN(97, 4096, 97, 2);
-    PLAIN(20, 16384, 20, 16);
+    BASIC(1, 32768, 1, 16);
+    BASIC(96, 4096, 96, 4);
+    BASIC(97, 4096, 97, 2);
+    BASIC(20, 16384, 20, 16);
     WIDE(21, 16384, 21, 11);
     PAIRS(1, 1024, 1, 1, 4);
     PAIRS(1, 1025, 1, 1, 8);
@@ -306,17 +306,17 @@ static void the_same_parameters(void **state) {
     gpuloss_destroy(without);
 }
 
-/* What the longest rows are given on a GPU, or by a driver, that takes no clusters beyond some size: one row the largest,
- * and many rows those of one block where there are no others. */
+/* The longest rows where a GPU or a driver takes no clusters beyond some size. One row gets the largest cluster. Many
+ * rows get clusters of one block where there are no others. */
 static void expect_largest(unsigned size, int line) {
     context = new_context();
-    expect_plain(1, 1 << 24, 1, size, 256, line);
+    expect_basic(1, 1 << 24, 1, size, 256, line);
     expect_pairs("gpuloss_kl_div_logits_clustered_f32", 1, 1 << 24, 1, size, 8, line);
     gpuloss_destroy(context);
 }
 static void expect_lone_blocks(unsigned blocks, int line) {
     context = new_context();
-    expect_plain(1000, 200000, blocks, 1, 256, line);
+    expect_basic(1000, 200000, blocks, 1, 256, line);
     expect_pairs("gpuloss_kl_div_logits_clustered_f32", 1000, 200000, blocks, 1, 8, line);
     gpuloss_destroy(context);
 }
@@ -343,7 +343,7 @@ static void gpus_without_wide_blocks(void **state) {
     (void)state;
     fake.shared_optin = 120 * 1024 - 1;
     context = new_context();
-    PLAIN(1000, 4097, 198, 2);
+    BASIC(1000, 4097, 198, 2);
     gpuloss_destroy(context);
     fake.shared_optin++;
     context = new_context();
@@ -351,11 +351,11 @@ static void gpus_without_wide_blocks(void **state) {
     gpuloss_destroy(context);
     fake.wide_clusters[1] = 0;
     context = new_context();
-    PLAIN(1000, 4097, 198, 2);
+    BASIC(1000, 4097, 198, 2);
     gpuloss_destroy(context);
 }
 
-/* What takes many registers is not for wide blocks: others take it as if the GPU had none. */
+/* Calls that take many registers are not for wide blocks. They are spread as if the GPU had none. */
 static void rows_without_wide_blocks(void **state) {
     gpuloss_cross_entropy_desc base = rows_of(1000, 4097), d;
     (void)state;
@@ -398,14 +398,14 @@ static void sixteen_blocks_are_refused(void **state) {
     expect_largest(8, __LINE__);
     fake.fail_attribute = 0;
     context = new_context();
-    PLAIN(1000, 65536, 20, 16);
+    BASIC(1000, 65536, 20, 16);
     for (m = 0; m < fake.modules; m++)
         if (fake.module[m].live)
-            assert_int_equal(fake.module[m].non_portable_allowed, fake.module[m].keeps_rows);
+            assert_int_equal(fake.module[m].non_portable_allowed, fake.module[m].smem_rows);
     gpuloss_destroy(context);
 }
 
-/* A kernel is asked about and told everything when it is loaded, and never again. */
+/* The library queries and sets a kernel's attributes when it loads the kernel, and never again. */
 static void a_second_call_only_launches(void **state) {
     gpuloss_cross_entropy_desc ce = rows_of(1000, 5000);
     gpuloss_kl_div_desc kl = pairs_of(1000, 5000);
@@ -458,7 +458,7 @@ static void expect_no_clusters(int line) {
 
 static void expect_some_clusters(void) {
     context = new_context();
-    PLAIN(1000, 8192, 198, 2);
+    BASIC(1000, 8192, 198, 2);
     PAIRS(1000, 4096, 198, 2, 8);
     gpuloss_destroy(context);
 }
@@ -494,7 +494,7 @@ static void drivers_without_clusters(void **state) {
     expect_some_clusters();
 }
 
-/* What a driver says that a device can do, if it knows at all. */
+/* The attributes of a device, if the driver knows them. */
 static void devices_without_clusters(void **state) {
     (void)state;
     fake.has_clusters = 0;
@@ -522,7 +522,8 @@ static int loaded_pipelines(void) {
     return pipelines;
 }
 
-/* Without the memory of a pipeline in blocks, rows are held as far as a block can, and longer ones go to clusters. */
+/* Without the memory of a pipeline in blocks, rows stay in a block's registers where they fit. Longer ones go to
+ * clusters. */
 static void devices_without_a_pipeline_of_blocks(void **state) {
     static const int enough[] = {88 * 1024, 120 * 1024 - 1, 120 * 1024};
     int i;
@@ -557,7 +558,7 @@ static void devices_without_a_pipeline_of_blocks(void **state) {
     }
 }
 
-/* Packed rows take as much for those in registers, and others are not for GPUs that have less either. */
+/* Packed rows in registers take as much shared memory. GPUs with less have no other packed rows either. */
 static void devices_without_packed_rows(void **state) {
     static const char *const entries[2][2] = {
         {"gpuloss_cross_entropy_row_memory_f32", "gpuloss_cross_entropy_row_memory_f32"},
@@ -583,8 +584,8 @@ static int ends_with(const char *text, const char *end) {
     return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
 }
 
-/* Kernels of newer GPUs are allowed the shared memory that they take, and no others are. The driver is asked how many
- * blocks of each run at once, with all of that memory and with less. */
+/* Only kernels of newer GPUs are allowed the shared memory that they take. The driver is queried for the blocks of each
+ * kernel that run at once, with all of that memory and with less. */
 static void shared_memory_of_every_kernel(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_BF16};
     int m, i, packed = 0, others = 0, pairs = 0, pipelines = 0;
@@ -610,7 +611,7 @@ static void shared_memory_of_every_kernel(void **state) {
                           : is_block_pair              ? 32768
                                                        : 0;
         if (module->occupancies != 2 || module->shared_bytes_set != bytes)
-            fail_msg("%s is allowed %d bytes, and was asked about %d times", module->entry, module->shared_bytes_set,
+            fail_msg("%s is allowed %d bytes, and was queried %d times", module->entry, module->shared_bytes_set,
                      module->occupancies);
         assert_true(!ends_with(module->entry, "_f64") || module->shared_bytes_set == 0);
         packed += is_reg + is_packed;
@@ -637,7 +638,7 @@ static void expect_a_pipeline(void) {
     assert_int_equal(last_launch()->cluster, 0);
     assert_int_equal(last_launch()->grid, 2 * 132);
     assert_ptr_equal(last_launch()->stream, stream_number(1));
-    /* What counts its rows is older. */
+    /* The kernel that counts its rows is also for older GPUs. */
     assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
     assert_int_equal(fake.launch[0].shared_bytes, 0);
     gpuloss_destroy(context);
@@ -716,8 +717,8 @@ static void a_launch_fails(void **state) {
     expect_clearing();
 }
 
-/* What sums up shards has no kernels for clusters, and divergences of probabilities take none, however long their rows
- * are. */
+/* Combining shards has no kernels for clusters. Divergences of probabilities take none, whatever the length of their
+ * rows. */
 static void other_calls_take_no_clusters(void **state) {
     gpuloss_cross_entropy_desc combine = some_combine();
     gpuloss_kl_div_desc kl = some_kl_div();
@@ -737,9 +738,9 @@ static void other_calls_take_no_clusters(void **state) {
 
 int cluster_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(clusters_keep_a_row),
-        TEST(rows_are_kept_where_that_pays),
-        TEST(clusters_keep_a_pair_of_rows),
+        TEST(clusters_retain_a_row),
+        TEST(rows_are_retained_where_that_pays),
+        TEST(clusters_retain_a_pair_of_rows),
         TEST(clusters_of_distances),
         TEST(no_more_clusters_than_rows),
         TEST(few_rows_take_larger_clusters),

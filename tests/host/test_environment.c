@@ -1,4 +1,4 @@
-/* Each way in which a machine can be unfit is told apart, in words that help. */
+/* Each way in which a machine can be unfit has a message of its own, which helps. */
 #include "check.h"
 
 static void create_fails(const gpuloss_create_desc *desc, gpuloss_status expected, const char *word) {
@@ -40,7 +40,7 @@ static void a_library_that_is_no_driver(void **state) {
     create_fails(&desc, GPULOSS_ERROR_NO_DRIVER, "symbol: is not the NVIDIA driver");
 }
 
-/* The primary context of the GPU that was asked for is released, whatever the failed call has written. */
+/* The primary context of the requested GPU is released, whatever the failed call has written. */
 static void a_context_without_a_device(void **state) {
     gpuloss_create_desc desc = fake_desc();
     (void)state;
@@ -242,7 +242,7 @@ static void out_of_device_memory(void **state) {
     gpuloss_destroy(context);
 }
 
-/* 9.0 was the last one of which a driver may have only the plain name. */
+/* 9.0 was the last version in which a driver may have only the names without a suffix. */
 static void old_release_function(void **state) {
     (void)state;
     fake_set_current(NULL);

@@ -1,4 +1,4 @@
-/* Every call into the driver, and every allocation on the host, fails once, each in its turn. */
+/* Every call into the driver, and every allocation on the host, fails once, one after the other. */
 #include "check.h"
 
 #include <stdio.h>
@@ -216,15 +216,15 @@ static void expect_failure(const struct step *step, gpuloss_status status, int l
 }
 
 /* Which call of the driver failed, and in which step. */
-typedef struct place {
+typedef struct position {
     const char *symbol;
     int attribute, step; /* after all steps comes gpuloss_destroy */
-} place;
-enum { MOST_PLACES = 2000 };
+} position;
+enum { MAX_POSITIONS = 2000 };
 
 /* Without a current CUcontext the primary one is taken. Returns whether the n-th call was reached, and where. A step that
  * failed is tried again: the context is as good as new. */
-static int fail_driver_call(long n, int code, int primary, place *where) {
+static int fail_driver_call(long n, int code, int primary, position *where) {
     run r;
     int i;
     const char *failed_before = NULL;
@@ -263,7 +263,7 @@ static int fail_driver_call(long n, int code, int primary, place *where) {
     assert_string_equal(fake.violation, "");
     if (fake.mallocs_live != 0)
         fail_msg("call %ld, %s, failed: host memory is leaked", n, fake.failed);
-    /* What lies in a CUcontext that can't be entered any more can only be left to it. */
+    /* Memory of a CUcontext that can't be entered any more is left to it. */
     if (fake.failed != failed_before && strcmp(fake.failed, "cuCtxPushCurrent_v2") == 0)
         return 1;
     if (fake_leaks() != 0)
@@ -271,11 +271,11 @@ static int fail_driver_call(long n, int code, int primary, place *where) {
     return fake.failed != NULL;
 }
 
-static int is_first(const place *places, long n) {
+static int is_first(const position *positions, long n) {
     long i;
     for (i = 0; i < n; i++)
-        if (places[i].step == places[n].step && places[i].attribute == places[n].attribute &&
-            strcmp(places[i].symbol, places[n].symbol) == 0)
+        if (positions[i].step == positions[n].step && positions[i].attribute == positions[n].attribute &&
+            strcmp(positions[i].symbol, positions[n].symbol) == 0)
             return 0;
     return 1;
 }
@@ -283,19 +283,19 @@ static int is_first(const place *places, long n) {
 /* Every call fails with one code; with the others, the first of each kind in each step. */
 static void every_call(int primary) {
     static const int others[] = {2, 100, 221};
-    place *places = (place *)malloc(MOST_PLACES * sizeof *places);
+    position *positions = (position *)malloc(MAX_POSITIONS * sizeof *positions);
     long n, calls = 0;
     size_t i;
-    assert_non_null(places);
-    while (fail_driver_call(calls + 1, 719, primary, &places[calls]))
-        assert_true(++calls < MOST_PLACES);
+    assert_non_null(positions);
+    while (fail_driver_call(calls + 1, 719, primary, &positions[calls]))
+        assert_true(++calls < MAX_POSITIONS);
     assert_true(calls > 50);
     for (n = 0; n < calls; n++)
-        for (i = 0; is_first(places, n) && i < sizeof others / sizeof others[0]; i++) {
-            place again;
+        for (i = 0; is_first(positions, n) && i < sizeof others / sizeof others[0]; i++) {
+            position again;
             assert_true(fail_driver_call(n + 1, others[i], primary, &again));
         }
-    free(places);
+    free(positions);
 }
 
 static void each_driver_call_fails(void **state) {

@@ -78,12 +78,12 @@ static void kinds_choose_the_kernel(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Each option by itself leaves the kernels that know none, and the rows as they are; what is given its neutral value,
- * and what every kernel knows, does not. */
-static void every_option_alone(const gpuloss_kl_div_desc *call, const char *plain, const char *options) {
+/* Each option by itself leaves the kernels without options, and the rows as they are. Neutral values and options of every
+ * kernel do not. */
+static void every_option_alone(const gpuloss_kl_div_desc *call, const char *basic, const char *options) {
     gpuloss_kl_div_desc base = *call, d;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
-    TAKES((void)0, plain, 1);
+    TAKES((void)0, basic, 1);
     TAKES(d.divergence = GPULOSS_REVERSE_KL, options, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), options, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), options, 0);
@@ -97,27 +97,27 @@ static void every_option_alone(const gpuloss_kl_div_desc *call, const char *plai
     TAKES((GIVE_LABELS(&d), d.reduction = GPULOSS_SUM), options, 0);
     TAKES((GIVE_LABELS(&d), d.divisor = 3.0), options, 0);
     TAKES((d.input_kind = GPULOSS_LOGITS, d.temperature = 2.0), options, 0);
-    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), plain, 1);
-    TAKES(d.target_dtype = d.dtype, plain, 1);
-    TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, plain, 1);
-    TAKES((d.flags = GPULOSS_USE_GRAD_SCALE, d.grad_scale = 0.5), plain, 1);
-    TAKES(d.reduction = GPULOSS_SUM, plain, 1);
-    TAKES(d.reduction = GPULOSS_MEAN, plain, 1);
-    TAKES(d.divisor = 3.0, plain, 1);
-    TAKES(d.divisor_in = AT(6), plain, 1);
-    TAKES(d.grad_loss = AT(6), plain, 1);
-    TAKES(d.loss_elements = AT(6), plain, 1);
-    TAKES(d.loss_rows = AT(6), plain, 0);
-    TAKES(d.grad_loss_rows = AT(6), plain, 0);
-    TAKES(d.target_stride = 1001, plain, 0);
-    /* What labels would have been is not looked at without them. */
-    TAKES(d.label_type = GPULOSS_I16, plain, 1);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.0), basic, 1);
+    TAKES(d.target_dtype = d.dtype, basic, 1);
+    TAKES(d.flags = GPULOSS_PYTORCH_ZEROS, basic, 1);
+    TAKES((d.flags = GPULOSS_USE_GRAD_SCALE, d.grad_scale = 0.5), basic, 1);
+    TAKES(d.reduction = GPULOSS_SUM, basic, 1);
+    TAKES(d.reduction = GPULOSS_MEAN, basic, 1);
+    TAKES(d.divisor = 3.0, basic, 1);
+    TAKES(d.divisor_in = AT(6), basic, 1);
+    TAKES(d.grad_loss = AT(6), basic, 1);
+    TAKES(d.loss_elements = AT(6), basic, 1);
+    TAKES(d.loss_rows = AT(6), basic, 0);
+    TAKES(d.grad_loss_rows = AT(6), basic, 0);
+    TAKES(d.target_stride = 1001, basic, 0);
+    /* Without labels their type is ignored. */
+    TAKES(d.label_type = GPULOSS_I16, basic, 1);
     if (base.input_kind == GPULOSS_PROBABILITIES || base.target_kind == GPULOSS_PROBABILITIES) {
-        TAKES(d.eps = 1e-6, plain, 1);
+        TAKES(d.eps = 1e-6, basic, 1);
     }
 }
 
-static void options_leave_the_plain_kernels(void **state) {
+static void options_leave_the_basic_kernels(void **state) {
     size_t t, i, k;
     (void)state;
     context = new_context();
@@ -138,8 +138,8 @@ static void options_leave_the_plain_kernels(void **state) {
     gpuloss_destroy(context);
 }
 
-/* `gaps`: the kernel where rows are not one stretch of memory, or do not begin on 16 bytes; `losses`: without a gradient;
- * `distances`: of Jensen-Shannon and total variation; `options`: with what the kernels of logits do not have. */
+/* `gaps`: the kernel of rows that are not contiguous or do not begin on 16 bytes. `losses`: without a gradient.
+ * `distances`: of Jensen-Shannon and total variation. `options`: with options that the kernels of logits do not have. */
 static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const char *logits, const char *gaps,
                                          const char *losses, const char *distances, const char *options) {
     gpuloss_kl_div_desc base = *call, d;
@@ -205,15 +205,15 @@ static void logits_of_both_sides(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Rows of the input that have so many vectors: in one stretch of memory, or beside others with gaps. */
-static void expect_gradients_of(int64_t vectors, gpuloss_kl_div_desc d, const char *stretch, const char *name,
+/* Rows of the input of `vectors` vectors: packed, or with gaps. */
+static void expect_gradients_of(int64_t vectors, gpuloss_kl_div_desc d, const char *packed, const char *name,
                                 int line) {
     d.classes = classes_of_vectors(vectors, d.dtype);
-    expect_kernel(&d, stretch, line);
+    expect_kernel(&d, packed, line);
     d.target_stride = d.grad_input_stride = d.classes + 1;
     expect_kernel(&d, name, line);
 }
-/* The losses alone, of such rows with gaps, and of rows that begin anywhere. */
+/* The losses alone, of rows with gaps and of rows that begin anywhere. */
 static void expect_losses_of(int64_t vectors, gpuloss_kl_div_desc d, const char *name, int line) {
     d.classes = classes_of_vectors(vectors, d.dtype);
     d.target_stride = d.classes + 1;
@@ -223,8 +223,8 @@ static void expect_losses_of(int64_t vectors, gpuloss_kl_div_desc d, const char 
     d.classes -= 2 * classes_of_vectors(1, d.dtype) - 2;
     expect_kernel(&d, name, line);
 }
-static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char *stretch, const char *name, int line) {
-    expect_gradients_of(vectors, d, stretch, name, line);
+static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char *packed, const char *name, int line) {
+    expect_gradients_of(vectors, d, packed, name, line);
     expect_losses_of(vectors, d, name, line);
 }
 
@@ -282,9 +282,9 @@ static void long_rows_of_logits(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Rows in one stretch of memory: as many as a warp takes at a time fit a slot, and the next ones begin on 16 bytes. Slots
- * of 8192 bytes are for rows of which the shorter ones hold too few, or that are not whole vectors; of 16 bits a block has
- * half of the shared memory otherwise. */
+/* Packed rows: a slot fits the rows that a warp takes at a time, and the next ones begin on 16 bytes. Slots have 8192
+ * bytes where 4096 would fit too few rows, or where rows are not whole vectors. With 4096 bytes, of 16 bits only, a block
+ * has half of the shared memory. */
 static void packed_pairs(void **state) {
     static const struct {
         int bytes;
@@ -366,17 +366,17 @@ static void packed_pairs_in_registers(void **state) {
         gpuloss_kl_div_desc base = some_kl_div(), d;
         const int fast = every_dtype[t].dtype != GPULOSS_F64, is_short = fast && every_dtype[t].bytes == 2;
         const char *packed = fast ? "logits_packed" : "row_memory";
-        const char *held = fast ? "logits_packed_reg" : "row_memory";
+        const char *in_registers = fast ? "logits_packed_reg" : "row_memory";
         base.dtype = every_dtype[t].dtype;
         base.classes = 10;
         base.input_kind = base.target_kind = GPULOSS_LOGITS;
-        TAKES((void)0, held, 0);
-        TAKES(d.grad_input = NULL, held, 0);
-        TAKES(d.loss = NULL, held, 0);
-        TAKES(d.temperature = 2.0, held, 0);
-        TAKES(d.reduction = GPULOSS_SUM, held, 0);
-        TAKES(d.classes = 22, held, 0);
-        TAKES(d.classes = 23, is_short ? held : packed, 0);
+        TAKES((void)0, in_registers, 0);
+        TAKES(d.grad_input = NULL, in_registers, 0);
+        TAKES(d.loss = NULL, in_registers, 0);
+        TAKES(d.temperature = 2.0, in_registers, 0);
+        TAKES(d.reduction = GPULOSS_SUM, in_registers, 0);
+        TAKES(d.classes = 22, in_registers, 0);
+        TAKES(d.classes = 23, is_short ? in_registers : packed, 0);
         TAKES(d.classes = 24, packed, 0);
         TAKES(d.loss_rows = AT(5), packed, 0);
         TAKES(d.grad_loss_rows = AT(5), packed, 0);
@@ -386,7 +386,7 @@ static void packed_pairs_in_registers(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Rows that fit no slot so, which go where those with gaps do; and GPUs without that kernel. */
+/* Rows that fit no slot go to the kernels of rows with gaps. GPUs without clusters have no packed kernel. */
 static void pairs_that_are_not_packed(void **state) {
     static const struct {
         int bytes;
@@ -572,7 +572,7 @@ static void no_rows(void **state) {
 int kl_choice_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(kinds_choose_the_kernel),
-        TEST(options_leave_the_plain_kernels),
+        TEST(options_leave_the_basic_kernels),
         TEST(logits_of_both_sides),
         TEST(long_rows_of_logits),
         TEST(packed_pairs),

@@ -60,7 +60,7 @@ static gpulossi_kl_div parameters_of_rows(void) {
     return p;
 }
 
-static void fields_of_the_plain_kernels(void **state) {
+static void fields_of_the_basic_kernels(void **state) {
     gpuloss_kl_div_desc d = rows_of_floats();
     gpulossi_kl_div p = parameters_of_rows();
     (void)state;
@@ -328,7 +328,7 @@ static void what_is_not_given(void **state) {
 
 int kl_parameter_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(fields_of_the_plain_kernels), TEST(fields_of_rows_cut_anew),
+        TEST(fields_of_the_basic_kernels), TEST(fields_of_rows_cut_anew),
         TEST(rows_of_wide_tiles),          TEST(short_rows_cut_anew),
         TEST(fields_of_options),           TEST(fields_of_a_sparse_teacher),
         TEST(what_is_not_given),           TEST(fields_of_columns_and_shared_targets),

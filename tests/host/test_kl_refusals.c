@@ -1,5 +1,5 @@
-/* What the two divergences refuse, in which words: the call and the query of its workspace, before the driver is asked
- * for anything. */
+/* The calls that the two divergences and the queries of their workspace refuse, and the messages. The driver is not
+ * called before. */
 #include "check.h"
 
 #include <math.h>
@@ -151,7 +151,7 @@ static void columns_and_shared_targets(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Numbers of either form, as far as it has them. */
+/* Numbers of either form, where it has them. */
 static void ranges(void **state) {
     static const struct {
         const char *field;
@@ -487,7 +487,7 @@ static void strides_of_a_sparse_teacher(void **state) {
 #define NOT_SAME " without being the same array with the same stride"
 #define PACKED_OVER(n) " (got " n ", stride 1000, over " n ", stride 1000)"
 
-/* Each output apart from every input and output, but a gradient may be what it is the gradient of. */
+/* Each output is separate from every input and output. A gradient may replace the array it is the gradient of. */
 static void overlaps(void **state) {
     dense_desc base = some_kl_div(), d;
     (void)state;

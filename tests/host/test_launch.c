@@ -1,4 +1,4 @@
-/* How the work is spread: what every launch must keep to, over many shapes. */
+/* How the work is spread: the rules that every launch obeys, over many shapes. */
 #include "check.h"
 
 static const int64_t sizes[] = {1,    2,    3,    5,    7,    8,     31,    33,    64,     127,   256,
@@ -6,8 +6,8 @@ static const int64_t sizes[] = {1,    2,    3,    5,    7,    8,     31,    33, 
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64, GPULOSS_F16, GPULOSS_BF16};
 
-/* No step of the slots of a cluster is in vain, and there is room for them. Where rows are not kept they are what goes
- * through; in the pipeline they are rows. */
+/* No step of a cluster's slots is empty, and the slots fit in shared memory. Rows that are not retained pass through the
+ * slots. In the pipeline a slot is a row. */
 static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int arrays) {
     const gpulossi_rows *rows = &l->parameters.rows;
     const int is_wide = l->block == FAKE_WIDE_BLOCK, is_small = l->block == 128;
@@ -69,7 +69,7 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     const int is_pipeline = strstr(l->entry, "_pipeline_") != NULL;
     const int is_tile = strstr(l->entry, "_row_thread_") != NULL;
     gpuloss_info info;
-    uint64_t together;
+    uint64_t rows_of_block;
     expect_ok(gpuloss_get_info(context, &info));
     assert_int_equal(info.multiprocessors, fake.multiprocessors);
     assert_int_equal(l->shared_bytes, shared_bytes_of(l));
@@ -102,10 +102,10 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     assert_true(rows->scratch != 0);
     assert_int_equal(scratch_bytes, sizeof(gpulossi_scratch));
     /* No block of the grid is without a row, unless there is no row at all, and none that could run is missing. */
-    together = is_tile ? rows->slots : is_packed ? rows->slots * l->block / 32 : l->block / rows->group;
+    rows_of_block = is_tile ? rows->slots : is_packed ? rows->slots * l->block / 32 : l->block / rows->group;
     if (rows->rows > 0)
-        assert_true(l->grid * together < (uint64_t)rows->rows + together);
-    assert_true(l->grid * together >= (uint64_t)rows->rows || l->grid == at_once);
+        assert_true(l->grid * rows_of_block < (uint64_t)rows->rows + rows_of_block);
+    assert_true(l->grid * rows_of_block >= (uint64_t)rows->rows || l->grid == at_once);
 }
 
 /* Whether every row of an array begins on 16 bytes, looked at row by row. */
@@ -153,8 +153,8 @@ static void says_if_even(const fake_launched *l, const void *base, int64_t strid
     assert_int_equal((l->parameters.rows.flags & GPULOSSI_EVEN) != 0, is_even(base, stride, bytes_of(dtype)));
 }
 
-/* For gradients that lie far enough from their inputs whatever the shape is. */
-#define FAR_AWAY GPULOSS_PTR((uintptr_t)1 << 56)
+/* For gradients that overlap no input, whatever the shape is. */
+#define DISTANT GPULOSS_PTR((uintptr_t)1 << 56)
 
 typedef void shape_function(gpuloss_context *context, gpuloss_dtype dtype, int64_t rows, int64_t classes);
 
@@ -175,7 +175,7 @@ static void check_cross_entropy(gpuloss_context *context, gpuloss_dtype dtype, i
     d.dtype = dtype;
     d.rows = rows;
     d.classes = classes;
-    d.grad_logits = FAR_AWAY;
+    d.grad_logits = DISTANT;
     fake.launches = 0;
     expect_ok(gpuloss_cross_entropy_workspace(context, &d, &bytes));
     expect_ok(gpuloss_cross_entropy(context, &d, NULL));
@@ -223,7 +223,7 @@ static void check_kl_div(gpuloss_context *context, gpuloss_dtype dtype, int64_t 
         d.dtype = dtype;
         d.rows = rows;
         d.classes = classes;
-        d.grad_input = FAR_AWAY;
+        d.grad_input = DISTANT;
         d.loss_rows = rows_wanted == 1 ? AT(6) : NULL;
         d.row_weights = rows_wanted == 2 ? AT(6) : NULL;
         fake.launches = 0;
@@ -259,7 +259,7 @@ static void check_kl_div_of_logits(gpuloss_context *context, gpuloss_dtype dtype
     d.classes = classes;
     d.target = GPULOSS_PTR((uintptr_t)1 << 55);
     for (writes = 0; writes < 2; writes++) {
-        d.grad_input = writes ? FAR_AWAY : NULL;
+        d.grad_input = writes ? DISTANT : NULL;
         fake.launches = 0;
         expect_ok(gpuloss_kl_div(context, &d, NULL));
         assert_int_equal(fake.launches, 1);
@@ -284,7 +284,7 @@ static void check_kl_div_sparse(gpuloss_context *context, gpuloss_dtype dtype, i
     d.dtype = dtype;
     d.rows = rows;
     d.classes = classes;
-    d.grad_logits = FAR_AWAY;
+    d.grad_logits = DISTANT;
     for (most = 512; most <= 1024; most *= 2) {
         d.k = classes < most ? classes : most;
         fake.launches = 0;
@@ -305,8 +305,8 @@ static void kl_div_sparse_shapes(void **state) {
     on_every_shape(check_kl_div_sparse);
 }
 
-/* A held row fits the registers of its threads, wherever it begins. */
-static void held_rows_fit(void **state) {
+/* A row in registers fits the registers of its threads, wherever it begins. */
+static void rows_fit_in_registers(void **state) {
     gpuloss_context *context = new_context();
     size_t t;
     (void)state;
@@ -339,22 +339,23 @@ static void held_rows_fit(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Packed arrays without anything a row are cut into other rows; with each of these the rows count. */
+/* Packed arrays without inputs or outputs per row are cut into other rows. Each of these changes leaves the rows as they
+ * are. */
 static void kl_div_keeps_rows_that_count(void **state) {
     gpuloss_context *context = new_context();
     gpuloss_kl_div_desc base = some_kl_div(), d;
     (void)state;
     base.loss_elements = AT(9);
-#define ROWS_AFTER(change, kept)                                                                                       \
+#define ROWS_AFTER(change, unchanged)                                                                                  \
     d = base;                                                                                                          \
     change;                                                                                                            \
     expect_ok(gpuloss_kl_div(context, &d, NULL));                                                                      \
-    if (kept) {                                                                                                        \
+    if (unchanged) {                                                                                                   \
         assert_int_equal(last_launch()->parameters.rows.rows, 1000);                                                   \
         assert_int_equal(last_launch()->parameters.rows.classes, 1000);                                                \
     } else                                                                                                             \
         covers_everything(last_launch(), 1000000);                                                                     \
-    assert_int_equal(last_launch()->parameters.rows.rows == 1000, kept)
+    assert_int_equal(last_launch()->parameters.rows.rows == 1000, unchanged)
     ROWS_AFTER((void)0, 0);
     ROWS_AFTER(d.input_stride = 1000, 0);
     ROWS_AFTER(d.input_stride = 1001, 1);
@@ -404,7 +405,7 @@ static void empty_input_without_arrays(void **state) {
     gpuloss_destroy(context);
 }
 
-/* No rows: a number that was asked for is still written, nothing else is launched. */
+/* Without rows a requested number is still written, and nothing else is launched. */
 static void empty_input(void **state) {
     gpuloss_context *context = new_context();
     gpuloss_cross_entropy_desc ce = some_cross_entropy();
@@ -464,7 +465,7 @@ static void launch_in_every_way(gpuloss_context *context) {
     gpuloss_kl_div_desc kl = some_kl_div();
     gpuloss_kl_div_sparse_desc sparse = some_kl_div_sparse();
     fake.launches = 0;
-    ce.grad_logits = kl.grad_input = FAR_AWAY;
+    ce.grad_logits = kl.grad_input = DISTANT;
     kl.target = GPULOSS_PTR((uintptr_t)1 << 55);
     ce.classes = 800;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
@@ -674,7 +675,7 @@ int launch_tests(void) {
         TEST(kl_div_shapes),
         TEST(kl_div_shapes_of_logits),
         TEST(kl_div_sparse_shapes),
-        TEST(held_rows_fit),
+        TEST(rows_fit_in_registers),
         TEST(kl_div_keeps_rows_that_count),
         TEST(empty_input),
         TEST(empty_input_without_arrays),

@@ -98,7 +98,7 @@ static void a_second_call_takes_nothing_more(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Kernels for newer GPUs are loaded on these alone, whatever is asked for. The last one is a newer GPU whose driver denies
+/* Kernels for newer GPUs are loaded only on newer GPUs, whatever the call is. The last one is a newer GPU whose driver denies
  * it clusters. */
 static void kernels_that_a_gpu_can_load(void **state) {
     static const struct {

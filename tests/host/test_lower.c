@@ -1,4 +1,4 @@
-/* What lower.c, shared.c and mark.c do together with lines of the head, of shared variables and of several instructions. */
+/* lower.c, shared.c and mark.c, on lines of the head, of shared variables and of several instructions. */
 #include "../../gen/gen.h"
 #include "test_mark.h"
 
@@ -131,17 +131,17 @@ static void shared_variables_that_stay(void **state) {
     expect_body(IF_2, DECLARED WORD STORE("s10"), DECLARED MARKED_WORD MARKED_STORE("s10"));
 }
 
-/* An address is followed through so many registers. */
-static void shared_variables_far_away(void **state) {
+/* An address is followed through 16 registers. */
+static void shared_variables_of_distant_stores(void **state) {
     (void)state;
-    for (int far = 0; far < 2; far++) {
+    for (int is_distant = 0; is_distant < 2; is_distant++) {
         text body = {0}, marked = {0}, follow = {0};
-        for (int i = 0; i < (far ? 16 : 15); i++)
+        for (int i = 0; i < (is_distant ? 16 : 15); i++)
             text_add(&follow, "add.s32 %%r%d, %%r%d, 1;\n", 21 + i, 20 + i);
         text_add(&body, DECLARED "mov.u32 %%r20, s1;\n%s", follow.bytes);
-        text_add(&marked, "%s" DECLARED "%smov.u32 %%r20, s1;\n%s", far ? "" : "/*1*/", far ? "" : "/*1*/",
-                 follow.bytes);
-        const char *last = far ? "%r36" : "%r35";
+        text_add(&marked, "%s" DECLARED "%smov.u32 %%r20, s1;\n%s", is_distant ? "" : "/*1*/",
+                 is_distant ? "" : "/*1*/", follow.bytes);
+        const char *last = is_distant ? "%r36" : "%r35";
         text_add(&body, "%s@%%p1 bra L1;\nst.shared.u32 [%s], %%r9;\nL1:\nret;\n", WORD, last);
         text_add(&marked, "%s@%%p1 bra L1;\n//!1\nst.shared.u32 [%s], %%r9;\n//!0\nL1:\nret;\n", MARKED_WORD, last);
         expect_body(IF_2, body.bytes, marked.bytes);
@@ -155,6 +155,6 @@ int lower_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bounds_of_variants),         cmocka_unit_test(marks_of_the_head),
         cmocka_unit_test(scopes_of_a_line),           cmocka_unit_test(shared_variables),
-        cmocka_unit_test(shared_variables_that_stay), cmocka_unit_test(shared_variables_far_away)};
+        cmocka_unit_test(shared_variables_that_stay), cmocka_unit_test(shared_variables_of_distant_stores)};
     return cmocka_run_group_tests_name("lower", tests, NULL, NULL);
 }

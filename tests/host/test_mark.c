@@ -306,7 +306,7 @@ static void ends(void **state) {
                  "/*=0*/mov.u32 %r0, 0x00000000;\n" HAS("%p1", "%r4", "2") "@%p1 ret;\n//!1\n" HAS(
                      "%p2", "%r5", "4") "/*2*/@!%p2 bra L1;\n//!3\nbar.sync 1;\ntrap;\n//!2\nL1:\nbar.sync "
                                         "2;\nret;\n//!4\nbar.sync 3;\n//!0\n");
-    /* Asked again, a feature is what it was. */
+    /* A second query of a feature gives the same. */
     expect_marks(W0 HAS("%p1", "%r4", "2") "@%p1 exit;\n@!%p1 bra L1;\nbar.sync 1;\nL1:\nret;\n",
                  "//?1 0+00000002\n//?2 0+00000000\n",
                  "/*=0*/mov.u32 %r0, 0x00000000;\n" HAS("%p1", "%r4", "2") "@%p1 exit;\n//!1\n@!%p1 bra L1;\n//!2\n"
@@ -343,7 +343,7 @@ static void conditional_lines(void **state) {
                  "bar.sync 1;\nL1:\nret;\n");
 }
 
-/* Braces open and close together, and what the kernel declares stays. */
+/* Braces open and close in pairs, and the kernel's declarations stay. */
 static void whole_scopes(void **state) {
     (void)state;
     expect_marks(

@@ -172,7 +172,7 @@ static int add_test(writer *w, text *out, int depth) {
 
 static void add_flow(writer *w, text *out, int depth);
 
-/* Notes that the markers since `first` are behind a plain test. */
+/* Notes that the markers since `first` are behind a single test. */
 static void note_guard(writer *w, int first, int word, uint32_t mask, int is_any) {
     if (!w->is_wild && first < w->markers && w->guard_count < MOST_GUARDS)
         w->guards[w->guard_count++] = (guard){first, w->markers - 1, word, is_any, mask};

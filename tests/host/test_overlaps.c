@@ -57,7 +57,7 @@ static void expect_accepted(const loss *of, const void *desc, const char *what, 
 }
 
 static void check_pair(const loss *of, const void *base, const field *output, const field *other) {
-    const uintptr_t there = address_of(base, other), far_from_others = (uintptr_t)AT(100);
+    const uintptr_t there = address_of(base, other), distant = (uintptr_t)AT(100);
     double room[64];
     void *desc = room;
     assert_true(of->bytes <= sizeof room);
@@ -69,17 +69,17 @@ static void check_pair(const loss *of, const void *base, const field *output, co
         expect_overlap(of, desc, output, other);
     /* The last 16 bytes of one are the first of the other, and then none is. */
     if (output->bytes >= 32) {
-        set(desc, other, far_from_others);
-        set(desc, output, far_from_others - output->bytes + 16);
+        set(desc, other, distant);
+        set(desc, output, distant - output->bytes + 16);
         expect_overlap(of, desc, output, other);
-        set(desc, output, far_from_others - output->bytes);
+        set(desc, output, distant - output->bytes);
         expect_accepted(of, desc, "adjacent arrays", output, other);
     }
     if (other->bytes >= 32) {
-        set(desc, other, far_from_others);
-        set(desc, output, far_from_others + other->bytes - 16);
+        set(desc, other, distant);
+        set(desc, output, distant + other->bytes - 16);
         expect_overlap(of, desc, output, other);
-        set(desc, output, far_from_others + other->bytes);
+        set(desc, output, distant + other->bytes);
         expect_accepted(of, desc, "adjacent arrays", output, other);
     }
 }

@@ -286,7 +286,7 @@ static void sums_of_no_rows(void **state) {
         }
 }
 
-/* Where a call launches nothing, the driver is asked for nothing. */
+/* Where a call launches nothing, it makes no call of the driver. */
 static void nothing_of_no_rows(void **state) {
     some_call call;
     long calls;
@@ -307,8 +307,8 @@ static void nothing_of_no_rows(void **state) {
     gpuloss_destroy(context);
 }
 
-/* The driver can't be asked about the default stream while another one is captured: that counts as a capture, too. */
-static void a_capture_that_cannot_be_asked_about(void **state) {
+/* The driver can't be queried about the default stream while another one is captured. That counts as a capture, too. */
+static void a_capture_that_cannot_be_queried(void **state) {
     gpuloss_cross_entropy_desc d = with_options();
     (void)state;
     context = new_context();
@@ -334,7 +334,7 @@ int preload_tests(void) {
         TEST(scratch_of_the_stream),
         TEST(sums_of_no_rows),
         TEST(nothing_of_no_rows),
-        TEST(a_capture_that_cannot_be_asked_about),
+        TEST(a_capture_that_cannot_be_queried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* What gpuloss_cross_entropy refuses, in which words: the call and the query of its workspace, before the driver is asked
- * for anything. */
+/* The calls that gpuloss_cross_entropy and the query of its workspace refuse, and the messages. The driver is not called
+ * before. */
 #include "check.h"
 
 #include <math.h>

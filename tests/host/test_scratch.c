@@ -141,7 +141,7 @@ static void handles_of_no_stream(void **state) {
     assert_int_equal(fake.launches, launches);
     expect_ok(gpuloss_get_info(context, &after));
     assert_int_equal(after.scratch_bytes, before.scratch_bytes);
-    /* A stream that has a slot is not asked about. */
+    /* A stream that has a slot is not queried. */
     assert_int_equal(scratch_on(context, stream_number(1)), first);
     fake.fail_symbol = NULL;
     assert_true(scratch_on(context, stream_number(2)) != first);

@@ -472,7 +472,7 @@ static void rows_for_clusters(void **state) {
     }
     end();
 }
-/* No rows: a number that was asked for is still written, nothing else is launched. */
+/* Without rows a requested number is still written, and nothing else is launched. */
 static void no_rows(void **state) {
     gpuloss_kl_div_sparse_desc d = some_kl_div_sparse();
     long calls;

@@ -8,7 +8,7 @@ enum { THREADS = 8, CALLS = 4 };
 
 typedef struct worker {
     gpuloss_context *context;
-    pthread_barrier_t *together;
+    pthread_barrier_t *start;
     int number;
     int wrong;
 } worker;
@@ -22,7 +22,7 @@ static void *work(void *argument) {
     of_long_rows.classes = 100000;
     with_options.softcap = 2.0;
     fake_set_current(w->number % 2 ? &fake.context[2] : NULL);
-    pthread_barrier_wait(w->together);
+    pthread_barrier_wait(w->start);
     w->wrong += gpuloss_last_error()[0] != 0;
     for (i = 0; i < CALLS; i++) {
         w->wrong += gpuloss_cross_entropy(w->context, &ce, stream_number(w->number)) != GPULOSS_OK;
@@ -45,15 +45,15 @@ static void *work(void *argument) {
 static void first_use(void **state) {
     pthread_t threads[THREADS];
     worker workers[THREADS];
-    pthread_barrier_t together;
+    pthread_barrier_t start;
     gpuloss_context *context = new_context();
     gpuloss_info info;
     int i;
     (void)state;
-    assert_int_equal(pthread_barrier_init(&together, NULL, THREADS), 0);
+    assert_int_equal(pthread_barrier_init(&start, NULL, THREADS), 0);
     for (i = 0; i < THREADS; i++) {
         workers[i].context = context;
-        workers[i].together = &together;
+        workers[i].start = &start;
         workers[i].number = i;
         workers[i].wrong = 0;
         assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
@@ -62,9 +62,10 @@ static void first_use(void **state) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
         assert_int_equal(workers[i].wrong, 0);
     }
-    pthread_barrier_destroy(&together);
+    pthread_barrier_destroy(&start);
     assert_int_equal(fake.launches, THREADS * CALLS * 7);
-    /* However many threads loaded a kernel at once, one copy of it is kept, also of two from one text. */
+    /* One copy of a kernel stays loaded, whatever the number of threads that loaded it. That holds for two kernels of one
+     * text, too. */
     assert_int_equal(fake_live_modules(), 5);
     assert_true(fake.loads >= 5 && fake.loads <= 5 * THREADS);
     expect_ok(gpuloss_get_info(context, &info));

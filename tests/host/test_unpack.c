@@ -88,7 +88,7 @@ static void embedded_images(void **state) {
         snprintf(path, sizeof path, "ptx/%s.ptx", image->entry + strlen("gpuloss_"));
         f = fopen(path, "rb");
         if (f == NULL)
-            fail_msg("can't open %s (the tests run in the top folder)", path);
+            fail_msg("can't open %s (the tests run in the repository's root)", path);
         assert_int_equal(fread(file, 1, bytes, f), bytes - 1);
         fclose(f);
         file[bytes - 1] = 0;
@@ -568,14 +568,14 @@ static void random_bytes(void **state) {
 
 static const uint32_t no_words[GPULOSSI_FEATURE_WORDS] = {0, 0, 0, 0};
 /* A GPU whose texts are those of the block. */
-static gpuloss_context plain_context(void) {
+static gpuloss_context bare_context(void) {
     gpuloss_context context;
     memset(&context, 0, sizeof context);
     context.compute_capability = GPULOSSI_ANY_GPU;
     return context;
 }
 
-static void sums_tell_texts_apart(void **state) {
+static void sums_distinguish_texts(void **state) {
     char text[40];
     size_t bytes, bit;
     (void)state;
@@ -601,7 +601,7 @@ static void expect_damaged(gpuloss_status status, const gpulossi_image *image) {
 }
 
 static void another_sum(void **state) {
-    const gpuloss_context context = plain_context();
+    const gpuloss_context context = bare_context();
     gpulossi_image image = *gpulossi_image_of(GPULOSSI_MODULE_kl_div_probabilities_f32);
     char *text;
     (void)state;
@@ -640,7 +640,7 @@ static int module_after(int base, uint64_t *seed) {
 
 /* A flipped bit anywhere in the block gives the text as it is, or an error; the last texts depend on most bits. */
 static void flipped_bits(void **state) {
-    const gpuloss_context context = plain_context();
+    const gpuloss_context context = bare_context();
     uint64_t seed = 5;
     int round, refused = 0;
     (void)state;
@@ -725,7 +725,7 @@ static void bad_names(void **state) {
             assert_false(lengthens(shortened, 3, n, NULL));
         }
     }
-    /* A name that says which, where nothing more is said; and more, where no name asks. */
+    /* A name that needs a further byte which is missing, and further bytes that no name needs. */
     assert_false(lengthens((const unsigned char *)"\x82\xa2\0", 3, 7, NULL));
     assert_false(lengthens((const unsigned char *)"\x82\xa2\0\1\1", 5, 7, NULL));
     /* Numbers have an end. */
@@ -771,6 +771,6 @@ int unpack_tests(void) {
                                        TEST(random_names),
                                        TEST(another_sum),
                                        TEST(flipped_bits),
-                                       TEST(sums_tell_texts_apart)};
+                                       TEST(sums_distinguish_texts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,19 +136,19 @@ options() {
         done
     done
     [ -z "$build" ] || builds=("$build")
-    say plain gcc -O1
-    accept "calls under -O1: $(cat plain.said)" grep -q ' accepted, ' plain.said
+    say basic gcc -O1
+    accept "calls under -O1: $(cat basic.said)" grep -q ' accepted, ' basic.said
     for i in "${!builds[@]}"; do
         printf '%s\0' "build$i ${builds[i]}"
     done | xargs -0 -P "$(nproc)" -I{} bash -c 'say {}'
     for i in "${!builds[@]}"; do
-        if cmp -s plain.said "build$i.said"; then
+        if cmp -s basic.said "build$i.said"; then
             pass
         else
-            fail "${builds[i]} says $(cat "build$i.said") instead of $(cat plain.said)"
+            fail "${builds[i]} says $(cat "build$i.said") instead of $(cat basic.said)"
         fi
     done
-    cat plain.said
+    cat basic.said
 }
 
 for group in $groups; do

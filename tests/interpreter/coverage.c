@@ -36,7 +36,7 @@ struct line {
     int block;
 };
 
-/* Instructions that are executed together. */
+/* Instructions that are executed one after the other, without a branch. */
 struct block {
     int first, last; /* lines */
     int target;      /* block that its branch leads to, or -1 */

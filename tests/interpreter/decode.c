@@ -1,4 +1,4 @@
-/* Turns one instruction line into one struct insn, by the rows of instructions.def. */
+/* Decodes one instruction line into one struct insn, by the rows of instructions.def. */
 #include "parse.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
-/* Driver entry points: initialisation, devices, contexts, streams, events. Calls may come from any thread; one lock
- * makes them take turns. */
+/* Driver entry points: initialisation, devices, contexts, streams, events. Calls may come from any thread; a lock serialises them. */
 #include "driver_api.h"
 
 #include <pthread.h>

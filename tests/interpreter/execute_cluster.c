@@ -24,15 +24,15 @@ static void defer(struct warp *w, int lane, const uint8_t *data, uint32_t bytes)
 
 /* The groups of these lanes have arrived but for the last `left` of each. */
 static void settle_groups(struct warp *w, uint32_t mask, uint32_t left) {
-    uint32_t kept = 0;
+    uint32_t waiting = 0;
     for (uint32_t n = 0; n < w->pending.count; n++) {
         struct pending_copy *copy = &w->pending.at[n];
         if (mask >> copy->lane & 1 && copy->group + left < w->async_group[copy->lane])
             memset(copy->owner->shared_init + copy->offset, SHARED_WRITTEN, copy->bytes);
         else
-            w->pending.at[kept++] = *copy;
+            w->pending.at[waiting++] = *copy;
     }
-    w->pending.count = kept;
+    w->pending.count = waiting;
 }
 
 static uint8_t *barrier_at(struct warp *w, const struct insn *i, int lane, enum ptxsim_space space, uint64_t address,
@@ -125,8 +125,8 @@ EXEC(fence_mbarrier) {
     return NEXT;
 }
 
-/* Copies arrive after a wait that had to fail for want of them, so that a program which does not ask again is found
- * out; where the order is shuffled, sometimes before it or later, and a wait fails for some lanes now and then. */
+/* Copies arrive after a wait that failed without them, which finds a program that does not wait again. Where the order
+ * is shuffled they sometimes arrive before the wait or later, and a wait sometimes fails for some lanes. */
 static enum ptxsim_next wait_for(struct warp *w, const struct insn *i, uint32_t mask, bool parity) {
     bool strangers = false;
     uint32_t failed = 0;
@@ -307,7 +307,7 @@ EXEC(cp_async_wait_all) {
     return NEXT;
 }
 
-/* Bulk copies to global memory are seen by everybody at once; nothing is held back until they are waited for. */
+/* Bulk copies to global memory are visible to all threads at once, and not delayed until they are waited for. */
 EXEC(cp_bulk_commit) {
     (void)w, (void)i, (void)mask;
     return NEXT;

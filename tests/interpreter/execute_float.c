@@ -52,9 +52,9 @@ static bool tiny(double exact, int round) {
     return m <= 0x1p-126 - 0x1p-150;
 }
 
-/* plain: an expression of a, b, c in floats; flushed: of flushed ones; directed: on bits, in the rounding mode; exact:
+/* nearest: an expression of a, b, c in floats; flushed: of flushed ones; directed: on bits, in the rounding mode; exact:
  * in double precision. */
-#define F32_BODY(plain, flushed, directed, exact)                                                                      \
+#define F32_BODY(nearest, flushed, directed, exact)                                                                    \
     uint64_t *d = RESULT;                                                                                              \
     if (i->flags & F_FTZ) {                                                                                            \
         LANES(uint64_t r = DIRECTED ? ptxsim_flush(directed) : finish_flushed(flushed);                                \
@@ -62,7 +62,7 @@ static bool tiny(double exact, int round) {
     } else if (DIRECTED) {                                                                                             \
         LANES(d[l] = directed);                                                                                        \
     } else {                                                                                                           \
-        LANES(d[l] = finish(plain));                                                                                   \
+        LANES(d[l] = finish(nearest));                                                                                 \
     }                                                                                                                  \
     return saturated(w, i, mask);
 
@@ -215,12 +215,12 @@ static inline uint64_t finish64(uint64_t r, uint64_t first, uint64_t second, uin
     return is_nan64(r) ? nan | 1ull << 51 : r;
 }
 
-#define F64_BODY(plain, directed, ...)                                                                                 \
+#define F64_BODY(nearest, directed, ...)                                                                               \
     uint64_t *d = RESULT;                                                                                              \
     if (DIRECTED)                                                                                                      \
         LANES(d[l] = finish64(directed, __VA_ARGS__));                                                                 \
     else                                                                                                               \
-        LANES(d[l] = finish64(ptxsim_bits_f64(plain), __VA_ARGS__));                                                   \
+        LANES(d[l] = finish64(ptxsim_bits_f64(nearest), __VA_ARGS__));                                                 \
     return NEXT;
 
 LOOP(add_f64) {
@@ -318,19 +318,19 @@ EXEC(max_f64) {
 
 static bool classify(const struct insn *i, uint64_t v) {
     bool single = i->type[0] == T_F32;
-    uint64_t exponent = single ? v >> 23 & 0xff : v >> 52 & 0x7ff, top = single ? 0xff : 0x7ff;
+    uint64_t exponent = single ? v >> 23 & 0xff : v >> 52 & 0x7ff, max_exponent = single ? 0xff : 0x7ff;
     bool fraction = (single ? v & 0x7fffff : v & 0xfffffffffffffull) != 0;
     switch (i->op[0]) {
     case OP_FINITE:
-        return exponent != top;
+        return exponent != max_exponent;
     case OP_INFINITE:
-        return exponent == top && !fraction;
+        return exponent == max_exponent && !fraction;
     case OP_NUMBER:
-        return exponent != top || !fraction;
+        return exponent != max_exponent || !fraction;
     case OP_NOTANUMBER:
-        return exponent == top && fraction;
+        return exponent == max_exponent && fraction;
     case OP_NORMAL:
-        return (exponent != 0 || !fraction) && exponent != top; /* zero counts */
+        return (exponent != 0 || !fraction) && exponent != max_exponent; /* zero counts */
     default:
         return exponent == 0 && fraction;
     }

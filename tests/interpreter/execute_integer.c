@@ -73,7 +73,7 @@ EXEC(mad_wide) {
     return NEXT;
 }
 
-/* The condition code is one bit a lane, kept in the warp. */
+/* The condition code is one bit a lane, stored in the warp. */
 static uint64_t sum_carry(struct warp *w, const struct insn *i, uint32_t l, uint64_t a, uint64_t b, uint64_t in,
                           bool out) {
     __extension__ typedef unsigned __int128 wide;
@@ -142,7 +142,7 @@ BINARY(max, less(A, B, i) ? B : A)
 UNARY(abs, SA < 0 ? 0 - A : A)
 UNARY(neg, 0 - A)
 
-/* A quotient by zero is unspecified, so it leaves the result unwritten as far as checks are concerned. */
+/* A quotient by zero is unspecified, so the checks take the result for unwritten. */
 static uint32_t divisors(const uint64_t *b) {
     uint32_t nonzero = 0;
     for (uint32_t l = 0; l < PTXSIM_WARP; l++)
@@ -205,12 +205,12 @@ static inline uint64_t extract(uint64_t a, uint64_t position, uint64_t length, c
     if (count == 0)
         return 0;
     uint64_t field = count >= 64 ? ~0ull : (1ull << count) - 1, r = from > msb ? 0 : a >> from & field;
-    uint32_t top = from + count - 1 < msb ? from + count - 1 : msb;
-    if (!ptxsim_is_signed(i->type[0]) || !(a >> top & 1))
+    uint32_t last = from + count - 1 < msb ? from + count - 1 : msb;
+    if (!ptxsim_is_signed(i->type[0]) || !(a >> last & 1))
         return r;
-    /* Above what the field holds everything repeats its last bit. */
-    uint32_t kept = from > msb ? 0 : top - from + 1;
-    return kept >= 64 ? r : r | ~0ull << kept;
+    /* The bits above the field repeat its last bit. */
+    uint32_t width = from > msb ? 0 : last - from + 1;
+    return width >= 64 ? r : r | ~0ull << width;
 }
 
 TERNARY(bfe, extract(A, B, C, i))
@@ -453,11 +453,11 @@ EXEC(set) {
 /* Only the chosen side has to be defined. */
 LOOP(selp) {
     const uint64_t *a = SOURCE(0), *b = SOURCE(1), *c = SOURCE(2);
-    uint64_t *d = RESULT, turn = i->negate;
+    uint64_t *d = RESULT, inverted = i->negate;
     uint32_t chosen = 0;
     for (uint32_t l = 0; l < PTXSIM_WARP; l++)
-        chosen |= (uint32_t)((C & 1) ^ turn) << l;
-    LANES(d[l] = (C & 1) ^ turn ? A : B);
+        chosen |= (uint32_t)((C & 1) ^ inverted) << l;
+    LANES(d[l] = (C & 1) ^ inverted ? A : B);
     uint32_t defined = (chosen & ptxsim_defined(w, i->s[0])) | (~chosen & ptxsim_defined(w, i->s[1]));
     ptxsim_define(w, i->d[0], mask, defined & ptxsim_defined(w, i->s[2]));
     return NEXT;

@@ -176,17 +176,17 @@ static double round_to_integer(double x, int round) {
 
 static uint64_t float_to_integer(double x, int from, int to, int round) {
     uint32_t bits = ptxsim_bits(to);
-    uint64_t top = 1ull << (bits - 1);
+    uint64_t high_bit = 1ull << (bits - 1);
     if (x != x)
-        return from == T_F64 || bits == 64 ? top : 0;
+        return from == T_F64 || bits == 64 ? high_bit : 0;
     double r = round_to_integer(x, round), limit = ldexp(1.0, (int)bits - 1);
     if (ptxsim_is_signed(to)) {
         if (r >= limit)
-            return top - 1;
-        return r < -limit ? top : (uint64_t)(int64_t)r;
+            return high_bit - 1;
+        return r < -limit ? high_bit : (uint64_t)(int64_t)r;
     }
     if (r >= 2 * limit)
-        return top | (top - 1);
+        return high_bit | (high_bit - 1);
     return r > 0 ? (uint64_t)r : 0;
 }
 
@@ -194,14 +194,14 @@ static uint64_t integer_to_integer(uint64_t value, int from, int to, bool sat) {
     uint32_t shift = 64 - ptxsim_bits(from), bits = ptxsim_bits(to);
     bool negative = ptxsim_is_signed(from) && ptxsim_signed(value, shift) < 0;
     uint64_t v = ptxsim_is_signed(from) ? (uint64_t)ptxsim_signed(value, shift) : value << shift >> shift;
-    uint64_t top = 1ull << (bits - 1);
+    uint64_t high_bit = 1ull << (bits - 1);
     if (!sat)
         return v;
     if (!ptxsim_is_signed(to))
-        return negative ? 0 : v > (top | (top - 1)) ? top | (top - 1) : v;
+        return negative ? 0 : v > (high_bit | (high_bit - 1)) ? high_bit | (high_bit - 1) : v;
     if (negative)
-        return (int64_t)v < -(int64_t)(top - 1) - 1 ? top : v;
-    return v > top - 1 ? top - 1 : v;
+        return (int64_t)v < -(int64_t)(high_bit - 1) - 1 ? high_bit : v;
+    return v > high_bit - 1 ? high_bit - 1 : v;
 }
 
 /* The 64 bits of a long double's fraction hold every integer, so the one conversion after it rounds once. */

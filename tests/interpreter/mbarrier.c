@@ -1,4 +1,4 @@
-/* Mbarriers and the copies that complete at them. Shared memory holds an mbarrier's number; what it is, is kept here.
+/* Mbarriers and the copies that complete at them. Shared memory holds an mbarrier's number; its state is stored here.
  * A copy's bytes are in place from the start, but nobody may touch them, nor write where they come from, before the
  * copy has arrived; then only threads may that know its phase to be complete: because they have waited, or have met one
  * that has. A wait orders what the threads that arrived, or sent something from another block, did before it: exactly within
@@ -9,7 +9,7 @@
 
 enum { NOBODY = 0, MANY = UINT16_MAX, TX_MOST = (1 << 20) - 1 };
 /* Where no warp has run this long without failing in a wait, and nothing has changed for so many rounds, none will. */
-enum { NEAR = 256, ROUNDS = 1000 };
+enum { RECENT = 256, ROUNDS = 1000 };
 
 struct arrivals {
     uint32_t warp; /* of the cluster, plus one; or NOBODY or MANY */
@@ -256,7 +256,7 @@ void ptxsim_mbarrier_idle(struct launch *launch) {
     for (uint32_t c = 0; c < launch->nctas && idle; c++) {
         for (uint32_t n = 0; n < launch->ctas[c].nwarps; n++) {
             struct warp *w = &launch->ctas[c].warps[n];
-            idle = idle && (!w->runnable || w->since_wait < NEAR);
+            idle = idle && (!w->runnable || w->since_wait < RECENT);
             waiting = w->runnable ? w : waiting;
         }
     }

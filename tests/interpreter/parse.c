@@ -934,8 +934,8 @@ static void parser_free(struct parser *parser) {
 
 struct module *ptxsim_parse(const char *text, struct parse_error *error) {
     struct parser *parser = calloc(1, sizeof *parser);
-    struct module *volatile kept = calloc(1, sizeof *kept);
-    struct module *module = kept;
+    struct module *volatile saved = calloc(1, sizeof *saved);
+    struct module *module = saved;
     if (!parser || !module)
         abort();
     module->size = strlen(text);
@@ -949,11 +949,11 @@ struct module *ptxsim_parse(const char *text, struct parse_error *error) {
     error->code = E_OK;
     if (setjmp(parser->escape) == 0) {
         module_text(parser);
-        for (struct function *f = kept->functions; f; f = f->next)
+        for (struct function *f = saved->functions; f; f = f->next)
             if (f->is_entry && f->has_body)
                 decode_kernel(parser, f);
     }
-    module = kept;
+    module = saved;
     parser_free(parser);
     free(parser);
     if (error->code != E_OK) {

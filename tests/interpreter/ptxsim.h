@@ -95,7 +95,7 @@ enum ptxsim_flag {
     F_CC = 1 << 10
 };
 
-/* Modifiers whose meaning depends on the instruction are kept as themselves, in order, in insn.op[]. */
+/* Modifiers whose meaning depends on the instruction are stored as themselves, in order, in insn.op[]. */
 enum ptxsim_op {
     OP_NONE,
     OP_EQ,
@@ -210,7 +210,7 @@ struct insn {
     uint8_t bytes;  /* bytes of one memory element */
     bool guard_not; /* guard is inverted */
     bool negate;    /* the predicate source is inverted */
-    bool frame;     /* param space of a function call: kept in the thread's frame */
+    bool frame;     /* param space of a function call: stored in the thread's frame */
     bool pure;
     bool hit;
     bool implicit; /* the end of a body: no line of the text */
@@ -425,7 +425,7 @@ struct warp {
     uint32_t fence_time[PTXSIM_WARP];
     uint32_t since_wait; /* instructions since a wait for an mbarrier failed */
     uint32_t wait_pc, wait_lane, wait_for;
-    bool turn; /* which of its lanes that have diverged run first after a failed wait */
+    bool others_first; /* after a failed wait, the other ones of its diverged lanes run first */
 };
 
 /* run.c */

@@ -1,5 +1,4 @@
-/* Runs a launch: blocks of one cluster at a time, their warps in turn, lanes of a warp that share a program counter
- * together. Among diverged lanes the deepest call and then the lowest program counter goes first, so that lanes meet
+/* Runs a launch: blocks of one cluster at a time, their warps one after the other, and all lanes of a warp that share a program counter. Among diverged lanes the deepest call and then the lowest program counter goes first, so that lanes meet
  * again where the compiler laid out their paths to meet. */
 #include "ptxsim.h"
 
@@ -8,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { QUANTUM = 512, FAIR_TURN = 20000 };
+enum { QUANTUM = 512, FAIR_PERIOD = 20000 };
 
 char ptxsim_fault_text[2048];
 uint64_t ptxsim_total_instructions;
@@ -155,7 +154,7 @@ static void warp_reset(struct warp *w) {
     w->full_sync = 0;
     w->has_pairs = false;
     w->carry = w->cluster_arrived = w->pending.count = w->nseen = 0;
-    w->seen_differ = w->turn = false;
+    w->seen_differ = w->others_first = false;
     w->since_wait = UINT32_MAX;
     memset(w->pc, 0, sizeof w->pc);
     memset(w->depth, 0, sizeof w->depth);
@@ -214,7 +213,7 @@ static bool pick(struct warp *w, bool fair) {
     return true;
 }
 
-/* Sends lanes on to pc; the executor then asks for rescheduling. */
+/* Sends lanes on to pc; the executor then requests rescheduling. */
 void ptxsim_advance(struct warp *w, uint32_t mask, uint32_t pc) {
     for (; mask; mask &= mask - 1)
         w->pc[__builtin_ctz(mask)] = pc;
@@ -261,7 +260,7 @@ static uint32_t guarded(struct warp *w, const struct insn *i) {
 static bool warp_run(struct warp *w, uint32_t quantum) {
     struct insn *code = w->kernel->code;
     struct launch *launch = w->launch;
-    bool fair = (launch->steps / FAIR_TURN % 4 == 3) != w->turn && (w->runnable & (w->runnable - 1));
+    bool fair = (launch->steps / FAIR_PERIOD % 4 == 3) != w->others_first && (w->runnable & (w->runnable - 1));
     enum ptxsim_next next = NEXT;
     uint64_t lanes = 0;
     if (!pick(w, fair))
@@ -300,7 +299,7 @@ static bool warp_run(struct warp *w, uint32_t quantum) {
         ptxsim_advance(w, w->cur & w->runnable, w->cur_pc);
     launch->steps += quantum - left;
     w->since_wait = next == YIELD ? 0 : w->since_wait > UINT32_MAX - quantum ? UINT32_MAX : w->since_wait + quantum;
-    w->turn = next == YIELD && !w->turn;
+    w->others_first = next == YIELD && !w->others_first;
     launch->instructions += lanes;
     if (launch->steps > launch->step_limit) {
         const struct insn *i = &code[w->cur_pc < w->kernel->ncode ? w->cur_pc : 0];

@@ -10,17 +10,17 @@
 struct shared_cell {
     uint32_t write_time, write_clock;
     uint32_t read_time, read_clock, read_lanes;
-    uint32_t far_time;        /* of reads by other blocks */
+    uint32_t remote_time;     /* of reads by other blocks */
     uint32_t mbarrier, phase; /* of the bulk copy that wrote it, or none: number plus one, phases to be complete */
-    uint16_t writer, read_warp, reader, far_reader;
-    uint8_t write_atomic, read_many, far_readers;
+    uint16_t writer, read_warp, reader, remote_reader;
+    uint8_t write_atomic, read_many, remote_readers;
 };
 
 enum { PER_BLOCK = PTXSIM_WARP * 32 };
-/* What is known of those that read from other blocks since the last barrier of the cluster. */
+/* The readers in other blocks since the last barrier of the cluster. */
 enum { ONE_WARP, MANY_WARPS, MANY_BLOCKS };
 
-/* Counts barriers. It never repeats within a process, so that a new block needs no cleared records: they are kept, for each
+/* Counts barriers. It never repeats within a process, so that a new block needs no cleared records. They stay, for each
  * rank in a cluster. */
 static uint32_t now;
 static struct {
@@ -97,12 +97,12 @@ static bool read_conflicts(const struct warp *w, int lane, const struct shared_c
     return false;
 }
 
-/* Lanes of a warp that reads what another block has are not told apart. */
-static bool far_read_conflicts(const struct warp *w, const struct shared_cell *cell, uint16_t warp) {
-    if (cell->far_readers == MANY_BLOCKS)
-        return cell->far_time >= w->cta->cluster_barrier;
-    return (cell->far_readers == MANY_WARPS || cell->far_reader / PTXSIM_WARP != warp) &&
-           !before_barrier(w, cell->far_reader, cell->far_time);
+/* Lanes of a warp that reads another block's memory are not distinguished. */
+static bool remote_read_conflicts(const struct warp *w, const struct shared_cell *cell, uint16_t warp) {
+    if (cell->remote_readers == MANY_BLOCKS)
+        return cell->remote_time >= w->cta->cluster_barrier;
+    return (cell->remote_readers == MANY_WARPS || cell->remote_reader / PTXSIM_WARP != warp) &&
+           !before_barrier(w, cell->remote_reader, cell->remote_time);
 }
 
 static void note_write(struct warp *w, struct shared_cell *cell, uint16_t self, bool atomic) {
@@ -129,20 +129,20 @@ static void note_read(struct warp *w, struct shared_cell *cell, int lane, uint16
     cell->reader = self;
 }
 
-static void note_far_read(struct warp *w, struct shared_cell *cell, uint16_t warp, uint16_t self) {
-    if (cell->far_time < w->cta->cluster_barrier)
-        cell->far_readers = ONE_WARP;
-    else if (cell->far_reader / PER_BLOCK != w->cta->rank)
-        cell->far_readers = MANY_BLOCKS;
-    else if (cell->far_reader / PTXSIM_WARP != warp && cell->far_readers == ONE_WARP)
-        cell->far_readers = MANY_WARPS;
-    cell->far_time = now;
-    cell->far_reader = self;
+static void note_remote_read(struct warp *w, struct shared_cell *cell, uint16_t warp, uint16_t self) {
+    if (cell->remote_time < w->cta->cluster_barrier)
+        cell->remote_readers = ONE_WARP;
+    else if (cell->remote_reader / PER_BLOCK != w->cta->rank)
+        cell->remote_readers = MANY_BLOCKS;
+    else if (cell->remote_reader / PTXSIM_WARP != warp && cell->remote_readers == ONE_WARP)
+        cell->remote_readers = MANY_WARPS;
+    cell->remote_time = now;
+    cell->remote_reader = self;
 }
 
 void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct cta *owner, uint32_t offset,
                          uint32_t bytes, enum ptxsim_access access) {
-    /* Threads of all blocks of a cluster are told apart by numbering them through. */
+    /* Threads of all blocks of a cluster have distinct numbers. */
     uint16_t warp = (uint16_t)(w->cta->rank * 32 + w->index);
     uint16_t self = (uint16_t)(warp * PTXSIM_WARP + (uint32_t)lane);
     bool atomic = access == ACC_ATOMIC || access == ACC_MBARRIER;
@@ -174,15 +174,15 @@ void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct 
         if (access != ACC_LOAD) {
             if (read_conflicts(w, lane, cell, warp))
                 race(w, i, lane, offset + b, mine, "read", cell->reader % PER_BLOCK);
-            if (far_read_conflicts(w, cell, warp))
-                race(w, i, lane, offset + b, mine, "read", cell->far_reader % PER_BLOCK);
+            if (remote_read_conflicts(w, cell, warp))
+                race(w, i, lane, offset + b, mine, "read", cell->remote_reader % PER_BLOCK);
             note_write(w, cell, self, atomic);
             if (access != ACC_MBARRIER)
                 owner->shared_init[offset + b] = SHARED_WRITTEN;
         } else if (owner == w->cta) {
             note_read(w, cell, lane, warp, self);
         } else {
-            note_far_read(w, cell, warp, self);
+            note_remote_read(w, cell, warp, self);
         }
     }
 }

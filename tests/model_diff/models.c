@@ -2,7 +2,7 @@
  *     models FOLDER TEXT...
  * The models count pairs and triples of bytes in the texts, and add SMOOTHING to each count. For each pair of files, KIND.base
  * and KIND.other go to the folder, with KIND.targets, KIND.kls (the KL of each row) and KIND.expected. The latter has a line
- * for each figure: its name, value, standard error, and how far these two may be off. Exit status: 0, 1 if the rows of a .kld file are not within the bounds
+ * for each figure: its name, value, standard error, and the bounds of these two. Exit status: 0, 1 if the rows of a .kld file are not within the bounds
  * that examples/model_diff.c states, 3 for other errors. */
 #include "reference.h"
 
@@ -54,18 +54,18 @@ static void choose_tokens(void) {
         }
 }
 
-static model_row base[ROWS], triples[ROWS], pairs[ROWS], near[ROWS];
+static model_row base[ROWS], triples[ROWS], pairs[ROWS], rounded[ROWS];
 
 static void predict_all(void) {
     int row, c;
     for (row = 0; row < ROWS; row++) {
         const int at = row / CHUNK_ROWS * CONTEXT + CONTEXT / 2 + 1 + row % CHUNK_ROWS;
-        triples[row].classes = pairs[row].classes = near[row].classes = CLASSES;
-        triples[row].target = pairs[row].target = near[row].target = tokens[at];
+        triples[row].classes = pairs[row].classes = rounded[row].classes = CLASSES;
+        triples[row].target = pairs[row].target = rounded[row].target = tokens[at];
         predict(tokens + at, 2, triples[row].logits);
         predict(tokens + at, 1, pairs[row].logits);
         for (c = 0; c < CLASSES; c++)
-            near[row].logits[c] = rint(8 * triples[row].logits[c]) / 8;
+            rounded[row].logits[c] = rint(8 * triples[row].logits[c]) / 8;
     }
 }
 
@@ -176,7 +176,7 @@ static bool make_odd_kld(const char *folder) {
     static model_row left[ROWS], right[ROWS];
     int row;
     copy(left, triples);
-    copy(right, near);
+    copy(right, rounded);
     for (row = 0; row < ROWS; row++)
         left[row].classes = right[row].classes = CLASSES - 1;
     return make_kld(folder, "odd_kld", left, right);
@@ -186,7 +186,7 @@ static bool make_odd_kld(const char *folder) {
 static void make_sums_kld(const char *folder) {
     static model_row other[ROWS];
     copy(base, triples);
-    copy(other, near);
+    copy(other, rounded);
     write_kld(create(folder, "sums_kld", "base"), base, 0.01);
     write_kld(create(folder, "sums_kld", "other"), other, 0.02);
     write_expected(create(folder, "sums_kld", "expected"), create(folder, "sums_kld", "kls"), GPULOSS_F32, true, base,
@@ -245,7 +245,7 @@ int main(int argc, char **argv) {
     make_arrays(folder, "f64", GPULOSS_F64, GPULOSS_I32, triples, pairs);
     make_arrays(folder, "f16", GPULOSS_F16, GPULOSS_I16, triples, pairs);
     make_arrays(folder, "bf16", GPULOSS_BF16, GPULOSS_U8, triples, pairs);
-    make_arrays(folder, "near", GPULOSS_F32, GPULOSS_I32, triples, near);
+    make_arrays(folder, "rounded", GPULOSS_F32, GPULOSS_I32, triples, rounded);
     make_masked(folder);
     make_nonfinite(folder);
     make_sums_kld(folder);

@@ -8,7 +8,7 @@
 
 enum { BASE, OTHER, SIDES };
 
-/* Of one row, and how far each may be off. */
+/* The figures of one row, and their bounds. */
 typedef struct row_figures {
     double kl, loss[SIDES], kl_bound, loss_bound[SIDES];
     bool equal_top;
@@ -16,12 +16,12 @@ typedef struct row_figures {
 
 /* ---- a row ---- */
 
-static int top_of(const double *logits, int classes) {
-    int c, top = 0;
+static int argmax_of(const double *logits, int classes) {
+    int c, best = 0;
     for (c = 1; c < classes; c++)
-        if (logits[c] > logits[top])
-            top = c;
-    return top;
+        if (logits[c] > logits[best])
+            best = c;
+    return best;
 }
 
 /* The sum of p log(p / q) - p + q. */
@@ -65,7 +65,7 @@ static row_figures row_of_arrays(gpuloss_dtype dtype, const model_row *base, con
         figures.loss_bound[side] =
             (double)cross_entropy_row_bounds(dtype, base->classes, &row, (long double)target).loss;
     }
-    figures.equal_top = top_of(logits[BASE], base->classes) == top_of(logits[OTHER], base->classes);
+    figures.equal_top = argmax_of(logits[BASE], base->classes) == argmax_of(logits[OTHER], base->classes);
     return figures;
 }
 
@@ -248,15 +248,15 @@ static void log_probabilities(const model_row *row, double *log_p) {
         log_p[c] = (double)((long double)row->logits[c] - info.max - info.log_sum);
 }
 
-/* How far the largest of a row's logits is above the next. */
+/* The largest of a row's logits less the next. */
 static double lead_of(const double *log_p, int classes) {
-    const int top = top_of(log_p, classes);
+    const int best = argmax_of(log_p, classes);
     double next = -(double)INFINITY;
     int c;
     for (c = 0; c < classes; c++)
-        if (c != top)
+        if (c != best)
             next = fmax(next, log_p[c]);
-    return log_p[top] - next;
+    return log_p[best] - next;
 }
 
 static bool side_within(const model_row *stored, const double *log_p, double h) {
@@ -269,7 +269,7 @@ static bool side_within(const model_row *stored, const double *log_p, double h) 
             return false;
     }
     return sum <= exp(h) * (1 + classes * exp(-16)) &&
-           (top_of(log_p, classes) == top_of(stored->logits, classes) || lead_of(log_p, classes) <= 2 * h);
+           (argmax_of(log_p, classes) == argmax_of(stored->logits, classes) || lead_of(log_p, classes) <= 2 * h);
 }
 
 bool within_stated_bounds(const char *kind, const model_row *base, const model_row *other, const model_row *stored_base,

@@ -1,4 +1,4 @@
-/* The figures of two models in double precision, and how far those of model_diff may be from them. */
+/* The figures of two models in double precision, and the bounds of model_diff's differences from them. */
 #ifndef TESTS_MODEL_DIFF_REFERENCE_H
 #define TESTS_MODEL_DIFF_REFERENCE_H
 

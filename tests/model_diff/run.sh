@@ -70,7 +70,7 @@ figures f32 f32.expected arrays f32 f32 i64 --svg f32.svg
 figures f64 f64.expected arrays f64 f64 i32 --svg f64.svg
 figures f16 f16.expected arrays f16 f16 i16
 figures bf16 bf16.expected arrays bf16 bf16 u8
-figures near near.expected arrays near f32 i32
+figures rounded rounded.expected arrays rounded f32 i32
 figures masked masked.expected arrays masked f32 i16
 figures nonfinite nonfinite.expected arrays nonfinite f32 i64 --skip-nonfinite
 figures kld kld.expected klds kld
@@ -86,11 +86,11 @@ for side in base other; do
 done
 
 # The same model twice.
-model_diff --classes 256 --dtype f32 --csv same.csv --svg same.svg near.base near.base >log 2>&1
+model_diff --classes 256 --dtype f32 --csv same.csv --svg same.svg rounded.base rounded.base >log 2>&1
 accept "a model and itself: the largest KL" agrees same.csv kl_largest 0 "" 0 ""
-accept "a model and itself: equal top tokens" agrees same.csv equal_top 1 0 0 0
+accept "a model and itself: equal argmax" agrees same.csv equal_top 1 0 0 0
 
-# Each bar counts the rows between its ends, which are tenths of decades, and all bars together count all rows.
+# Each bar counts the rows between its ends, which are tenths of decades. The sum of all bars is the number of rows.
 bars() {
     grep -oE '[^>]* nats, tokens: [0-9]+' "$1" | awk '
         function edge(x) { return x == 0 ? -1 : 10 ^ (int(10 * log(x) / log(10) + 1000.5) / 10 - 100) }
@@ -109,10 +109,10 @@ of_csv() { awk -F, -v name="$1" -v format="$2" '$1 == name { printf format, $2 }
 accept "the histogram's title" grep -qF ">KL(BASE || OTHER) of 620 tokens, mean $(of_csv kl_mean %.4g)<" f64.svg
 accept "the histogram's axes" [ "$(grep -cE '>(1e-1|1e0|1e1|tokens|KL of a token, in nats)</text>' f64.svg)" = 5 ]
 accept "the histogram's median" grep -qF ">median $(of_csv kl_median %.3g)<" f64.svg
-sed 's/.*/0/' near.kls >same.kls
+sed 's/.*/0/' rounded.kls >same.kls
 accept "the histogram of zeros" bars same.svg same.kls
-cp near.base '<a&b>'
-accept "a name to be escaped" model_diff --classes 256 --dtype f32 --svg names.svg '<a&b>' near.other
+cp rounded.base '<a&b>'
+accept "a name to be escaped" model_diff --classes 256 --dtype f32 --svg names.svg '<a&b>' rounded.other
 accept "the name as it is in the histogram" grep -q '>BASE: &#60;a&#38;b&#62;</text>' names.svg
 
 # refused NAME STATUS WORD COMMAND...: the command ends with the exit status, and says the word.
@@ -157,16 +157,16 @@ head -c -1024 f32.other >shorter
 refused "an array of fewer rows" 1 'shorter: got 619 rows, expected 620, those of f32.base' f32 f32.base shorter
 : >empty
 refused "an array of no bytes" 1 'empty: is cut off: got 0 bytes' f32 empty empty
-with_targets() { f32 --targets "$1" --target-dtype i32 near.base near.other; }
-head -c -4 near.targets >shortened
+with_targets() { f32 --targets "$1" --target-dtype i32 rounded.base rounded.other; }
+head -c -4 rounded.targets >shortened
 refused "targets that are cut off" 1 'shortened: is cut off: got 2476 bytes, expected 2480' with_targets shortened
-{ cat near.targets && printf 'more'; } >long
+{ cat rounded.targets && printf 'more'; } >long
 refused "too many targets" 1 'long: is too long: got 2484 bytes, expected 2480' with_targets long
 # patched FILE OFFSET BYTES: a copy of a file, with bytes, as printf has them, at an offset.
 patched() { cp "$1" patched && printf "$3" | dd of=patched bs=1 seek="$2" conv=notrunc status=none; }
-patched near.targets 1236 '\0\1\0\0'
+patched rounded.targets 1236 '\0\1\0\0'
 refused "a target out of range" 1 'patched: row 309: got target 256, expected 0 to 255' with_targets patched
-patched near.targets 1236 '\377\377\377\377'
+patched rounded.targets 1236 '\377\377\377\377'
 refused "a negative target" 1 'patched: row 309: got target -1, expected 0 to 255' with_targets patched
 
 refused "rows that are not finite" 1 'got 13 rows of 620 that have no finite KL' arrays nonfinite f32 i64

@@ -91,7 +91,7 @@ long double cross_entropy_gradient_bound(gpuloss_dtype dtype, const reference_ro
     return gradient_bound(dtype, relative, p, is_target, s);
 }
 
-/* What enters a kl_div term: t and its relative error, and the logarithm of each side as far as it is formed. */
+/* The parts of a kl_div term: t and its relative error, and L, the logarithm of the ratio, and its error. */
 typedef struct kl_parts {
     long double t, t_relative;
     long double ratio_log;   /* L = log t - log q */
@@ -99,7 +99,7 @@ typedef struct kl_parts {
 } kl_parts;
 
 /* A probability has eps added, which costs the roundings of eps and of the sum: 2u relative, absolute in the logarithm.
- * Logarithms are within 4 ulp (8u), that of the ratio of two probabilities too, however near to 1 it is.
+ * Logarithms are within 4 ulp (8u), that of the ratio of two probabilities too, however close to 1 it is.
  * exp(log t): exp_relative and one rounding less than after a difference. */
 static kl_parts kl_parts_of(const arithmetic *a, const reference_kl_div *r, double input, double target) {
     kl_parts parts;

@@ -1,4 +1,4 @@
-/* How far a kernel may be from the exact result. Every bound is derived from the arithmetic that the kernels are
+/* The largest errors of a kernel's results. Every bound is derived from the arithmetic that the kernels are
  * documented to do, to first order in the unit roundoff; none is fitted to what a kernel gives. */
 #ifndef TESTS_NUMERICS_BOUNDS_H
 #define TESTS_NUMERICS_BOUNDS_H

@@ -47,23 +47,23 @@ static void add_shared(const divergence_bounds *b, const reference_kl_div *r, co
     }
 }
 
-/* Two sides of logits that are near are subtracted as they are. If they are far, a number among the logits of each side is
- * subtracted from it first. They are far if their maxima differ by more than 8, or if the mean distance of some classes is
- * more than 8. The maxima count over the temperature. */
+/* Two sides of logits that are close are subtracted as they are. From distant sides, a number among the logits of each
+ * side is subtracted first. They are distant if their maxima over the temperature differ by more than 8, or if the mean
+ * distance of some classes is more than 8. */
 static void set_distance(const reference_kl_div *r, divergence_bounds *b) {
-    const long double most = 8, apart = fabsl(b->of_row.target.max - b->of_row.input.max);
+    const long double most = 8, of_maxima = fabsl(b->of_row.target.max - b->of_row.input.max);
     bool above = false, below = false;
     int64_t c;
-    b->may_be_near = !(apart > most);
-    b->may_be_far = !(apart <= most);
+    b->may_be_close = !(of_maxima > most);
+    b->may_be_distant = !(of_maxima <= most);
     for (c = 0; c < r->classes; c++) {
         int64_t i = b->row * r->classes + c;
         long double distance = (long double)r->target[i] - (long double)r->input[i];
         above = above || distance >= -most;
         below = below || distance <= most;
-        b->may_be_far = b->may_be_far || fabsl(distance) > most;
+        b->may_be_distant = b->may_be_distant || fabsl(distance) > most;
     }
-    b->may_be_near = b->may_be_near || (above && below);
+    b->may_be_close = b->may_be_close || (above && below);
 }
 
 /* A direct KL of weights w is sum w v + L sum w. Each v is log p - log q without L, the lse of the logits less M. L is the mean
@@ -98,7 +98,7 @@ static long double probability_error(const divergence_bounds *b, const reference
 }
 
 /* Of a logarithm by itself, without what is shared. Of a probability: the function (4 ulp), eps and its sum, the
- * rounding of the probability. Of a logit: z, the distance from the top, the difference from the logarithm of S. */
+ * rounding of the probability. Of a logit: z, the distance from row_max, the difference from the logarithm of S. */
 static long double logarithm_error(const divergence_bounds *b, const reference_kl_div *r, const side_bounds *s,
                                    double given, long double value) {
     const arithmetic *a = &b->a;
@@ -112,11 +112,11 @@ static long double logarithm_error(const divergence_bounds *b, const reference_k
     return logit_error(s, z) + a->u * (s->row->max - z) + a->u * fabsl(value);
 }
 
-/* The distance of two logits over T, and the product with a rounded 1/T. In far sides each logit is rounded, and their
- * difference. */
-static long double distance_error(const divergence_bounds *b, long double apart) {
+/* The distance of two logits over T, and the product with a rounded 1/T. In distant sides each logit is rounded, and
+ * their difference. */
+static long double distance_error(const divergence_bounds *b, long double distance) {
     const long double relative = b->a.u + b->input.cooling, reach = b->input.reach + b->target.reach;
-    return fmaxl(b->may_be_near ? relative * fabsl(apart) : 0, b->may_be_far ? (b->a.u + relative) * reach : 0);
+    return fmaxl(b->may_be_close ? relative * fabsl(distance) : 0, b->may_be_distant ? (b->a.u + relative) * reach : 0);
 }
 
 /* Of v and of its sum with L: the shifted logit is at most as large as the other logarithm and v, also where a thread has an M
@@ -127,12 +127,12 @@ static long double direct_error(const divergence_bounds *b, const reference_kl_d
 }
 
 /* log p - log q of two sides of logits is (t - x) / T - (lse_t - lse_x): the distance, and the last difference. Of two
- * probabilities it is one logarithm of the ratio, within 8u however near to 1 the ratio is. Else it is the difference of
+ * probabilities it is one logarithm of the ratio, within 8u however close to 1 the ratio is. Else it is the difference of
  * two logarithms. */
 static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div *r, const reference_pair *y, double x,
                              double t, pair_errors *e) {
     const arithmetic *a = &b->a;
-    long double apart = ((long double)t - (long double)x) / temperature_of(r);
+    long double distance = ((long double)t - (long double)x) / temperature_of(r);
     if (isnan(y->d) || isinf(y->d))
         return;
     e->shared = b->shared;
@@ -142,7 +142,7 @@ static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div 
     if (b->target.kind == GPULOSS_LOGITS)
         e->reference += LDBL_EPSILON * fabsl(b->of_row.target.max);
     if (b->input.kind == GPULOSS_LOGITS && b->target.kind == GPULOSS_LOGITS)
-        e->own = distance_error(b, apart) + b->target.narrowing * fabsl(reference_cooled(r, t)) + a->u * fabsl(y->d);
+        e->own = distance_error(b, distance) + b->target.narrowing * fabsl(reference_cooled(r, t)) + a->u * fabsl(y->d);
     else if (b->input.kind == GPULOSS_PROBABILITIES && b->target.kind == GPULOSS_PROBABILITIES)
         e->own = 8 * a->u * fabsl(y->d) + (r->eps > 0 ? 4 * a->u : 0) + b->target.narrowing;
     else
@@ -150,7 +150,7 @@ static void set_ratio_errors(const divergence_bounds *b, const reference_kl_div 
                  a->u * fabsl(y->d) + (b->setting.is_direct ? direct_error(b, r, y) : 0);
 }
 
-/* Each side's p or q times the error of a logarithm in long double. What is NaN has no error. */
+/* Each side's p or q times the error of a logarithm in long double. NaN has no error. */
 static void add_reference_error(const reference_pair *y, pair_errors *e) {
     long double p = isnan(y->p) ? 0 : y->p, q = isnan(y->q) ? 0 : y->q;
     e->term += (p + q) * e->reference;
@@ -194,15 +194,15 @@ static pair_errors errors_of(const divergence_bounds *b, const reference_kl_div 
     return e;
 }
 
-/* apart = (top_t - top_x) + (log S_t - log S_x): two differences and their sum. In far sides the tops are rounded as the
- * logits are. */
+/* lse_t - lse_x = (max_t - max_x) + (log S_t - log S_x): two differences and their sum. In distant sides the maxima are
+ * rounded as the logits are. */
 static long double shared_error(const divergence_bounds *b) {
     const reference_row *x = &b->of_row.input, *t = &b->of_row.target;
-    long double tops = t->max - x->max, logs = t->log_sum - x->log_sum;
+    long double of_maxima = t->max - x->max, logs = t->log_sum - x->log_sum;
     if (b->input.kind != GPULOSS_LOGITS || b->target.kind != GPULOSS_LOGITS)
         return b->input.shared + b->target.shared;
-    return b->input.shared + b->target.shared + distance_error(b, tops) +
-           b->a.u * (fabsl(logs) + (b->may_be_near ? fabsl(tops + logs) : 0));
+    return b->input.shared + b->target.shared + distance_error(b, of_maxima) +
+           b->a.u * (fabsl(logs) + (b->may_be_close ? fabsl(of_maxima + logs) : 0));
 }
 
 /* Sums of a row are formed in double, whatever the order, and rounded once. Where a sum is that of -p or -q, it is -1
@@ -216,7 +216,7 @@ static long double sum_error(const divergence_bounds *b, const reference_kl_div 
     return errors + magnitudes * (in_double + (known ? 5 : 1) * b->a.u + b->added);
 }
 
-/* Errors and magnitudes of what a row adds up. */
+/* Errors and magnitudes of the sums of a row. */
 typedef struct row_sums {
     long double f, slope, magnitude, log_p, log_q, log_p_magnitude, log_q_magnitude, direct;
 } row_sums;
@@ -276,7 +276,7 @@ void divergence_bounds_free(divergence_bounds *b) {
     free(b->errors);
 }
 
-/* What the gradient of one side is made of, and the errors of that. */
+/* The parts of the gradient of one side, and their errors. */
 typedef struct entry {
     gpuloss_kind kind;
     gpuloss_dtype stored;

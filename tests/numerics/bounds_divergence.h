@@ -31,7 +31,7 @@ typedef struct divergence_bounds {
     reference_pair *pairs; /* [classes] */
     pair_errors *errors;   /* [classes] */
     side_bounds input, target;
-    bool may_be_near, may_be_far;           /* how the logits of two sides are subtracted */
+    bool may_be_close, may_be_distant;      /* how the logits of two sides are subtracted */
     long double shift;                      /* of a direct one: the most that all distances are shifted by */
     long double added;                      /* and the relative error of a sum over the row in the arithmetic's type */
     long double factor;                     /* |r_i| F */

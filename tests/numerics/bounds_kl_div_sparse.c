@@ -104,9 +104,9 @@ static void set_teacher(gpuloss_dtype value_dtype, const reference_sparse *r, lo
 
 /* Of log q in the reference, and of d. */
 static long double reference_error(const sparse_bounds *b, const reference_pair *y) {
-    long double top = b->of_row.softmax.max, others = isinf(b->of_row.others.max) ? 0 : b->of_row.others.max;
+    long double row_max = b->of_row.softmax.max, others = isinf(b->of_row.others.max) ? 0 : b->of_row.others.max;
     long double logs = isfinite(y->log_p) ? fabsl(y->log_p) + fabsl(y->log_q) : fabsl(y->log_q);
-    return LDBL_EPSILON * (4 + logs + fabsl(top) + fabsl(others));
+    return LDBL_EPSILON * (4 + logs + fabsl(row_max) + fabsl(others));
 }
 
 /* Of d, from the errors of p and of log q. A logarithm is within an ulp (2u), and the difference is rounded. */
@@ -148,7 +148,7 @@ static pair_errors entry_errors(const sparse_bounds *b, const reference_sparse *
     return e;
 }
 
-/* How far the maximum of the other classes is below that of all, and log(S_o / S) of the sums. */
+/* The maximum of all classes less that of the other classes, and log(S_o / S) of the sums. */
 typedef struct gap {
     long double distance, logs;
 } gap;
@@ -300,7 +300,7 @@ static long double derivative_error(const sparse_bounds *b, const reference_pair
     return error;
 }
 
-/* Of what all others have together, times the class's part of it: an exponential over their sum. */
+/* The probability of all others times the class's part of it: an exponential over their sum. */
 static long double part_error(const sparse_bounds *b, const reference_sparse *r, int64_t c) {
     const reference_pair *y = &b->of_row.rest;
     long double part = reference_sparse_part(r, &b->of_row, b->row, c), relative, derivative;

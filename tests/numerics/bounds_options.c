@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Roundings behind a mass that is spread over the classes, each at most u relative to it: a t of a wider type, (1-e) or
- * e/C as a constant, the product and the sum of (1-e) t + e/C, and the product with w. */
+/* Roundings of the weight of a class other than the target, each at most u relative to it. They are: a t of a wider
+ * type, (1-e) or e/C as a constant, the product and the sum of (1-e) t + e/C, and the product with w. */
 enum { SPREAD_ROUNDINGS = 5 };
 
 /* Roundings of s_i r_i: six of s_i, and the product with r_i; then the product with the entry. */
@@ -69,17 +69,17 @@ static long double weight_of(const reference_cross_entropy *r, int64_t c) {
     return r->class_weights ? (long double)r->class_weights[c] : 1;
 }
 
-/* Magnitude of the mass of a class without that of the target: |w_c| e/C, or |w_c| ((1-e)|t| + e/C). */
-static long double spread_mass(const reference_cross_entropy *r, int64_t row, int64_t c) {
-    long double e = (long double)r->label_smoothing, mass = e > 0 ? e / (long double)r->classes : 0;
+/* Magnitude of the weight of a class without the target's part: |w_c| e/C, or |w_c| ((1-e)|t| + e/C). */
+static long double spread_weight(const reference_cross_entropy *r, int64_t row, int64_t c) {
+    long double e = (long double)r->label_smoothing, weight = e > 0 ? e / (long double)r->classes : 0;
     if (r->target_probabilities)
-        mass += (1 - e) * fabsl((long double)r->target_probabilities[reference_element(r, row, c)]);
-    return mass * fabsl(weight_of(r, c));
+        weight += (1 - e) * fabsl((long double)r->target_probabilities[reference_element(r, row, c)]);
+    return weight * fabsl(weight_of(r, c));
 }
 
-/* A row of contiguous classes is summed as bounds.h says. In the other layout a thread goes down a column, or several
- * share one: in any order there are no more additions than classes, nor more new maxima. Bringing shards together is
- * another level of the tree for each. */
+/* A row of contiguous classes is summed as bounds.h says. In the other layout one thread or several sum a column. In
+ * any order there are no more additions than classes, and no more new maxima. Combining shards is another level of the
+ * tree for each. */
 static sum_shape shape_of(option_setting setting, const reference_cross_entropy *r) {
     sum_shape shape = sum_shape_of(setting.dtype, r->classes);
     if (r->inner > 0) {
@@ -109,36 +109,36 @@ static row_sums sums_of(option_bounds *b, const reference_cross_entropy *r) {
     for (c = 0; c < r->classes; c++) {
         double given = r->x[reference_element(r, b->row, c)];
         long double x = reference_logit(r, given), dx = logit_error(&b->a, r, given);
-        long double mass = spread_mass(r, b->row, c);
+        long double weight = spread_weight(r, b->row, c);
         if (dx > 0 && !r->lse_in)
             s.shift += dx * probability_of(b, r, x);
-        if (mass > 0) {
-            b->spread += mass;
-            s.distances += mass * (b->row_max - x);
-            s.logits += mass * dx;
+        if (weight > 0) {
+            b->spread += weight;
+            s.distances += weight * (b->row_max - x);
+            s.logits += weight * dx;
         }
     }
     return s;
 }
 
-/* (1-e) w_y (log_sum + (m - x_y)): the difference, the sum, and the product if there is one; nothing without a mass. */
+/* (1-e) w_y (log_sum + (m - x_y)): the difference, the sum, and the product if any; 0 if the target has no weight. */
 static long double target_part(const option_bounds *b, const reference_cross_entropy *r, long double *value) {
     double given;
     long double d, term, error;
     *value = 0;
-    if (b->target_mass == 0)
+    if (b->target_weight == 0)
         return 0;
     given = r->x[reference_element(r, b->row, r->targets[b->row])];
     d = b->row_max - reference_logit(r, given);
     term = b->log_sum_value + d;
     error = b->log_sum + b->shift + logit_error(&b->a, r, given) + b->a.u * (d + term) + b->a.smallest;
-    *value = b->target_mass * term;
-    return b->target_mass * (error + term * (b->target_relative + b->rounding));
+    *value = b->target_weight * term;
+    return b->target_weight * (error + term * (b->target_relative + b->rounding));
 }
 
-/* A log_sum - sum a (x - m), with A = sum a: both sums have the errors of their terms, which for the second are a
- * difference and a product more, and those of adding up. Whenever a maximum rises, the second sum gets the part of A so
- * far times the rise: the rises of a term and its own distance add up to m - x, so that the corrections have the
+/* A log_sum - sum a (x - m), with A = sum a. Both sums have the errors of their terms and of the additions; a term of
+ * the second has a difference and a product more. Whenever a maximum rises, the partial sum of A times the rise is
+ * added to the second sum. The rises of a term and its own distance add up to m - x. So the corrections have the
  * roundings of a term and of A, and double the number of additions. Then two products and the difference. */
 static long double spread_part(const option_bounds *b, const row_sums *s, sum_shape shape, long double *value) {
     long double u = b->a.u, additions = shape.sequential + shape.tree, product = b->spread * b->log_sum_value;
@@ -193,7 +193,7 @@ option_bounds option_bounds_of(option_setting setting, const reference_cross_ent
     b.row = row;
     b.rounding = has_option(r) ? b.a.u : 0;
     if (reference_row_kind(r, row) == ROW_NORMAL && !r->target_probabilities) {
-        b.target_mass = fabsl((1 - e) * weight_of(r, r->targets[row]));
+        b.target_weight = fabsl((1 - e) * weight_of(r, r->targets[row]));
         b.target_relative = (e > 0 ? 2 : 0) * b.a.u;
     }
     lse = set_lse(&b, setting.dtype, shape, r);
@@ -218,18 +218,18 @@ static long double p_relative(const option_bounds *b, const reference_cross_entr
     return a->exp_roundings * a->u * (b->row_max - x + b->log_sum_value) + b->log_sum + 3 * a->u + shifts;
 }
 
-/* Of p (m + b) - a away from the target, and m (p - 1) + (b p - a) there, where m is the target's mass, b what is
- * common and a the class's own. */
+/* Error of p (m + b) - a at other classes, and of m (p - 1) + (b p - a) at the target. m is the target's weight, b is
+ * `common`, and a is the weight of the class itself. */
 static long double entry_error(const option_bounds *b, long double p, long double relative, long double own,
                                int is_target) {
     long double from_target = is_target ? fabsl(p - 1) : p;
-    long double error = p * relative * (b->target_mass + b->common) + p * b->common_error;
-    error += b->target_mass * from_target * b->target_relative;
+    long double error = p * relative * (b->target_weight + b->common) + p * b->common_error;
+    error += b->target_weight * from_target * b->target_relative;
     if (is_target)
-        error += b->target_mass * b->a.u * from_target;
+        error += b->target_weight * b->a.u * from_target;
     error += own * SPREAD_ROUNDINGS * b->a.u;
     /* The products, and two sums. */
-    return error + 3 * b->rounding * (b->target_mass * from_target + b->common * p + own);
+    return error + 3 * b->rounding * (b->target_weight * from_target + b->common * p + own);
 }
 
 long double option_gradient_bound(const option_bounds *b, const reference_cross_entropy *r, int64_t c,
@@ -237,17 +237,17 @@ long double option_gradient_bound(const option_bounds *b, const reference_cross_
     int64_t i = reference_element(r, b->row, c);
     double given = r->x[i];
     long double x, slope, p = r->probability[i], scale = fabsl(r->scale_rows[b->row]), error;
-    long double masses = b->target_mass + b->common, own = spread_mass(r, b->row, c);
+    long double weights = b->target_weight + b->common, own = spread_weight(r, b->row, c);
     int is_target = !r->target_probabilities && c == r->targets[b->row];
-    if (isnan(value)) /* to which nothing is near */
+    if (isnan(value)) /* nothing is close to NaN */
         return 0;
     x = reference_logit(r, given), slope = fabsl(reference_logit_slope(r, given));
     error = entry_error(b, p, p > 0 ? p_relative(b, r, given, x) : 0, own, is_target);
-    /* What is below the smallest normal number may be flushed: p, and each intermediate result. */
-    error += b->a.smallest * (masses > 1 ? 1 + masses : 1);
+    /* p and each intermediate result may be flushed below the smallest normal number. */
+    error += b->a.smallest * (weights > 1 ? 1 + weights : 1);
     error = scale * slope * error + fabsl(value) * (scale_roundings(r) * b->a.u + slope_relative(&b->a, r, given));
     if (r->softcap > 0) /* so may be e, of which the slope is four times as much */
-        error += scale * 8 * b->a.smallest * fabsl(scale_of(r)) * (masses + own);
+        error += scale * 8 * b->a.smallest * fabsl(scale_of(r)) * (weights + own);
     return error + b->a.smallest + store_rounding(stored, value);
 }
 

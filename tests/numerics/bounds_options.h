@@ -11,7 +11,7 @@ typedef struct option_setting {
     int shards; /* of the vocabulary; 0: not in shards */
 } option_setting;
 
-/* Of one row: the absolute errors of its results, and what the bounds of its gradients are made of. */
+/* The absolute errors of the results of one row, and the parts of the bounds of its gradients. */
 typedef struct option_bounds {
     long double lse, loss, z_loss;
 
@@ -19,12 +19,12 @@ typedef struct option_bounds {
     int64_t row;
     long double row_max, log_sum_value; /* of the reference; with lse_in its distance from the maximum */
     long double log_sum;                /* error of that for exact x ... */
-    long double shift;                  /* ... and what the errors of x add to it */
+    long double shift;                  /* ... and the part of the errors of x */
     long double rounding;               /* u, or 0 where no option adds an operation */
-    long double target_mass;            /* |(1-e) w_y|, or 0 */
+    long double target_weight;          /* |(1-e) w_y|, or 0 */
     long double target_relative;        /* its relative error */
-    long double spread;                 /* sum of the other masses */
-    long double common, common_error;   /* what multiplies p besides target_mass */
+    long double spread;                 /* sum of the weights without it */
+    long double common, common_error;   /* factor of p besides target_weight */
 } option_bounds;
 
 option_bounds option_bounds_of(option_setting setting, const reference_cross_entropy *r, int64_t row);

@@ -134,18 +134,18 @@ static long double difference_error(const pair_setting *s, const reference_pair 
 static void jensen_shannon_errors(const pair_setting *s, const reference_pair *y, pair_errors *e) {
     const arithmetic *a = &s->a;
     long double b = (long double)s->beta;
-    long double c = 1 - b, m = b * y->p + c * y->q, dm = b * e->p + c * e->q + 3 * a->u * m, apart, of_m;
+    long double c = 1 - b, m = b * y->p + c * y->q, dm = b * e->p + c * e->q + 3 * a->u * m, difference, of_m;
     share of_p, of_q;
     if (m == 0)
         return;
     if (!s->has_small && s->dtype != GPULOSS_F64)
         dm += ldexpl(1, -120);
     of_m = dm / m + 2 * a->u;
-    apart = difference_error(s, y, e) / m + fabsl(y->p - y->q) / m * (of_m + 3 * a->u);
+    difference = difference_error(s, y, e) / m + fabsl(y->p - y->q) / m * (of_m + 3 * a->u);
     memset(&of_p, 0, sizeof of_p);
     memset(&of_q, 0, sizeof of_q);
     of_p.x = c * (y->p - y->q) / m, of_q.x = b * (y->q - y->p) / m;
-    of_p.dx = c * apart, of_q.dx = b * apart;
+    of_p.dx = c * difference, of_q.dx = b * difference;
     of_p.log = y->p > 0 ? y->of_p / b : 0, of_q.log = y->q > 0 ? y->of_q / c : 0;
     if (y->p > 0) {
         of_p.relative = e->p / y->p + of_m + a->u;
@@ -176,11 +176,11 @@ static void jensen_shannon_errors(const pair_setting *s, const reference_pair *y
     e->of_log_q = y->q * e->of_q + e->q * fabsl(y->of_q) + a->u * fabsl(y->of_log_q);
 }
 
-/* Where p and q are as near as their errors, the sign of their difference may be any. */
+/* Where p and q are as close as their errors, the sign of their difference may be any. */
 static void total_variation_errors(const arithmetic *a, const reference_pair *y, pair_errors *e) {
-    long double apart = e->p + e->q;
-    e->term = e->summed = apart / 2 + a->u * fabsl(y->f) + a->smallest;
-    e->of_p = e->of_q = apart > 0 && fabsl(y->p - y->q) <= apart ? 1 : 0;
+    long double error = e->p + e->q;
+    e->term = e->summed = error / 2 + a->u * fabsl(y->f) + a->smallest;
+    e->of_p = e->of_q = error > 0 && fabsl(y->p - y->q) <= error ? 1 : 0;
     e->of_log_p = y->p * e->of_p + e->p / 2 + a->smallest;
     e->of_log_q = y->q * e->of_q + e->q / 2 + a->smallest;
 }

@@ -142,7 +142,8 @@ static void check_gradient_row(const ce_case *c, const ce_result *result, const 
         if (result->grad_targets)
             compare_value(r, CE_GRAD_TARGETS, c->dtype, ce_target_dtype(c), row, column, result->grad_targets[i],
                           e->ref.grad_target_probabilities[i], e->grad_targets[i]);
-        /* p - 1 keeps no last places of a p near 1, nor does a difference of masses: there the bound speaks alone. */
+        /* p - 1 loses the last bits of a p close to 1, and so does a difference of weights. There only the bound
+         * counts. */
         if (noted && result->grad && !(column == c->targets[row] && e->ref.probability[i] > 0.5L))
             note_ulps(q, c->dtype, result->grad[i], e->ref.grad[i]);
     }
@@ -151,19 +152,19 @@ static void check_gradient_row(const ce_case *c, const ce_result *result, const 
 /* Whether a class can be the largest when each transformed logit has its error. */
 static bool may_be_best(const ce_case *c, const reference_cross_entropy *ref, int64_t row, int64_t column) {
     int64_t best = ref->argmax[row];
-    double top, other;
-    long double x_top;
+    double largest, other;
+    long double x_largest;
     if (column == best)
         return true;
     if (column < 0 || column >= c->classes)
         return false;
-    top = ref->x[reference_element(ref, row, best)];
+    largest = ref->x[reference_element(ref, row, best)];
     other = ref->x[reference_element(ref, row, column)];
-    x_top = reference_logit(ref, top);
-    if (!isfinite(x_top) || (ref->logit_scale == 0 && !(ref->softcap > 0)))
+    x_largest = reference_logit(ref, largest);
+    if (!isfinite(x_largest) || (ref->logit_scale == 0 && !(ref->softcap > 0)))
         return false;
     return reference_logit(ref, other) + option_logit_error(c->dtype, ref, other) >=
-           x_top - option_logit_error(c->dtype, ref, top);
+           x_largest - option_logit_error(c->dtype, ref, largest);
 }
 
 static void check_argmax(const ce_case *c, const ce_result *result, const reference_cross_entropy *ref, report *r) {

@@ -51,15 +51,15 @@ static bool may_be_direct(const kl_case *c) {
            !c->pytorch_zeros;
 }
 
-/* Whether the call is one of the kernels without options, which have bounds of their own: they add up terms in float,
- * and may form a quotient as a product with a reciprocal. */
-static bool is_plain(const kl_case *c) {
+/* Whether a kernel without options takes the call. These kernels have bounds of their own: they sum terms in float, and
+ * may form a quotient as a product with a reciprocal. */
+static bool is_basic(const kl_case *c) {
     return reference_is_forward_kl(c->divergence, c->beta) && c->input_kind != GPULOSS_LOGITS &&
            c->target_kind != GPULOSS_LOGITS && kl_target_dtype(c) == c->dtype &&
            !(kl_outputs(c) & KL_OUT_GRAD_TARGET) && !c->row_weights && !c->labels;
 }
 
-static void expect_plain_row(const kl_case *c, kl_expected *e, int64_t row) {
+static void expect_basic_row(const kl_case *c, kl_expected *e, int64_t row) {
     const reference_kl_div *ref = &e->ref;
     long double bounds = 0, magnitudes = 0;
     int64_t i;
@@ -112,8 +112,8 @@ void kl_expect(const kl_case *c, kl_expected *e) {
     e->grad = e->ref.grad ? zeros(elements) : NULL;
     e->grad_target = e->ref.grad_target ? zeros(elements) : NULL;
     for (row = 0; row < c->rows; row++) {
-        if (is_plain(c))
-            expect_plain_row(c, e, row);
+        if (is_basic(c))
+            expect_basic_row(c, e, row);
         else
             expect_row(c, e, row);
         bounds += e->loss_rows[row];
@@ -147,7 +147,7 @@ static void check_elements(const kl_case *c, const kl_result *result, const kl_e
                           e->ref.terms[i], e->terms[i]);
         if (result->grad)
             compare_value(r, KL_GRAD, c->dtype, c->dtype, row, column, result->grad[i], e->ref.grad[i], e->grad[i]);
-        if (result->grad && is_plain(c)) /* where nothing cancels */
+        if (result->grad && is_basic(c)) /* where nothing cancels */
             note_ulps(KL_GRAD, c->dtype, result->grad[i], e->ref.grad[i]);
         if (result->grad_target)
             compare_value(r, KL_GRAD_TARGET, c->dtype, kl_target_dtype(c), row, column, result->grad_target[i],

@@ -48,8 +48,8 @@ void report_failure(report *r, const char *what, int64_t row, int64_t column, co
  * the error as a fraction of the bound under q and the dtype of the input. */
 bool compare_value(report *r, quantity q, gpuloss_dtype dtype, gpuloss_dtype stored, int64_t row, int64_t column,
                    double got, long double want, long double bound);
-/* Notes how far a gradient is from the rounded exact one, in units in the last place of its type; not for one so small
- * that a flushed intermediate result shows in it. */
+/* Notes the distance of a gradient from the rounded exact one, in units in the last place of its type. Gradients small
+ * enough to show a flushed intermediate result are left out. */
 void note_ulps(quantity q, gpuloss_dtype dtype, double got, long double want);
 bool compare_within(report *r, const char *what, int64_t row, long double difference, long double allowed);
 /* The divisor of a mean is exact, and rounded once. */
@@ -58,10 +58,10 @@ bool compare_count(report *r, const char *what, int64_t got, int64_t want);
 
 /* Outputs are filled with this before a call: a NaN of every type that no arithmetic gives. */
 #define POISON_BITS 0xfff5u
-/* What lies around and between the rows of inputs: a NaN as well, so that reading it shows. */
+/* Memory around and between the rows of inputs has this NaN, so that reading it shows. */
 #define MOAT_BITS 0xfff3u
 void fill_bits(void *memory, size_t bytes, uint16_t bits);
-/* Whether an element still holds POISON_BITS. */
+/* Whether an element is still POISON_BITS. */
 bool is_poison(const void *element, size_t size);
 
 /* Checks that memory which no kernel may write is as it was. */
@@ -70,7 +70,7 @@ bool compare_untouched(report *r, const char *what, const void *before, const vo
 bool compare_written(report *r, const char *what, int64_t row, const void *elements, int64_t count, size_t size);
 bool compare_bits(report *r, const char *what, const void *first, const void *second, size_t bytes);
 
-/* The worst errors seen so far, as fractions of their bounds, and those that note_ulps was told. */
+/* The worst errors seen, as fractions of their bounds, and those that note_ulps was told. */
 typedef struct worst {
     long double fraction;
     double ulps;

@@ -172,7 +172,7 @@ void exact_sums_of_kl_div(void **state) {
 }
 
 /* Rows of very different size: their sum is that of the losses of the rows. */
-void sums_of_far_apart_rows(void **state) {
+void sums_of_distant_rows(void **state) {
     enum { ROWS = 300 };
     static const int exponents[] = {60, -80, 55, -8, -106, 1, 99, -100};
     static double input[ROWS], target[ROWS];
@@ -193,7 +193,7 @@ void sums_of_far_apart_rows(void **state) {
                 bool of_log = pair / 2;
                 if (!of_log && c.dtype == GPULOSS_F16)
                     continue;
-                (void)snprintf(text, sizeof text, "kl_div rows far apart from 2^%d, %s", exponents[first],
+                (void)snprintf(text, sizeof text, "kl_div rows of distant sizes from 2^%d, %s", exponents[first],
                                dtype_name(c.dtype));
                 r = report_on(text);
                 c.input = input;

@@ -5,6 +5,6 @@
 void exact_sums_of_cross_entropy(void **state);
 void exact_sums_of_long_rows(void **state);
 void exact_sums_of_kl_div(void **state);
-void sums_of_far_apart_rows(void **state);
+void sums_of_distant_rows(void **state);
 
 #endif

@@ -77,7 +77,7 @@ void make_targets(int64_t *targets, int64_t rows, int64_t classes, uint64_t seed
 }
 
 const char *distribution_kind_name(distribution_kind kind) {
-    static const char *const names[DISTRIBUTIONS_KINDS] = {"random", "near", "sparse", "loose"};
+    static const char *const names[DISTRIBUTIONS_KINDS] = {"random", "close", "sparse", "loose"};
     return names[kind];
 }
 
@@ -102,7 +102,7 @@ static void distribution_rows(random_source *r, double *q, double *t, int64_t cl
     softmax_row(r, q, classes);
     softmax_row(r, t, classes);
     for (c = 0; c < classes; c++) {
-        if (kind == DISTRIBUTIONS_NEAR)
+        if (kind == DISTRIBUTIONS_CLOSE)
             q[c] = t[c] * (1 + 1e-3 * random_normal(r));
         if (kind == DISTRIBUTIONS_SPARSE && c % 3 == 1)
             t[c] = 0;
@@ -113,7 +113,7 @@ static void distribution_rows(random_source *r, double *q, double *t, int64_t cl
             t[c] = random_uniform(r, 1e-3, 2);
         }
     }
-    if (kind == DISTRIBUTIONS_NEAR)
+    if (kind == DISTRIBUTIONS_CLOSE)
         normalise(q, classes);
 }
 

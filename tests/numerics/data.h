@@ -35,7 +35,7 @@ void make_targets(int64_t *targets, int64_t rows, int64_t classes, uint64_t seed
 
 typedef enum distribution_kind {
     DISTRIBUTIONS_RANDOM, /* independent softmax rows */
-    DISTRIBUTIONS_NEAR,   /* the input differs from the target by 1e-3 relative: a divergence of about 5e-7 */
+    DISTRIBUTIONS_CLOSE,  /* the input differs from the target by 1e-3 relative: a divergence of about 5e-7 */
     DISTRIBUTIONS_SPARSE, /* every third target is 0, and every sixth input with it */
     DISTRIBUTIONS_LOOSE,  /* not normalised: uniform in (0, 2] */
     DISTRIBUTIONS_KINDS

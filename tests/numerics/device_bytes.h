@@ -8,7 +8,7 @@
 
 typedef struct device_bytes {
     void *module, *copy, *compare;
-    void *differing; /* on the device: how many bytes have differed so far */
+    void *differing; /* on the device: the number of bytes that differed */
 } device_bytes;
 
 void device_bytes_open(device_bytes *d);

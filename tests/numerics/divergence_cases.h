@@ -1,4 +1,4 @@
-/* Cases of gpuloss_kl_div by what is asked for, with inputs for them. */
+/* Cases of gpuloss_kl_div by their options, with inputs for them. */
 #ifndef TESTS_NUMERICS_DIVERGENCE_CASES_H
 #define TESTS_NUMERICS_DIVERGENCE_CASES_H
 
@@ -24,12 +24,12 @@ typedef struct divergence_shape {
     int64_t rows, classes;
 } divergence_shape;
 
-/* `pair`: of kinds, the input changes first. Every output is asked for; the reduction is mean. */
+/* `pair`: of kinds, the input changes first. Every output is requested; the reduction is mean. */
 kl_case divergence_case(gpuloss_dtype dtype, gpuloss_dtype target_dtype, divergence_shape shape, unsigned pair,
                         unsigned choice);
 /* Those of the options that go with the kinds and the divergence. */
 void divergence_options(kl_case *c, unsigned options, uint64_t seed, kl_inputs *in);
-/* The inputs of such a case. With an odd seed the two distributions change places. */
+/* The inputs of a case. An odd seed exchanges the two distributions. */
 kl_inputs divergence_inputs(kl_case *c, distribution_kind kind, unsigned options, uint64_t seed);
 
 /* Everything else that a case can choose, in periods that share no factor where they can. */

@@ -16,7 +16,7 @@ size_t dtype_size(gpuloss_dtype dtype);
 /* The type that losses, lse and upstream gradients have for inputs of this type. */
 gpuloss_dtype dtype_of_results(gpuloss_dtype dtype);
 
-/* Stores value at `to` rounded to nearest, ties to even; overflow gives inf, subnormals are kept, NaN stays NaN. */
+/* Stores value at `to` rounded to nearest, ties to even; overflow gives inf, subnormals stay, NaN stays NaN. */
 void dtype_store(gpuloss_dtype dtype, void *to, double value);
 /* Widens; exact for every value of every type. */
 double dtype_load(gpuloss_dtype dtype, const void *from);

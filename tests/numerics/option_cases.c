@@ -127,12 +127,12 @@ static double *lse_of(const ce_case *c) {
     int64_t row, i;
     for (row = 0; row < c->rows; row++) {
         const double *x = c->x + row / inner * inner * c->classes + row % inner;
-        double top = x[0], sum = 0;
+        double row_max = x[0], sum = 0;
         for (i = 1; i < c->classes; i++)
-            top = fmax(top, x[i * inner]);
+            row_max = fmax(row_max, x[i * inner]);
         for (i = 0; i < c->classes; i++)
-            sum += exp(x[i * inner] - top);
-        lse[row] = (double)(float)(top + log(sum));
+            sum += exp(x[i * inner] - row_max);
+        lse[row] = (double)(float)(row_max + log(sum));
     }
     return lse;
 }

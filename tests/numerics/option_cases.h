@@ -27,17 +27,17 @@ typedef struct option_shape {
     int64_t rows, classes, inner;
 } option_shape;
 
-/* Every output is asked for; the reduction is mean. */
+/* Every output is requested; the reduction is mean. */
 ce_case option_case(gpuloss_dtype dtype, option_shape shape, unsigned options, logits_kind kind, uint64_t seed,
                     option_inputs *in);
 void option_inputs_free(option_inputs *in);
 
-/* The index types in turn, as far as the classes fit, and an ignore_index that fits too. */
+/* The index type of that number, if the classes fit, and an ignore_index that fits too. */
 void option_index_type(ce_case *c, unsigned number);
 /* The same, of any number of classes: targets and ignore_index are made to fit. */
 void option_index_type_of_any(ce_case *c, unsigned number);
-/* The passes in turn: all results, also in place; those of a forward pass; the loss alone, summed or the mean; and the
- * gradient, also with the loss, also from an lse, which is returned and to be freed. */
+/* The pass of that number: all results, also in place; a forward pass; the loss alone, summed or the mean; or the
+ * gradient, also with the loss or from an lse. That lse is returned, and to be freed. */
 double *option_pass(ce_case *c, unsigned number);
 /* Everything else that a case can choose, in periods that share no factor where they can, so that a run over many
  * numbers meets the combinations in pairs. */

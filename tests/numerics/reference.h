@@ -1,5 +1,5 @@
 /* The losses in extended precision, written next to their formulas. Where long double is wider than double (x86-64, or
- * quad on 64-bit ARM) the results are far more exact than a double kernel can be. */
+ * quad on 64-bit ARM) the results are more exact than a double kernel can be. */
 #ifndef TESTS_NUMERICS_REFERENCE_H
 #define TESTS_NUMERICS_REFERENCE_H
 
@@ -60,8 +60,8 @@ int64_t reference_element(const reference_cross_entropy *r, int64_t row, int64_t
 /* The x of the formulas from a logit as given, and its derivative. */
 long double reference_logit(const reference_cross_entropy *r, double given);
 long double reference_logit_slope(const reference_cross_entropy *r, double given);
-/* The mass q_c of a class: loss_i = r_i (sum_c q_c (lse_i - x_c) + z_i). */
-long double reference_mass(const reference_cross_entropy *r, int64_t row, int64_t c);
+/* The weight q_c of class c: loss_i = r_i (sum_c q_c (lse_i - x_c) + z_i). */
+long double reference_target_weight(const reference_cross_entropy *r, int64_t row, int64_t c);
 
 void reference_cross_entropy_run(reference_cross_entropy *r);
 /* Fills *info from one row of logits. */

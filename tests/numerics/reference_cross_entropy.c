@@ -48,21 +48,21 @@ static long double weight_of(const reference_cross_entropy *r, int64_t c) {
     return r->class_weights ? (long double)r->class_weights[c] : 1;
 }
 
-/* The part of a mass that the target's class alone has, and that which may be any class's. */
-static long double hard_mass(const reference_cross_entropy *r, int64_t row, int64_t c) {
+/* q_c has two parts: the first only where c is the target, the second for any class. */
+static long double weight_of_target(const reference_cross_entropy *r, int64_t row, int64_t c) {
     bool is_target = !r->target_probabilities && c == r->targets[row];
     return is_target ? (1 - (long double)r->label_smoothing) * weight_of(r, c) : 0;
 }
 
-static long double soft_mass(const reference_cross_entropy *r, int64_t row, int64_t c) {
+static long double weight_of_any(const reference_cross_entropy *r, int64_t row, int64_t c) {
     long double e = (long double)r->label_smoothing, share = e > 0 ? e / (long double)r->classes : 0;
     if (r->target_probabilities)
         share += (1 - e) * (long double)r->target_probabilities[reference_element(r, row, c)];
     return weight_of(r, c) * share;
 }
 
-long double reference_mass(const reference_cross_entropy *r, int64_t row, int64_t c) {
-    return hard_mass(r, row, c) + soft_mass(r, row, c);
+long double reference_target_weight(const reference_cross_entropy *r, int64_t row, int64_t c) {
+    return weight_of_target(r, row, c) + weight_of_any(r, row, c);
 }
 
 /* lse = log sum_c exp(x_c) = m + log sum_c exp(x_c - m).
@@ -141,7 +141,7 @@ static long double divisor_of(const reference_cross_entropy *r) {
     return sum;
 }
 
-/* One row of the softmax, as all that is formed of it needs it. */
+/* One row of the softmax, from which its results are formed. */
 typedef struct row_state {
     int64_t row;
     row_kind kind;
@@ -156,8 +156,8 @@ static long double distance_of(const reference_cross_entropy *r, const row_state
     return r->lse_in ? s->lse - s->x[c] : s->info.log_sum + (s->info.max - s->x[c]);
 }
 
-/* sum_c q_c (lse - x_c) + z, where a class of no mass adds nothing, nor a target above an lse that was given rounded. A row
- * without a softmax has no loss. */
+/* sum_c q_c (lse - x_c) + z. A class of weight 0 adds nothing, nor does a target above a given lse that was rounded. A
+ * row without a softmax has no loss. */
 static long double loss_of(const reference_cross_entropy *r, const row_state *s) {
     long double sum = 0;
     int64_t c;
@@ -166,7 +166,7 @@ static long double loss_of(const reference_cross_entropy *r, const row_state *s)
     if (s->kind == ROW_BAD_TARGET || !isfinite(s->info.max))
         return (long double)NAN;
     for (c = 0; c < r->classes; c++) {
-        long double hard = hard_mass(r, s->row, c), soft = soft_mass(r, s->row, c), d = distance_of(r, s, c);
+        long double hard = weight_of_target(r, s->row, c), soft = weight_of_any(r, s->row, c), d = distance_of(r, s, c);
         if (hard != 0)
             sum += hard * (d < 0 ? 0 : d);
         if (soft != 0)
@@ -178,20 +178,22 @@ static long double loss_of(const reference_cross_entropy *r, const row_state *s)
 /* dx_c = s ((sum q + 2 lse_square_scale lse) p_c - q_c), p = exp(x - lse), the target's at most 1, and from there to the
  * logit as given; 0 for a row that is silent or whose target is out of range. */
 static void row_gradient(reference_cross_entropy *r, const row_state *s, long double scale) {
-    long double mass = 2 * (long double)r->lse_square_scale * (r->lse_square_scale > 0 ? s->lse : 0);
+    long double weight = 2 * (long double)r->lse_square_scale * (r->lse_square_scale > 0 ? s->lse : 0);
     bool writes = s->kind == ROW_NORMAL && !reference_is_silent(r, s->row);
     int64_t c;
     for (c = 0; c < r->classes && writes; c++)
-        mass += reference_mass(r, s->row, c);
+        weight += reference_target_weight(r, s->row, c);
     for (c = 0; c < r->classes; c++) {
         int64_t i = reference_element(r, s->row, c);
         long double p = r->lse_in ? s->x[c] - s->lse : s->x[c] - s->info.max - s->info.log_sum, g = 0;
         if (!isnan(p))
             p = expl(p);
-        if (p > 1 && writes && hard_mass(r, s->row, c) != 0)
+        if (p > 1 && writes && weight_of_target(r, s->row, c) != 0)
             p = 1;
         if (writes)
-            g = isnan(p) ? p : scale * (mass * p - reference_mass(r, s->row, c)) * reference_logit_slope(r, r->x[i]);
+            g = isnan(p)
+                    ? p
+                    : scale * (weight * p - reference_target_weight(r, s->row, c)) * reference_logit_slope(r, r->x[i]);
         if (r->probability)
             r->probability[i] = p;
         if (r->grad)

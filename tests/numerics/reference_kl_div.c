@@ -72,7 +72,7 @@ static void read_side(const reference_kl_div *r, gpuloss_kind kind, const refere
     }
 }
 
-/* log(a / b) from the relative difference where the two are near each other, so that it keeps its digits. */
+/* log(a / b) from the relative difference where the two are close, so that it keeps its digits. */
 static long double log_ratio(long double a, long double b) {
     long double difference = (a - b) / b;
     return a > 0 && b > 0 && fabsl(difference) < 0.5L ? log1pl(difference) : logl(a) - logl(b);
@@ -164,11 +164,11 @@ void reference_pair_terms(gpuloss_divergence divergence, double beta, long doubl
 static void set_pair(const reference_kl_div *r, const reference_kl_row *of_row, int64_t row, int64_t c,
                      reference_pair *y) {
     double input = r->input[row * r->classes + c], target = r->target[row * r->classes + c];
-    bool plain_input = r->input_kind == GPULOSS_PROBABILITIES, plain_target = r->target_kind == GPULOSS_PROBABILITIES;
-    long double eps_q = plain_input ? (long double)r->eps : 0, eps_p = plain_target ? (long double)r->eps : 0;
+    bool input_is_p = r->input_kind == GPULOSS_PROBABILITIES, target_is_p = r->target_kind == GPULOSS_PROBABILITIES;
+    long double eps_q = input_is_p ? (long double)r->eps : 0, eps_p = target_is_p ? (long double)r->eps : 0;
     read_side(r, r->input_kind, &of_row->input, input, &y->q, &y->log_q);
     read_side(r, r->target_kind, &of_row->target, target, &y->p, &y->log_p);
-    y->d = plain_input && plain_target ? log_ratio(y->p + eps_p, y->q + eps_q) : y->log_p - y->log_q;
+    y->d = input_is_p && target_is_p ? log_ratio(y->p + eps_p, y->q + eps_q) : y->log_p - y->log_q;
     reference_pair_terms(r->divergence, r->beta, eps_p, eps_q, y);
     if (r->pytorch_zeros)
         pytorch_zero(r, y, target, eps_q);

@@ -81,7 +81,7 @@ reference_pair reference_sparse_pair(const reference_sparse *r, const reference_
     return y;
 }
 
-/* Their softmax, from their own maximum: what they have together may be far below what an exponential can be. */
+/* Their softmax, from their own maximum. The sum of their probabilities may be below the smallest exponential. */
 static void set_others(const reference_sparse *r, int64_t row, reference_sparse_row *of_row, const long double *t) {
     reference_row *o = &of_row->others;
     long double sum = 0;

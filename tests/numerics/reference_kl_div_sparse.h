@@ -55,9 +55,9 @@ long double reference_sparse_log_q(const reference_sparse *r, const reference_sp
 /* The pair of a class that the teacher knows, by its t. */
 reference_pair reference_sparse_pair(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
                                      int64_t c, long double t);
-/* What is summed of a pair: of a KL p log(p / q) + q - p, and the term of the divergence of any other. */
+/* The term of a pair in the sum: p log(p / q) + q - p for a KL, and the term of the divergence for any other. */
 long double reference_sparse_term(const reference_sparse *r, const reference_pair *y);
-/* A class's part of what all others have together. */
+/* A class's part of the probability of all others. */
 long double reference_sparse_part(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
                                   int64_t c);
 /* Whether it is forward or reverse KL, as it also is as Jensen-Shannon of beta 0 or 1. */

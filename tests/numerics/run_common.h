@@ -9,7 +9,7 @@ extern const gpuloss_reduction all_reductions[REDUCTION_COUNT];
 const char *reduction_name(gpuloss_reduction reduction);
 size_t index_size(gpuloss_index_type type);
 
-/* Multiples of a quarter from -1 to 1, in turn; to be freed. */
+/* Multiples of a quarter from -1 to 1, repeated; to be freed. */
 double *quarters(int64_t count);
 
 /* `count` numbers of the type that results have for inputs of `dtype`: given, or wanted and poisoned. */

@@ -304,7 +304,7 @@ static gpuloss_status call_once(gpuloss_context *context, const gpuloss_cross_en
     return d->shards ? gpuloss_cross_entropy_combine(context, d, stream) : gpuloss_cross_entropy(context, d, stream);
 }
 
-/* The rows of shards that are brought together are one chunk. */
+/* The rows of combined shards are one chunk. */
 static gpuloss_status call_in_chunks(gpuloss_context *context, const ce_call *of, struct CUstream_st *stream) {
     const gpuloss_cross_entropy_desc *whole = &of->desc;
     gpuloss_status status = GPULOSS_OK;

@@ -51,7 +51,7 @@ typedef struct ce_case {
     bool own_workspace;
     int runs;                            /* more than one: must give the same bits */
     int64_t total_classes, class_offset; /* of a shard of the vocabulary; 0: it is whole */
-    int shards;                          /* that the results were, or are to be, brought together from; 0: none */
+    int shards;                          /* that the results are, or will be, combined from; 0: none */
     const double *shard_rows;            /* [shards, rows] of gpuloss_shard_row; then the call is one of combine */
     size_t guard;
     struct CUstream_st *stream;
@@ -65,7 +65,7 @@ bool ce_has_divisor(const ce_case *c); /* of chunks, from the device */
 gpuloss_dtype ce_grad_dtype(const ce_case *c);
 gpuloss_dtype ce_target_dtype(const ce_case *c);
 
-/* What came back, widened; NULL and 0 where it was not asked for. */
+/* The results, widened; NULL and 0 where they were not requested. */
 typedef struct ce_result {
     double loss, z_loss, divisor; /* the latter of chunks */
     int64_t bad_targets, correct;
@@ -74,12 +74,12 @@ typedef struct ce_result {
 } ce_result;
 
 void ce_run(const ce_case *c, ce_result *result, report *r);
-/* The same from `shards` parts of the vocabulary, the first classes of which are firsts[0] = 0, firsts[1], ...: each by
- * itself, then brought together, then the gradient of each from the lse. */
+/* The same from `shards` parts of the vocabulary, with first classes firsts[0] = 0, firsts[1], .... First each part by
+ * itself, then their combination, then the gradient of each from the lse. */
 void ce_run_sharded(const ce_case *c, const int64_t *firsts, int shards, ce_result *result, report *r);
 void ce_free(ce_result *result);
 
-/* What a call must give: the exact results and how far each may be off. `ref` has probability, grad and, with
+/* The exact results of a call, and the largest error of each. `ref` has probability, grad and, with
  * target_probabilities, their gradient where gradients are expected. */
 typedef struct ce_expected {
     reference_cross_entropy ref;

@@ -67,7 +67,7 @@ void kl_inputs_free(kl_inputs *in);
 
 typedef struct kl_result {
     double loss, divisor;                                   /* the latter of chunks */
-    double *loss_rows, *loss_elements, *grad, *grad_target; /* NULL where it was not asked for */
+    double *loss_rows, *loss_elements, *grad, *grad_target; /* NULL where not requested */
 } kl_result;
 
 void kl_run(const kl_case *c, kl_result *result, report *r);
@@ -81,7 +81,7 @@ void kl_describe(const kl_case *c, const char *what, char *text, size_t size);
 /* kl_run, kl_check, case_done. `what` is named when it fails. */
 void kl_test(const kl_case *c, const char *what);
 
-/* What a call must give: the exact results and how far each may be off. */
+/* The exact results of a call, and the largest error of each. */
 typedef struct kl_expected {
     reference_kl_div ref;
     long double loss;                                    /* bounds of this, */

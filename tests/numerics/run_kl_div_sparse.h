@@ -41,7 +41,7 @@ unsigned sparse_outputs(const sparse_case *c);
 bool sparse_has_divisor(const sparse_case *c); /* of chunks, from the device */
 gpuloss_dtype sparse_value_dtype(const sparse_case *c);
 
-/* What came back, widened; NULL and 0 where it was not asked for. */
+/* The results, widened; NULL and 0 where they were not requested. */
 typedef struct sparse_result {
     double loss, divisor; /* the latter of chunks */
     int64_t bad_indices;
@@ -58,7 +58,7 @@ void sparse_describe(const sparse_case *c, const char *what, char *text, size_t 
 /* sparse_run, sparse_check, case_done. `what` is named when it fails. */
 void sparse_test(const sparse_case *c, const char *what);
 
-/* What a call must give: the exact results and how far each may be off. */
+/* The exact results of a call, and the largest error of each. */
 typedef struct sparse_expected {
     reference_sparse ref;
     long double loss;              /* bounds of this, */

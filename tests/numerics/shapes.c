@@ -25,7 +25,7 @@ static void add(shape_list *shapes, int64_t rows, int64_t classes, int64_t most_
     shapes->count++;
 }
 
-/* A small run keeps one row of every length, and more rows where they are short. The dtype turns the list, so that the
+/* A small run has one row of every length, and more rows where they are short. The dtype rotates the list, so that the
  * same shape does not meet the same strides and offsets in every type. */
 static shape_list shapes_for(gpuloss_dtype dtype, bool small) {
     enum {
@@ -38,8 +38,8 @@ static shape_list shapes_for(gpuloss_dtype dtype, bool small) {
     shape_list shapes = {NULL, 0};
     shapes.at = (shape *)require_memory((SMALL + FULL) * (ANY + SHORT) * sizeof *shapes.at);
     for (i = 0; i < lengths; i++) {
-        size_t turned = (i + (size_t)dtype) % lengths;
-        int64_t classes = turned < SMALL ? classes_small[turned] : classes_full[turned - SMALL];
+        size_t rotated = (i + (size_t)dtype) % lengths;
+        int64_t classes = rotated < SMALL ? classes_small[rotated] : classes_full[rotated - SMALL];
         for (k = 0; k < ANY; k++)
             add(&shapes, rows_any[k], classes, most);
         for (k = 0; k < SHORT && classes <= 129; k++)

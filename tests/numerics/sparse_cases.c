@@ -89,7 +89,7 @@ static double stored(const sparse_case *c, double p) {
     return rounded > 0 ? rounded : dtype_ulp(dtype, 0);
 }
 
-static void make_values(const sparse_case *c, double *values, double mass, random_source *r) {
+static void make_values(const sparse_case *c, double *values, double total, random_source *r) {
     double sum = 0;
     int64_t j;
     for (j = 0; j < c->k; j++) {
@@ -97,10 +97,10 @@ static void make_values(const sparse_case *c, double *values, double mass, rando
         sum += values[j];
     }
     for (j = 0; j < c->k; j++)
-        values[j] = stored(c, values[j] / sum * mass);
+        values[j] = stored(c, values[j] / sum * total);
 }
 
-void sparse_fill(sparse_case *c, logits_kind kind, double mass, uint64_t seed, sparse_inputs *in) {
+void sparse_fill(sparse_case *c, logits_kind kind, double total, uint64_t seed, sparse_inputs *in) {
     random_source r = random_from(seed + 9);
     int64_t row, *order = (int64_t *)require_memory((size_t)c->classes * sizeof *order);
     c->logits = in->logits = require_doubles(c->rows * c->classes);
@@ -111,7 +111,7 @@ void sparse_fill(sparse_case *c, logits_kind kind, double mass, uint64_t seed, s
     make_logits(in->logits, c->rows, c->classes, kind, c->dtype, seed);
     for (row = 0; row < c->rows; row++) {
         make_indices(c, in->indices + row * c->k, order, &r);
-        make_values(c, in->values + row * c->k, mass, &r);
+        make_values(c, in->values + row * c->k, total, &r);
         in->row_weights[row] = (double)(random_below(&r, 128) - 32) / 64;
         in->labels[row] = row % 3 == 1 ? 77 : row % 50;
     }
@@ -135,7 +135,7 @@ void sparse_weigh(sparse_case *c, const sparse_inputs *in) {
     c->row_weights = in->row_weights;
 }
 
-static void vary_places(sparse_case *c, unsigned number) {
+static void vary_layout(sparse_case *c, unsigned number) {
     int logits = (int)(16 / dtype_size(c->dtype));
     c->in_place = number % 5 == 4;
     c->logits_stride = (stride_kind)(number / 2 % STRIDE_KINDS);
@@ -153,7 +153,7 @@ static void vary_places(sparse_case *c, unsigned number) {
 
 void sparse_vary(sparse_case *c, unsigned number) {
     static const double temperatures[] = {0, 1.75, 2, 0.3};
-    vary_places(c, number);
+    vary_layout(c, number);
     c->value_dtype = number / 2 % 5 ? all_dtypes[number / 2 % 5 - 1] : GPULOSS_DTYPE_UNSET;
     c->value_kind = sparse_kinds[number / 3 % SPARSE_KINDS];
     sparse_take(c, number);

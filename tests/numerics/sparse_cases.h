@@ -38,9 +38,9 @@ typedef struct sparse_shape {
  * come from sparse_fill, when the types are settled. */
 sparse_case sparse_case_of(gpuloss_dtype dtype, sparse_shape shape);
 
-/* Fills the inputs of a case and points it at them: in each row different classes in any order, as far as the index type
- * reaches, whose probabilities add up to about `mass`. Row weights and labels are made, but not given. */
-void sparse_fill(sparse_case *c, logits_kind kind, double mass, uint64_t seed, sparse_inputs *in);
+/* Fills the inputs of a case and points it at them. Each row has different classes in any order, within the index type,
+ * whose probabilities add up to about `total`. Row weights and labels are made, but not given. */
+void sparse_fill(sparse_case *c, logits_kind kind, double total, uint64_t seed, sparse_inputs *in);
 void sparse_inputs_free(sparse_inputs *in);
 
 /* Gives the labels, of which each third row's is ignore_index, and the row weights. */

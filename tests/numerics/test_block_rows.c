@@ -57,8 +57,7 @@ static void sizes_of_block_rows(void **state) {
     test_done();
 }
 
-/* More rows a block than what is left to do of them is kept: read only; written, from the counter, and fetched ahead; two in
- * a row, and both. */
+/* More rows a block than it can defer: read only; written, from the counter, and prefetched; two in a row, and both. */
 static void many_block_rows(void **state) {
     static const struct {
         gpuloss_dtype dtype;
@@ -105,8 +104,8 @@ static void backward_of_block_rows(void **state) {
     test_done();
 }
 
-/* In neighbouring rows: one class at -inf, all of them, a NaN, +inf, a NaN in what is ignored, a bad target, a top that is
- * far out, and one, of types that have it, for which the loss is too large for the integers that others are summed up in. */
+/* In neighbouring rows: one class at -inf, all of them, a NaN, +inf, a NaN in an ignored row, a bad target, and a
+ * distant maximum. Types with enough range have a loss too large for the integers of the sum. */
 static void contents_of_block_rows(void **state) {
     unsigned d, gradient;
     (void)state;

@@ -34,7 +34,7 @@ static float weight_in_float(const ce_case *c, int64_t i) {
     return c->class_weights ? (float)c->class_weights[i] : 1;
 }
 
-static float mass_in_float(const ce_case *c, const float_options *o, int64_t row, int64_t i) {
+static float target_weight_in_float(const ce_case *c, const float_options *o, int64_t row, int64_t i) {
     float w = weight_in_float(c, i);
     if (c->target_probabilities)
         return w * (o->keep * (float)c->target_probabilities[row * CLASSES + i] + o->share);
@@ -57,33 +57,33 @@ static float slope_in_float(const float_options *o, double given) {
 /* One row, added up from the first class to the last. */
 static void row_in_float(const ce_case *c, ce_result *result, int64_t row) {
     float_options o = float_options_of(c);
-    float x[CLASSES], top = -INFINITY, sum = 0, mass = 0, loss = 0, lse, z;
+    float x[CLASSES], row_max = -INFINITY, sum = 0, weights = 0, loss = 0, lse, z;
     float r = c->row_weights ? (float)c->row_weights[row] : 1;
     bool ignored = !c->target_probabilities && c->use_ignore_index && c->targets[row] == c->ignore_index;
     int64_t i;
     for (i = 0; i < CLASSES; i++) {
         x[i] = logit_in_float(&o, c->x[row * CLASSES + i]);
-        result->argmax[row] = x[i] > top ? i : result->argmax[row];
-        top = fmaxf(top, x[i]);
+        result->argmax[row] = x[i] > row_max ? i : result->argmax[row];
+        row_max = fmaxf(row_max, x[i]);
     }
     for (i = 0; i < CLASSES; i++)
-        sum += expf(x[i] - top);
-    lse = top + logf(sum);
+        sum += expf(x[i] - row_max);
+    lse = row_max + logf(sum);
     z = o.z * lse * lse;
     for (i = 0; i < CLASSES; i++) {
-        mass += mass_in_float(c, &o, row, i);
-        loss += mass_in_float(c, &o, row, i) * (logf(sum) + (top - x[i]));
+        weights += target_weight_in_float(c, &o, row, i);
+        loss += target_weight_in_float(c, &o, row, i) * (logf(sum) + (row_max - x[i]));
     }
     result->lse[row] = (double)lse;
     result->loss_rows[row] = ignored ? 0 : (double)(r * (loss + z));
     result->z_loss_rows[row] = ignored ? 0 : (double)(r * z);
     for (i = 0; i < CLASSES; i++) {
-        float p = expf(x[i] - top) / sum;
-        float g = p * (mass + 2 * o.z * lse) - mass_in_float(c, &o, row, i);
+        float p = expf(x[i] - row_max) / sum;
+        float g = p * (weights + 2 * o.z * lse) - target_weight_in_float(c, &o, row, i);
         result->grad[row * CLASSES + i] = ignored ? 0 : (double)(r * g * slope_in_float(&o, c->x[row * CLASSES + i]));
         if (result->grad_targets)
             result->grad_targets[row * CLASSES + i] =
-                (double)(r * o.keep * weight_in_float(c, i) * (logf(sum) + (top - x[i])));
+                (double)(r * o.keep * weight_in_float(c, i) * (logf(sum) + (row_max - x[i])));
     }
     result->correct += !c->target_probabilities && !ignored && result->argmax[row] == c->targets[row];
 }
@@ -121,7 +121,7 @@ static ce_case float_case(unsigned options, option_inputs *in) {
     return c;
 }
 
-/* Every set of options: float passes as f32, and is by far not f64. */
+/* Every set of options: float arithmetic passes as f32, and fails as f64. */
 static void float_passes_as_float(void **state) {
     unsigned set;
     (void)state;

@@ -1,4 +1,4 @@
-/* Calls for chunks of rows, which add up their sums: together they give what one call gives. The device computes the
+/* Calls for chunks of rows, which add up their sums. Their results are those of one call. The device computes the
  * divisor of their mean. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
-/* Long rows, which GPUs with clusters of blocks keep in the shared memory of those: plain cross-entropy, cross-entropy
- * with options and divergences of two arrays of logits. On other GPUs the same rows are streamed. A cluster has about as many
- * blocks as a row needs, and more where rows are few. Plain rows that are shorter, or have no gradient, are for a team
- * of warps of a block there, and come through the rings of those. */
+/* Long rows, which GPUs with clusters of blocks retain in shared memory. They are of cross-entropy without options,
+ * cross-entropy with options and divergences of two arrays of logits. On other GPUs the same rows are streamed. A
+ * cluster has about as many blocks as a row needs, and more where rows are few. Shorter rows without options, and those
+ * without a gradient, are streamed through the ring of a team of warps of a block. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,11 +14,11 @@
 #include "run_common.h"
 #include "suites.h"
 
-/* The types that there are kernels for clusters of, and what these are for in the limits below. */
+/* The types with kernels for clusters, and the limits of these kernels. */
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
-enum { BLOCK = 256, SLOTS = 16, HELD = 8 * BLOCK, MOST_BLOCKS = 16 };
-enum { PLAIN, OPTIONS, LOGITS, DISTANCES, LOSSES };
+enum { BLOCK = 256, SLOTS = 16, BLOCK_VECTORS = 8 * BLOCK, MOST_BLOCKS = 16 };
+enum { BASIC, OPTIONS, LOGITS, DISTANCES, LOSSES };
 
 static const double inf = (double)INFINITY;
 
@@ -26,13 +26,13 @@ static int64_t width_of(gpuloss_dtype dtype) {
     return (int64_t)(16 / dtype_size(dtype));
 }
 
-/* Classes of a row of so many vectors, the last of which is not whole. Two arrays take the room of twice as many. */
+/* Classes of a row of `vectors` vectors, the last of which is not whole. Two arrays take the room of twice as many. */
 static int64_t classes_of(gpuloss_dtype dtype, int64_t vectors, unsigned loss) {
     return (loss >= LOGITS ? vectors / 2 : vectors) * width_of(dtype) + 1;
 }
 
-/* In every other case all arrays of a row begin at the same place of a vector. */
-static void check_plain(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient, unsigned number) {
+/* In every second case all arrays of a row begin at the same position of a vector. */
+static void check_basic(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient, unsigned number) {
     option_shape shape = {rows, classes, 0};
     option_inputs in;
     ce_case c = option_case(dtype, shape, number % 3 == 2 ? OPTION_IGNORE_INDEX : 0,
@@ -42,7 +42,7 @@ static void check_plain(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool
     if (number % 2)
         c.grad_offset = c.logits_offset, c.grad_stride = c.logits_stride;
     c.outputs = CE_OUT_ALL & ~(gradient ? 0u : (unsigned)CE_OUT_GRAD);
-    ce_test(&c, "plain rows of clusters");
+    ce_test(&c, "basic rows of clusters");
     option_inputs_free(&in);
 }
 
@@ -61,7 +61,7 @@ static void check_options(gpuloss_dtype dtype, int64_t rows, int64_t classes, bo
     option_inputs_free(&in);
 }
 
-/* Forward KL, or for DISTANCES one of the others in turn. */
+/* Forward KL, or for DISTANCES one of the other divergences. */
 static kl_case logits_case(unsigned loss, gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient,
                            unsigned number) {
     static const unsigned others[] = {CHOICE_REVERSE, CHOICE_JS_HALF, CHOICE_TV, CHOICE_JS};
@@ -87,18 +87,18 @@ static void check_logits(unsigned loss, gpuloss_dtype dtype, int64_t rows, int64
 
 static void check_loss(unsigned loss, gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient,
                        unsigned number) {
-    if (loss == PLAIN)
-        check_plain(dtype, rows, classes, gradient, number);
+    if (loss == BASIC)
+        check_basic(dtype, rows, classes, gradient, number);
     else if (loss == OPTIONS)
         check_options(dtype, rows, classes, gradient, number);
     else
         check_logits(loss, dtype, rows, classes, gradient, number);
 }
 
-/* Rows that so many blocks have room for: one vector more than half of them hold, and all but two of what they hold. A small
- * run has the second and the third in turn. */
+/* Rows that `size` blocks have room for: one vector more than half of the blocks retain, and two vectors less than all
+ * of them retain. A small run has either the second case or the third. */
 static void check_size(unsigned loss, gpuloss_dtype dtype, int64_t size, unsigned number) {
-    int64_t least = size == 1 ? HELD : size / 2 * BLOCK * SLOTS, most = size * BLOCK * SLOTS - 2;
+    int64_t least = size == 1 ? BLOCK_VECTORS : size / 2 * BLOCK * SLOTS, most = size * BLOCK * SLOTS - 2;
     check_loss(loss, dtype, 2 + number % 2, classes_of(dtype, least, loss), true, number);
     if (!harness_small || number % 2 == 0)
         check_loss(loss, dtype, 1, classes_of(dtype, most, loss), size > 4, number + 1);
@@ -114,7 +114,7 @@ static void check_large_size(unsigned loss, gpuloss_dtype dtype, int64_t size, u
         check_size(loss, dtype, size, number);
     else if (size == 8 && (wide || loss != DISTANCES))
         check_loss(loss, dtype, 2, classes, loss >= LOGITS, number);
-    else if (size == 16 && (wide || loss == PLAIN))
+    else if (size == 16 && (wide || loss == BASIC))
         check_loss(loss, dtype, 1, classes, true, number);
 }
 
@@ -141,8 +141,8 @@ static void large_clusters(void **state) {
     test_sizes(8, MOST_BLOCKS, check_large_size);
 }
 
-/* What the largest cluster has no room for is read again: less and more than its threads take at a time, and, of two of them,
- * more than wide blocks have room for. */
+/* Vectors that do not fit in the largest cluster are read again. They are fewer and more than its threads take at a
+ * time, and, in two cases, more than fit in wide blocks. */
 static void rows_that_do_not_fit(void **state) {
     static const int64_t more[] = {1, 3000, 45000, 70000};
     unsigned d, loss, k, number = 7;
@@ -161,8 +161,8 @@ static void rows_that_do_not_fit(void **state) {
     test_done();
 }
 
-/* The same of pairs of rows with logits too large for the short formulas, and targets that lie otherwise. */
-static void far_pairs_that_do_not_fit(void **state) {
+/* The same of pairs of rows with logits too large for the short formulas, and with targets of another alignment. */
+static void large_logits_that_do_not_fit(void **state) {
     unsigned d, k;
     (void)state;
     REQUIRE_GPU();
@@ -178,21 +178,21 @@ static void far_pairs_that_do_not_fit(void **state) {
             }
             c.target_offset = k % 2;
             c.input_offset = c.grad_offset = 3 * (k / 2 % 2);
-            kl_test(&c, "far pairs that do not fit");
+            kl_test(&c, "large logits that do not fit");
             kl_inputs_free(&in);
         }
     test_done();
 }
 
-/* More rows than the GPU takes clusters at a time, of which some then take several. */
+/* More rows than the clusters that run at a time, so that some clusters take several. */
 static void more_rows_than_clusters(void **state) {
     unsigned d, loss;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
         for (loss = 0; loss < LOSSES; loss++) {
-            int64_t rows = harness_small ? (loss == PLAIN ? 29 : 14) : 500;
-            int64_t vectors = loss == PLAIN ? 2 * HELD : loss == LOGITS ? 3 * HELD : HELD;
+            int64_t rows = harness_small ? (loss == BASIC ? 29 : 14) : 500;
+            int64_t vectors = loss == BASIC ? 2 * BLOCK_VECTORS : loss == LOGITS ? 3 * BLOCK_VECTORS : BLOCK_VECTORS;
             check_loss(loss, dtypes[d], rows, classes_of(dtypes[d], vectors + 1, loss), true, d + loss);
             if (!harness_small || d == 0)
                 check_loss(loss, dtypes[d], harness_small ? 3 : 50,
@@ -201,22 +201,23 @@ static void more_rows_than_clusters(void **state) {
     test_done();
 }
 
-/* Rows that a wide block holds, and that two of them hold, one fewer than there are such at a time; and one row for many. */
+/* Rows that one wide block retains, and rows that two retain: one row fewer than run at a time. And one row of many
+ * blocks. */
 static void rows_of_wide_blocks(void **state) {
     const int64_t multiprocessors = harness_small ? 4 : 132;
     unsigned d;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++) {
-        check_plain(dtypes[d], 2 * multiprocessors - 1, classes_of(dtypes[d], 6500, PLAIN), true, d);
-        check_plain(dtypes[d], multiprocessors - 1, 13000 * width_of(dtypes[d]), true, 3 + d);
-        check_plain(dtypes[d], 1, classes_of(dtypes[d], 26000, PLAIN), d == 0, 6 + d);
+        check_basic(dtypes[d], 2 * multiprocessors - 1, classes_of(dtypes[d], 6500, BASIC), true, d);
+        check_basic(dtypes[d], multiprocessors - 1, 13000 * width_of(dtypes[d]), true, 3 + d);
+        check_basic(dtypes[d], 1, classes_of(dtypes[d], 26000, BASIC), d == 0, 6 + d);
     }
     test_done();
 }
 
-/* Rows for one warp and for two, four and eight, which come in a step, in two, and without a gradient in as many as
- * they take; more of them than the teams of the GPU know beforehand. The offsets have their turns. */
+/* Rows of one warp and of two, four and eight, in one step, in two, and without a gradient in more. There are more of
+ * them than the static tiles of the GPU's teams. The offsets vary. */
 static void rows_of_the_ring(void **state) {
     static const struct {
         int64_t rows, vectors;
@@ -229,32 +230,32 @@ static void rows_of_the_ring(void **state) {
     for (d = 0; d < DTYPES; d++)
         for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++, number += 3) {
             int64_t rows = harness_small ? shapes[k].rows / (d ? 2 : 1) : 10 * shapes[k].rows;
-            check_plain(dtypes[d], rows, classes_of(dtypes[d], shapes[k].vectors, PLAIN), shapes[k].gradient, number);
+            check_basic(dtypes[d], rows, classes_of(dtypes[d], shapes[k].vectors, BASIC), shapes[k].gradient, number);
         }
     test_done();
 }
 
-/* More rows than a team has lanes to keep what is left to do of them, if the GPU has one multiprocessor; of the first
- * shape also if it has four. */
+/* More rows than a team has lanes to defer their last steps, if the GPU has one multiprocessor. With the first shape
+ * this also holds for four. */
 static void many_rows_of_a_team(void **state) {
     unsigned d;
     (void)state;
     REQUIRE_GPU();
-    check_plain(GPULOSS_F32, 270, classes_of(GPULOSS_F32, 1030, PLAIN), true, 1);
+    check_basic(GPULOSS_F32, 270, classes_of(GPULOSS_F32, 1030, BASIC), true, 1);
     for (d = 0; d < DTYPES; d++) {
         int64_t width = width_of(dtypes[d]);
-        check_plain(dtypes[d], width == 4 ? 70 : 140, 1031 * width, true, 3 * d);
-        check_plain(dtypes[d], 70, 1027 * width + 1, false, 3 * d + 1);
-        check_plain(dtypes[d], 70, (HELD * 2 + 10) * width, true, 3 * d + 2);
+        check_basic(dtypes[d], width == 4 ? 70 : 140, 1031 * width, true, 3 * d);
+        check_basic(dtypes[d], 70, 1027 * width + 1, false, 3 * d + 1);
+        check_basic(dtypes[d], 70, (BLOCK_VECTORS * 2 + 10) * width, true, 3 * d + 2);
         if (d > 0)
             check_logits(LOGITS, dtypes[d], 110, 514 * width, true, 4 * d);
     }
-    check_plain(GPULOSS_BF16, 70, (HELD * 2 + 10) * width_of(GPULOSS_BF16), true, LOGITS_CONFIDENT);
+    check_basic(GPULOSS_BF16, 70, (BLOCK_VECTORS * 2 + 10) * width_of(GPULOSS_BF16), true, LOGITS_CONFIDENT);
     test_done();
 }
 
-/* Pairs of rows of nothing but whole vectors: more than the leader's warp has lanes to keep what is left to do of them, and
- * longer ones. */
+/* Pairs of rows of whole vectors only: more than the lanes of the leader's warp that defer their last steps, and longer
+ * ones. */
 static void whole_rows_of_clusters(void **state) {
     static const struct { int64_t rows, vectors; } shapes[] = {{280, 514}, {10, 3100}};
     unsigned d, loss, k, number = 0;
@@ -272,8 +273,8 @@ static void whole_rows_of_clusters(void **state) {
     test_done();
 }
 
-/* Rows of which a thread has several whole vectors, by every divergence, far from 0: one with classes that neither side
- * has, one with classes that the teacher has not, and others of ordinary numbers. */
+/* Rows of several whole vectors a thread, by every divergence, with large distances. One has classes masked on both
+ * sides, one has classes masked on the teacher's side, and others are ordinary. */
 static void whole_vectors_of_clusters(void **state) {
     static const unsigned choices[] = {CHOICE_FORWARD, CHOICE_REVERSE, CHOICE_JS_HALF, CHOICE_TV, CHOICE_JS};
     unsigned d, k;
@@ -303,7 +304,7 @@ static void whole_vectors_of_clusters(void **state) {
 /* Rows of a queue of which some have no divergence, or next to none, or are left out. Of two logits they are for two small
  * blocks, or for two of others. */
 static void check_mixed(unsigned loss, gpuloss_dtype dtype, unsigned number) {
-    const int64_t vectors = loss == LOGITS && number % 2 == 0 ? 3 * HELD : HELD;
+    const int64_t vectors = loss == LOGITS && number % 2 == 0 ? 3 * BLOCK_VECTORS : BLOCK_VECTORS;
     kl_case c = logits_case(loss, dtype, harness_small ? 29 : 450, classes_of(dtype, vectors, LOGITS), true, number);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number ? KL_WITH_LABELS : 0, number);
     int64_t row, i, n = c.classes;
@@ -333,7 +334,7 @@ static void mixed_rows_of_clusters(void **state) {
     test_done();
 }
 
-/* Targets that a byte holds, where 255 is ignored or a class. */
+/* Targets of one byte, where 255 is ignored or a class. */
 static void few_targets(ce_case *c, option_inputs *in) {
     int64_t row;
     for (row = 0; row < c->rows; row++)
@@ -342,8 +343,8 @@ static void few_targets(ce_case *c, option_inputs *in) {
     c->ignore_index = c->use_ignore_index ? 255 : 0;
 }
 
-/* Rows of options in whole vectors, which the weights of the classes are read for once: every second one has something
- * that the short formulas are not for. */
+/* Rows with options in whole vectors, for which the weights of the classes are read once. Every second row has a logit
+ * that the short formulas do not take. */
 static void check_shared(gpuloss_dtype dtype, int64_t rows, int64_t classes, bool gradient, unsigned number) {
     static const unsigned sets[] = {OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_IGNORE_INDEX,
                                     OPTION_SMOOTHING | OPTION_ROW_WEIGHTS, OPTION_WEIGHTS,
@@ -380,19 +381,19 @@ static void rows_that_share_weights(void **state) {
     for (d = 0; d < DTYPES; d++) {
         int64_t width = width_of(dtypes[d]);
         for (number = 0; number < 8; number++) {
-            check_shared(dtypes[d], number < 6 ? 9 : 2, (HELD + 3) * width, true, number + d);
+            check_shared(dtypes[d], number < 6 ? 9 : 2, (BLOCK_VECTORS + 3) * width, true, number + d);
             check_shared(dtypes[d], number < 4 ? 40 : 70, (BLOCK * 4 + 37) * width, false, number + d);
         }
         /* Rows that start on 16 bytes and do not end there; the loss alone of a few. */
         for (number = 0; number < 4; number++) {
-            check_shared(dtypes[d], number % 2 ? 5 : 26, (HELD + 3) * width + 3, true, number);
+            check_shared(dtypes[d], number % 2 ? 5 : 26, (BLOCK_VECTORS + 3) * width + 3, true, number);
             check_shared(dtypes[d], 35, (BLOCK * 4 + 37) * width + 3, false, number + d);
         }
         for (number = 0; number < 8; number++)
-            check_shared(dtypes[d], 3, (HELD + 3) * width + 3 * (number % 3 == 1), false, number + d);
+            check_shared(dtypes[d], 3, (BLOCK_VECTORS + 3) * width + 3 * (number % 3 == 1), false, number + d);
         for (number = 0; number < 4; number++)
             check_shared(dtypes[d], 3, BLOCK * (d ? 36 : 40) * width, false, number);
-        /* More blocks of a cluster, also some that have nothing of a row; whole tiles of rows. */
+        /* More blocks of a cluster, also some without a part of a row; whole tiles of rows. */
         check_shared(dtypes[d], 2, (BLOCK * 16 + 5) * width, true, d);
         /* Slots of a cluster that are nearly all full. */
         check_shared(dtypes[d], 7, 4000 * width, true, 4 * d);
@@ -407,26 +408,26 @@ static void rows_that_share_weights(void **state) {
     test_done();
 }
 
-/* More rows of a cluster than the manager has lanes to keep what is left to do of them: of a GPU with one multiprocessor,
- * or, at full size, of any. */
+/* More rows of a cluster than the manager has lanes to defer their last steps, on a GPU with one multiprocessor. At
+ * full size this holds for any GPU. */
 static void many_rows_that_share_weights(void **state) {
     unsigned d;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
-        check_shared(dtypes[d], harness_small ? 35 : 4400, (HELD + 3) * width_of(dtypes[d]), true, 4 * d);
+        check_shared(dtypes[d], harness_small ? 35 : 4400, (BLOCK_VECTORS + 3) * width_of(dtypes[d]), true, 4 * d);
     test_done();
 }
 
 /* The factors of a loss and its gradient, and indices of every type; in whole vectors and not. */
-static void check_factors(gpuloss_dtype dtype, int64_t classes, bool plain, unsigned number) {
+static void check_factors(gpuloss_dtype dtype, int64_t classes, bool basic, unsigned number) {
     static const double upstream = -0.75, of_rows[] = {0.5, -2, 3};
     static const gpuloss_index_type types[] = {GPULOSS_U8, GPULOSS_I16, GPULOSS_I32, GPULOSS_I64};
     static const unsigned sets[] = {0, OPTION_WEIGHTS | OPTION_SMOOTHING, OPTION_WEIGHTS, OPTION_ALL,
                                     OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_ROW_WEIGHTS};
     option_shape shape = {3, classes + number % 3 % 2, 0};
     option_inputs in;
-    unsigned options = plain ? 0 : number < 20 ? sets[number % 5] : (unsigned)OPTION_WEIGHTS;
+    unsigned options = basic ? 0 : number < 20 ? sets[number % 5] : (unsigned)OPTION_WEIGHTS;
     ce_case c = option_case(dtype, shape, options, LOGITS_NORMAL, number, &in);
     bool forward = number % 6 == 4 || number >= 20;
     int64_t row;
@@ -444,7 +445,7 @@ static void check_factors(gpuloss_dtype dtype, int64_t classes, bool plain, unsi
     c.grad_scale = c.use_grad_scale ? 1.0 / 3.0 : 0;
     c.grad_loss = !forward && number % 2 && c.reduction != GPULOSS_NONE ? &upstream : NULL;
     c.grad_loss_rows = !forward && number % 4 == 1 ? of_rows : NULL;
-    c.outputs = plain ? CE_OUT_ALL : CE_OUT_EVERY;
+    c.outputs = basic ? CE_OUT_ALL : CE_OUT_EVERY;
     if (forward)
         c.outputs &= ~(unsigned)CE_OUT_GRAD;
     ce_test(&c, "factors of rows");
@@ -453,7 +454,7 @@ static void check_factors(gpuloss_dtype dtype, int64_t classes, bool plain, unsi
 
 static void check_pair_factors(unsigned loss, gpuloss_dtype dtype, unsigned number) {
     static const double upstream = -0.75, of_rows[] = {0.5, -2, 3};
-    kl_case c = logits_case(loss, dtype, 3, classes_of(dtype, HELD, LOGITS), true, number);
+    kl_case c = logits_case(loss, dtype, 3, classes_of(dtype, BLOCK_VECTORS, LOGITS), true, number);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_LABELS | (number * 7 % KL_WITH_SETS), number);
     c.reduction = c.divisor > 0 ? GPULOSS_MEAN : GPULOSS_SUM;
     c.divisor_on_device = c.divisor > 0 && number % 2;
@@ -463,14 +464,14 @@ static void check_pair_factors(unsigned loss, gpuloss_dtype dtype, unsigned numb
     kl_inputs_free(&in);
 }
 
-/* Of short rows, of held ones, of those of the ring and of those of clusters; the last of the latter sum up weights of
+/* Short rows, rows in registers, rows of the ring and rows of clusters. The last rows of clusters sum weights of
  * classes without a gradient. */
 static void factors_of_rows(void **state) {
     unsigned d, number;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++) {
-        int64_t classes = (HELD + 1) * width_of(all_dtypes[d]);
+        int64_t classes = (BLOCK_VECTORS + 1) * width_of(all_dtypes[d]);
         for (number = 0; number < 24; number++) {
             check_factors(all_dtypes[d], 100, true, number);
             check_factors(all_dtypes[d], 300, true, number);
@@ -491,7 +492,7 @@ static void shards_of_clustered_rows(void **state) {
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++) {
-        int64_t half = (HELD + 5) * width_of(dtypes[d]);
+        int64_t half = (BLOCK_VECTORS + 5) * width_of(dtypes[d]);
         const int64_t firsts[] = {0, half};
         option_shape shape = {14, 2 * half + 3, 0};
         option_inputs in;
@@ -513,12 +514,12 @@ static void shards_of_clustered_rows(void **state) {
 
 /* Logits and gradient, or the two arrays of logits, by every way of not being aligned. */
 static void check_offsets(gpuloss_dtype dtype, int i, int j) {
-    option_shape shape = {3, classes_of(dtype, HELD, PLAIN), 0};
+    option_shape shape = {3, classes_of(dtype, BLOCK_VECTORS, BASIC), 0};
     int width = (int)width_of(dtype);
     option_inputs in;
     ce_case c = option_case(dtype, shape, 0, LOGITS_NORMAL, (unsigned)i, &in);
-    kl_case k =
-        logits_case((i - j) / 4 % 2 ? DISTANCES : LOGITS, dtype, 2, classes_of(dtype, HELD, LOGITS), true, (unsigned)i);
+    kl_case k = logits_case((i - j) / 4 % 2 ? DISTANCES : LOGITS, dtype, 2, classes_of(dtype, BLOCK_VECTORS, LOGITS),
+                            true, (unsigned)i);
     kl_inputs of_k = divergence_inputs(&k, DISTRIBUTIONS_RANDOM, 0, (unsigned)j);
     c.outputs = (i + j) % 3 ? CE_OUT_ALL : CE_OUT_EVERY;
     c.logits_offset = k.input_offset = i;
@@ -550,8 +551,8 @@ static void offsets_of_clustered_rows(void **state) {
     test_done();
 }
 
-/* What a row may hold: classes without mass, what has no softmax, the ends of the type, and tops on either side of
- * what Below in gen/kernels/device/math.cuh takes the short way for. */
+/* Contents of a row: classes of probability 0, rows without a softmax, the ends of the type, and maxima on either side
+ * of the limit of the fast range in gen/kernels/device/math.cuh. */
 enum {
     MASKED_HALF,
     MASKED_BUT_LAST,
@@ -562,10 +563,10 @@ enum {
     LARGEST,
     BOTH_ENDS,
     LARGE_LAST,
-    NEAR_TOP,
-    NEAR_BELOW,
-    FAR_TOP,
-    FAR_BELOW,
+    CLOSE_MAX,
+    CLOSE_BELOW,
+    DISTANT_MAX,
+    DISTANT_BELOW,
     RISING,
     NEXT_TO_NOTHING,
     TIES,
@@ -582,11 +583,11 @@ static const char *const content_names[CONTENTS] = {"half masked",
                                                     "the largest",
                                                     "both ends",
                                                     "a large one at the end",
-                                                    "a near top",
-                                                    "near below",
-                                                    "a far top",
-                                                    "far below",
-                                                    "rising tops",
+                                                    "a close maximum",
+                                                    "close below",
+                                                    "a distant maximum",
+                                                    "distant below",
+                                                    "rising maxima",
                                                     "exponentials next to nothing",
                                                     "ties",
                                                     "several NaN",
@@ -613,13 +614,13 @@ static double content(unsigned kind, gpuloss_dtype dtype, int64_t i, int64_t n, 
         return i % 2 ? largest : -largest;
     case LARGE_LAST:
         return i == n - 1 ? largest / 8 : normal;
-    case NEAR_TOP:
+    case CLOSE_MAX:
         return 4000 + normal;
-    case NEAR_BELOW:
+    case CLOSE_BELOW:
         return -4000 + normal;
-    case FAR_TOP:
+    case DISTANT_MAX:
         return 5000 + normal;
-    case FAR_BELOW:
+    case DISTANT_BELOW:
         return -5000 + normal;
     case RISING:
         return normal + (i < n / 4 ? 0 : i < n / 2 ? 4090 : i < n - n / 4 ? 4098 : 4104);
@@ -634,8 +635,7 @@ static double content(unsigned kind, gpuloss_dtype dtype, int64_t i, int64_t n, 
     }
 }
 
-/* One row alone, which the blocks of a large cluster share; with a target that is a class, that is none, and that is
- * ignored. */
+/* One row alone, which the blocks of a large cluster share. Its target is a class, no class, or ignored. */
 static void check_content(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned kind, unsigned number) {
     option_shape shape = {rows, classes, 0};
     bool ends = kind == LARGEST || kind == BOTH_ENDS;
@@ -665,14 +665,15 @@ static void check_content(gpuloss_dtype dtype, int64_t rows, int64_t classes, un
     option_inputs_free(&in);
 }
 
-/* Rows that are short, held, of the ring and streamed, and that a cluster of two blocks or more keeps. */
+/* Rows that are short, in registers, of the ring and streamed, and rows that a cluster of two blocks or more retains.
+ * */
 static void contents_of_rows(void **state) {
     unsigned d, kind, number = 0;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (kind = 0; kind < CONTENTS; kind++, number++) {
-            int64_t width = width_of(all_dtypes[d]), classes = (HELD + 1) * width + 5;
+            int64_t width = width_of(all_dtypes[d]), classes = (BLOCK_VECTORS + 1) * width + 5;
             check_content(all_dtypes[d], 35, 10, kind, number);
             check_content(all_dtypes[d], 3, 100, kind, number);
             check_content(all_dtypes[d], 3, 300, kind, number);
@@ -682,10 +683,10 @@ static void contents_of_rows(void **state) {
     test_done();
 }
 
-/* One side of a pair holds something; rows of labels that are left out hold it too. Losses alone are of rows that are not
- * kept, which are those that are not few. */
+/* One side of a pair has the contents, also in rows that their label leaves out. Losses alone are of many rows, which
+ * are not retained. */
 static void check_pair(unsigned loss, gpuloss_dtype dtype, unsigned kind, bool writes, unsigned number) {
-    kl_case c = logits_case(loss, dtype, writes ? 3 : 36, (HELD / 2 + 1) * width_of(dtype) + 5,
+    kl_case c = logits_case(loss, dtype, writes ? 3 : 36, (BLOCK_VECTORS / 2 + 1) * width_of(dtype) + 5,
                             writes && number % 4 != 3, kind + number);
     kl_inputs in = divergence_inputs(
         &c, DISTRIBUTIONS_RANDOM, (number % 2 ? KL_WITH_LABELS : 0u) | (number % 3 ? KL_WITH_TEMPERATURE : 0u), number);
@@ -701,7 +702,7 @@ static void check_pair(unsigned loss, gpuloss_dtype dtype, unsigned kind, bool w
     kl_inputs_free(&in);
 }
 
-/* What loses all digits of a divergence, logits at the ends of the type, is left to others. */
+/* Logits at the ends of the type lose all digits of a divergence, and are left to other tests. */
 static void contents_of_pairs(void **state) {
     unsigned d, kind, number = 0;
     (void)state;
@@ -716,11 +717,11 @@ static void contents_of_pairs(void **state) {
     test_done();
 }
 
-/* Rows whose sides are next to each other and far apart, in turn: those whose divergence keeps its digits only when it is
- * summed with care, those that are known without it, and those between. */
+/* Rows whose sides are close, distant and between, one after the other. The divergence of close sides keeps its digits
+ * only in the careful sum. */
 static void check_sizes(unsigned loss, gpuloss_dtype dtype, bool gradient, unsigned number) {
     static const double spreads[] = {0.02, 2, 0.3, 0.45, 0.7, 1e-3, 1};
-    int64_t vectors = loss == LOGITS ? 2 * HELD - 3 : 2 * HELD + 1;
+    int64_t vectors = loss == LOGITS ? 2 * BLOCK_VECTORS - 3 : 2 * BLOCK_VECTORS + 1;
     kl_case c = logits_case(loss, dtype, harness_small ? 7 : 70, vectors * width_of(dtype), gradient, number);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number / 4 % 2 ? KL_WITH_TEMPERATURE : 0, number);
     random_source random = random_from(number);
@@ -744,9 +745,9 @@ static void divergences_of_every_size(void **state) {
     test_done();
 }
 
-/* Losses that are too large for the integers that others are summed up in: of rows of the ring, of those that a cluster
- * keeps, and of those that share weights, with a gradient and without. */
-static void far_losses_of_rows(void **state) {
+/* Losses too large for the integers of the sum. They are of rows of the ring, of rows that a cluster retains, and of
+ * rows that share weights, with a gradient and without. */
+static void large_losses_of_rows(void **state) {
     static const struct {
         int64_t rows, vectors;
         unsigned options;
@@ -771,13 +772,13 @@ static void far_losses_of_rows(void **state) {
             if (!whole)
                 c.outputs &= CE_OUT_ALL;
             c.reduction = GPULOSS_SUM;
-            ce_test(&c, "far losses");
+            ce_test(&c, "large losses");
             option_inputs_free(&in);
         }
     for (k = LOGITS; k < LOSSES; k++)
         for (number = 0; number < 2; number++) {
             gpuloss_dtype dtype = number ? GPULOSS_BF16 : GPULOSS_F32;
-            kl_case c = logits_case(k, dtype, 3, (HELD + 1) * width_of(dtype), true, number);
+            kl_case c = logits_case(k, dtype, 3, (BLOCK_VECTORS + 1) * width_of(dtype), true, number);
             kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, number);
             int64_t row;
             for (row = 0; row < c.rows; row++) {
@@ -785,7 +786,7 @@ static void far_losses_of_rows(void **state) {
                 in.target[row * c.classes + 1] = dtype_round(dtype, 60);
             }
             c.reduction = GPULOSS_SUM;
-            kl_test(&c, "far divergences");
+            kl_test(&c, "large divergences");
             kl_inputs_free(&in);
         }
     test_done();
@@ -796,7 +797,7 @@ int run_cluster_tests(void) {
         cmocka_unit_test(small_clusters),
         cmocka_unit_test(large_clusters),
         cmocka_unit_test(rows_that_do_not_fit),
-        cmocka_unit_test(far_pairs_that_do_not_fit),
+        cmocka_unit_test(large_logits_that_do_not_fit),
         cmocka_unit_test(more_rows_than_clusters),
         cmocka_unit_test(rows_of_wide_blocks),
         cmocka_unit_test(rows_of_the_ring),
@@ -807,7 +808,7 @@ int run_cluster_tests(void) {
         cmocka_unit_test(mixed_rows_of_clusters),
         cmocka_unit_test(rows_that_share_weights),
         cmocka_unit_test(many_rows_that_share_weights),
-        cmocka_unit_test(far_losses_of_rows),
+        cmocka_unit_test(large_losses_of_rows),
         cmocka_unit_test(factors_of_rows),
         cmocka_unit_test(shards_of_clustered_rows),
         cmocka_unit_test(contents_of_rows),

@@ -18,7 +18,7 @@
 static void groups_of_kl_div(void **state) {
     static const int64_t vectors[] = {3, 20, 100, 200, 400};
     size_t d, k;
-    unsigned pair, sums_apart;
+    unsigned pair, separate_sums;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
@@ -29,8 +29,8 @@ static void groups_of_kl_div(void **state) {
                 kl_case c = kl_case_of_pair(all_dtypes[d], rows, classes, pair);
                 kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_RANDOM, k);
                 c.input_stride = STRIDE_ONE_MORE;
-                for (sums_apart = 0; sums_apart < 2; sums_apart++) {
-                    c.outputs = KL_OUT_LOSS | KL_OUT_GRAD | (sums_apart ? 0u : (unsigned)KL_OUT_LOSS_ROWS);
+                for (separate_sums = 0; separate_sums < 2; separate_sums++) {
+                    c.outputs = KL_OUT_LOSS | KL_OUT_GRAD | (separate_sums ? 0u : (unsigned)KL_OUT_LOSS_ROWS);
                     kl_test(&c, "groups");
                 }
                 kl_inputs_free(&in);
@@ -150,7 +150,7 @@ static void options_of_long_rows(void **state) {
 }
 
 /* A target in every place of a thread's vectors. */
-static void every_place_of_the_target(void **state) {
+static void every_position_of_the_target(void **state) {
     size_t d;
     (void)state;
     REQUIRE_GPU();
@@ -238,14 +238,14 @@ static double positive(gpuloss_dtype dtype, double exponent) {
     return value < smallest ? smallest : value;
 }
 
-/* The ways round what is too small or too large for the logarithm of a ratio, each in every place of a vector. */
-static void far_ratios(void **state) {
-    static const double far[][2] = {
+/* The paths for numbers too small or too large for the logarithm of a ratio, each in every position of a vector. */
+static void distant_ratios(void **state) {
+    static const double distant[][2] = {
         /* target, input: as powers of two for float */
         {-140, 1},  {-140, 100}, {0, -140}, {100, -140}, {0, 127},
         {-30, 127}, {127, 127},  {126, 1},  {127, -127}, {-149, -149},
     };
-    enum { ROWS = sizeof far / sizeof far[0], PLACES = 16 };
+    enum { ROWS = sizeof distant / sizeof distant[0], POSITIONS = 16 };
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F64};
     size_t d;
     int i;
@@ -254,11 +254,11 @@ static void far_ratios(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++)
         for (pair = 0; pair < KL_PAIRS - 1; pair++) {
-            kl_case c = kl_case_of_pair(dtypes[d], ROWS, PLACES, pair);
+            kl_case c = kl_case_of_pair(dtypes[d], ROWS, POSITIONS, pair);
             kl_inputs in = kl_inputs_unset(&c);
             bool is_double = c.dtype == GPULOSS_F64;
-            for (i = 0; i < ROWS * PLACES; i++) {
-                const double *of = far[(i + i / PLACES) % ROWS];
+            for (i = 0; i < ROWS * POSITIONS; i++) {
+                const double *of = distant[(i + i / POSITIONS) % ROWS];
                 double t = exponent_of(of[0], is_double), q = exponent_of(of[1], is_double);
                 in.target[i] =
                     c.target_kind == GPULOSS_PROBABILITIES ? positive(c.dtype, t) : 0.6875 * (t < 0 ? t : t / 2);
@@ -270,7 +270,7 @@ static void far_ratios(void **state) {
             c.outputs = KL_OUT_LOSS_ROWS | KL_OUT_LOSS_ELEMENTS;
             for (pytorch = 0; pytorch < 2; pytorch++) {
                 c.pytorch_zeros = pytorch;
-                kl_test(&c, "far ratios");
+                kl_test(&c, "distant ratios");
             }
             kl_inputs_free(&in);
         }
@@ -374,8 +374,8 @@ static void sums_of_large_halves(void **state) {
     test_done();
 }
 
-/* Losses of rows and columns without options, which are far apart in size: the target's logit is -2^e of another. */
-static void sums_of_far_logits(void **state) {
+/* Losses of rows and columns without options, of very different sizes. The target's logit is -2^e of another. */
+static void sums_of_distant_logits(void **state) {
     enum { ROWS = 8, MOST = 3000 };
     static const int exponents[][ROWS] = {{100, 1, 1, 1, 1, 1, 1, -100}, {80, 80, -80, 80, 80, 80, 20, 1}};
     static const int64_t shapes[][2] = {{3, 0},    {40, 0},   {1000, 0},
@@ -400,7 +400,7 @@ static void sums_of_far_logits(void **state) {
                     for (class = 0; class < classes; class ++)
                         x[inner == 0 ? row * classes + class : class * inner + row] =
                             class == 0 ? -ldexp(1, exponents[e][row] * (c.dtype == GPULOSS_F64 ? 9 : 1)) : 0;
-                ce_test(&c, "logits far apart");
+                ce_test(&c, "distant logits");
             }
     test_done();
 }
@@ -432,7 +432,7 @@ static void infinite_inputs(void **state) {
         {1, 1},
         {0, 1},
     };
-    enum { ROWS = sizeof values / sizeof values[0], PLACES = 16 };
+    enum { ROWS = sizeof values / sizeof values[0], POSITIONS = 16 };
     size_t d;
     int i;
     unsigned pair, pytorch;
@@ -441,10 +441,10 @@ static void infinite_inputs(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (pair = 0; pair < KL_PAIRS; pair++)
             for (pytorch = 0; pytorch < 2; pytorch++) {
-                kl_case c = kl_case_of_pair(all_dtypes[d], ROWS, PLACES, pair);
+                kl_case c = kl_case_of_pair(all_dtypes[d], ROWS, POSITIONS, pair);
                 kl_inputs in = kl_inputs_unset(&c);
-                for (i = 0; i < ROWS * PLACES; i++) {
-                    double t = values[(i + i / PLACES) % ROWS][0], q = values[(i + i / PLACES) % ROWS][1];
+                for (i = 0; i < ROWS * POSITIONS; i++) {
+                    double t = values[(i + i / POSITIONS) % ROWS][0], q = values[(i + i / POSITIONS) % ROWS][1];
                     in.target[i] = c.target_kind == GPULOSS_PROBABILITIES ? t : dtype_round(c.dtype, log(t));
                     in.input[i] = c.input_kind == GPULOSS_PROBABILITIES ? q : dtype_round(c.dtype, log(q));
                 }
@@ -462,22 +462,22 @@ int run_coverage_tests(void) {
         cmocka_unit_test(exact_sums_of_cross_entropy),
         cmocka_unit_test(exact_sums_of_long_rows),
         cmocka_unit_test(exact_sums_of_kl_div),
-        cmocka_unit_test(sums_of_far_apart_rows),
+        cmocka_unit_test(sums_of_distant_rows),
         cmocka_unit_test(groups_of_kl_div),
         cmocka_unit_test(groups_of_cross_entropy),
         cmocka_unit_test(more_rows_than_the_grid),
         cmocka_unit_test(more_blocks_than_the_grid),
         cmocka_unit_test(options_of_long_rows),
-        cmocka_unit_test(every_place_of_the_target),
+        cmocka_unit_test(every_position_of_the_target),
         cmocka_unit_test(subnormal_exponentials),
         cmocka_unit_test(upstream_gradients),
         cmocka_unit_test(no_long_rows),
         cmocka_unit_test(sums_of_large_halves),
-        cmocka_unit_test(sums_of_far_logits),
+        cmocka_unit_test(sums_of_distant_logits),
         cmocka_unit_test(any_positive_numbers),
         cmocka_unit_test(inputs_at_the_ends),
         cmocka_unit_test(negative_numbers),
-        cmocka_unit_test(far_ratios),
+        cmocka_unit_test(distant_ratios),
         cmocka_unit_test(infinite_inputs),
     };
     return cmocka_run_group_tests_name("coverage", tests, NULL, NULL);

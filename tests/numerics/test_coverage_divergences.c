@@ -1,6 +1,6 @@
-/* What the other tests leave out of the kernels of kl_div and kl_div_sparse: groups of every size with more rows than a
- * block has of them, every type of index wherever one is read, a divisor in memory, the slow ways of exponentials and
- * logarithms in each place of a vector, and sums over rows far apart in size. */
+/* Coverage of the kernels of kl_div and kl_div_sparse beyond the other tests. They are: groups of every size with more
+ * rows than a block has groups, every type of index wherever one is read, a divisor in memory, the slow paths of
+ * exponentials and logarithms in each position of a vector, and sums over rows of very different sizes. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,11 +41,11 @@ static void groups_of_divergences(void **state) {
     test_done();
 }
 
-/* The teacher's first class lies above all others: what is left over is too little for a difference of two sums. */
-static void raise_first(const sparse_case *c, const sparse_inputs *in, double top) {
+/* The teacher's first class lies above all others. The rest is too small for a difference of two sums. */
+static void raise_first(const sparse_case *c, const sparse_inputs *in, double largest) {
     int64_t row;
     for (row = 0; row < c->rows; row++)
-        in->logits[row * c->classes + in->indices[row * c->k]] = top;
+        in->logits[row * c->classes + in->indices[row * c->k]] = largest;
 }
 
 /* To where other warps than that of the teacher's classes write last, and are slow if the last vector is not whole: what
@@ -205,12 +205,12 @@ static double power_of_two(int exponent, bool is_double) {
     return ldexp(1, is_double ? 8 * exponent + (exponent > 1 ? 7 : 0) : exponent);
 }
 
-/* What is too small or too large for the logarithm of a ratio, where options are asked for. */
-static void far_ratios_of_divergences(void **state) {
-    static const int far[][2] = {{-140, 1},  {-140, 100}, {0, -140}, {100, -140}, {0, 127},
-                                 {-30, 127}, {127, 127},  {126, 1},  {-149, -149}};
-    enum { ROWS = sizeof far / sizeof far[0], PLACES = 11 };
-    static const divergence_shape shape = {ROWS, PLACES};
+/* Numbers too small or too large for the logarithm of a ratio, with options. */
+static void distant_ratios_of_divergences(void **state) {
+    static const int distant[][2] = {{-140, 1},  {-140, 100}, {0, -140}, {100, -140}, {0, 127},
+                                     {-30, 127}, {127, 127},  {126, 1},  {-149, -149}};
+    enum { ROWS = sizeof distant / sizeof distant[0], POSITIONS = 11 };
+    static const divergence_shape shape = {ROWS, POSITIONS};
     static const double ones[ROWS] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     unsigned d, t, choice;
     int i;
@@ -222,8 +222,8 @@ static void far_ratios_of_divergences(void **state) {
                 kl_case c = divergence_case(all_dtypes[d], all_dtypes[t], shape, 0, choice);
                 kl_inputs in = kl_inputs_unset(&c);
                 bool doubles = c.dtype == GPULOSS_F64 && c.target_dtype == GPULOSS_F64;
-                for (i = 0; i < ROWS * PLACES; i++) {
-                    const int *of = far[(i + i / PLACES) % ROWS];
+                for (i = 0; i < ROWS * POSITIONS; i++) {
+                    const int *of = distant[(i + i / POSITIONS) % ROWS];
                     double p = power_of_two(of[0], doubles), q = power_of_two(of[1], doubles);
                     in.target[i] = fmax(dtype_ulp(c.target_dtype, 0), fmin(p, dtype_max(c.target_dtype)));
                     in.input[i] = fmax(dtype_ulp(c.dtype, 0), fmin(q, dtype_max(c.dtype)));
@@ -231,7 +231,7 @@ static void far_ratios_of_divergences(void **state) {
                 c.row_weights = ones;
                 c.reduction = GPULOSS_NONE;
                 c.outputs = KL_OUT_LOSS_ROWS | KL_OUT_LOSS_ELEMENTS;
-                kl_test(&c, "far ratios");
+                kl_test(&c, "distant ratios");
                 kl_inputs_free(&in);
             }
     test_done();
@@ -262,7 +262,7 @@ static void infinite_inputs_of_divergences(void **state) {
     test_done();
 }
 
-/* Half a number that eps all but hides makes terms with digits far below those of any other, beside large ones. */
+/* Half a number that eps all but hides makes terms with digits distant below those of any other, beside large ones. */
 static void small_halves_with_eps(void **state) {
     enum { ROWS = 4 };
     static const double targets[ROWS] = {0x1p-23, 65504, 0x1p-22, 0x1p-23}, zeros[ROWS] = {0};
@@ -289,7 +289,7 @@ static const int exponents_of_sums[SUMS][TERMS] = {
     {45, 1, 1, 1, 1, 1, 1, 1},        {110, 110, 110, 110, 110, 110, 110, 110}};
 
 /* Row weights from all over the range, of either sign or both. */
-static void far_weights(double *weights, gpuloss_dtype dtype, unsigned sum, unsigned sign) {
+static void distant_weights(double *weights, gpuloss_dtype dtype, unsigned sum, unsigned sign) {
     int row;
     for (row = 0; row < TERMS; row++) {
         double size = ldexp(1, exponents_of_sums[sum][row] * (dtype == GPULOSS_F64 ? 9 : 1));
@@ -299,23 +299,23 @@ static void far_weights(double *weights, gpuloss_dtype dtype, unsigned sum, unsi
 
 /* Of the kernels of two logits, by one lane a row, several, a block, or a cluster, and of those with options; and of those
  * of a sparse teacher. The last sign is a NaN. */
-static void check_far_apart(gpuloss_dtype dtype, int64_t classes, unsigned choice, unsigned sum, unsigned sign,
-                            unsigned more_outputs) {
+static void check_distant(gpuloss_dtype dtype, int64_t classes, unsigned choice, unsigned sum, unsigned sign,
+                          unsigned more_outputs) {
     divergence_shape shape = {TERMS, classes};
     double weights[TERMS];
     kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, shape, LOGITS_PAIR, choice);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, sum);
-    far_weights(weights, dtype, sum, sign);
+    distant_weights(weights, dtype, sum, sign);
     if (sign == 3)
         in.input[2 * classes] = sum % 2 ? (double)NAN : -(double)INFINITY;
     c.row_weights = weights;
     c.reduction = GPULOSS_SUM;
     c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | more_outputs;
-    kl_test(&c, "sums far apart");
+    kl_test(&c, "sums of distant losses");
     kl_inputs_free(&in);
 }
 
-static void sums_of_far_apart_divergences(void **state) {
+static void sums_of_distant_divergences(void **state) {
     unsigned d, e, sign;
     (void)state;
     REQUIRE_GPU();
@@ -323,22 +323,22 @@ static void sums_of_far_apart_divergences(void **state) {
         for (e = 0; e < SUMS; e++)
             for (sign = 0; sign < 4; sign++) {
                 const int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d]));
-                check_far_apart(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, 0);
-                check_far_apart(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, KL_OUT_LOSS_ELEMENTS);
-                check_far_apart(all_dtypes[d], 300, CHOICE_FORWARD, e, sign, 0);
-                check_far_apart(all_dtypes[d], 513 * width, CHOICE_FORWARD, e, sign, 0);
-                check_far_apart(all_dtypes[d], 129 * width, CHOICE_REVERSE + (e + sign) % 3, e, sign, 0);
+                check_distant(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, 0);
+                check_distant(all_dtypes[d], 2, CHOICE_FORWARD, e, sign, KL_OUT_LOSS_ELEMENTS);
+                check_distant(all_dtypes[d], 300, CHOICE_FORWARD, e, sign, 0);
+                check_distant(all_dtypes[d], 513 * width, CHOICE_FORWARD, e, sign, 0);
+                check_distant(all_dtypes[d], 129 * width, CHOICE_REVERSE + (e + sign) % 3, e, sign, 0);
                 if (e != 2 && e != 3) /* Long rows take time. */
                     continue;
-                check_far_apart(all_dtypes[d], 513 * width, CHOICE_FORWARD, e, sign, KL_OUT_GRAD);
-                check_far_apart(all_dtypes[d], 513 * width, CHOICE_JS_HALF + sign % 2, e, sign, 0);
+                check_distant(all_dtypes[d], 513 * width, CHOICE_FORWARD, e, sign, KL_OUT_GRAD);
+                check_distant(all_dtypes[d], 513 * width, CHOICE_JS_HALF + sign % 2, e, sign, 0);
                 if (e == 3)
-                    check_far_apart(all_dtypes[d], 3100 * width, CHOICE_FORWARD, e, sign, KL_OUT_GRAD);
+                    check_distant(all_dtypes[d], 3100 * width, CHOICE_FORWARD, e, sign, KL_OUT_GRAD);
             }
     test_done();
 }
 
-static void sums_of_far_apart_sparse(void **state) {
+static void sums_of_distant_sparse(void **state) {
     static const sparse_shape shapes[] = {{TERMS, 3, 2}, {TERMS, 500, 2}};
     unsigned d, e, sign;
     (void)state;
@@ -349,13 +349,13 @@ static void sums_of_far_apart_sparse(void **state) {
                 sparse_case c = sparse_case_of(all_dtypes[d], shapes[e / SUMS]);
                 sparse_inputs in;
                 sparse_fill(&c, LOGITS_NORMAL, 0.7, d, &in);
-                far_weights(in.row_weights, c.dtype, e % SUMS, sign);
+                distant_weights(in.row_weights, c.dtype, e % SUMS, sign);
                 if (sign == 3)
                     in.logits[4] = e % 2 ? (double)NAN : -(double)INFINITY;
                 sparse_weigh(&c, &in);
                 c.reduction = GPULOSS_SUM;
                 c.outputs = SPARSE_OUT_LOSS | SPARSE_OUT_LOSS_ROWS;
-                sparse_test(&c, "sums far apart");
+                sparse_test(&c, "sums of distant losses");
                 sparse_inputs_free(&in);
             }
     test_done();
@@ -369,11 +369,11 @@ int run_coverage_divergence_tests(void) {
         cmocka_unit_test(gradients_of_every_pair),
         cmocka_unit_test(subnormal_exponentials_of_divergences),
         cmocka_unit_test(subnormal_exponentials_of_sparse),
-        cmocka_unit_test(far_ratios_of_divergences),
+        cmocka_unit_test(distant_ratios_of_divergences),
         cmocka_unit_test(infinite_inputs_of_divergences),
         cmocka_unit_test(small_halves_with_eps),
-        cmocka_unit_test(sums_of_far_apart_divergences),
-        cmocka_unit_test(sums_of_far_apart_sparse),
+        cmocka_unit_test(sums_of_distant_divergences),
+        cmocka_unit_test(sums_of_distant_sparse),
     };
     return cmocka_run_group_tests_name("coverage of divergences", tests, NULL, NULL);
 }

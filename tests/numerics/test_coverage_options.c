@@ -1,6 +1,7 @@
-/* What the other tests leave out of the kernels of cross-entropy with options, in rows, in columns and in shards: every
- * way to read and write each element type, each place of a vector, every type of index wherever one is read, upstream
- * factors, work left out with a given lse, the slow ways of the exponentials, and sums over rows far apart in size. */
+/* Coverage of the kernels of cross-entropy with options, in rows, in columns and in shards, beyond the other tests.
+ * They are: every way to read and write each element type, each position of a vector, every type of index wherever one
+ * is read, upstream factors, work left out with a given lse, the slow paths of the exponentials, and sums over rows of
+ * very different sizes. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +26,7 @@ static void put(const ce_case *c, const option_inputs *in, int64_t row, int64_t 
     in->x[reference_element(&layout, row, column)] = value;
 }
 
-/* With and without class weights, then with indices in the place of the probabilities. */
+/* With and without class weights, then with indices instead of the probabilities. */
 static void run_types(ce_case *c, const option_inputs *in) {
     int64_t i;
     for (i = 0; i < c->rows * c->classes; i++)
@@ -42,21 +43,21 @@ static void run_types(ce_case *c, const option_inputs *in) {
 
 /* Three types, of arrays that all fit the vectors of the logits, or of which none does. */
 static void types_of_arrays(void **state) {
-    unsigned d, t, apart, columns;
+    unsigned d, t, offset, columns;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (t = 0; t < DTYPE_COUNT; t++)
-            for (apart = 0; apart < 2; apart++)
+            for (offset = 0; offset < 2; offset++)
                 for (columns = 0; columns < 2; columns++) {
                     option_shape rows = {2, 4 * width_of(all_dtypes[d]) + 1, 0}, image = {6, 8, 6};
                     option_inputs in;
                     ce_case c = option_case(all_dtypes[d], columns ? image : rows, OPTION_PROBABILITIES, LOGITS_NORMAL,
                                             d + t, &in);
                     c.target_dtype = all_dtypes[t];
-                    c.grad_dtype = all_dtypes[(t + apart + columns) % DTYPE_COUNT];
+                    c.grad_dtype = all_dtypes[(t + offset + columns) % DTYPE_COUNT];
                     c.logits_stride = c.grad_stride = c.targets_stride = c.grad_targets_stride = STRIDE_16_BYTES;
-                    c.target_offset = c.grad_offset = c.grad_target_offset = c.result_offset = (int)apart;
+                    c.target_offset = c.grad_offset = c.grad_target_offset = c.result_offset = (int)offset;
                     c.label_smoothing = 0.1;
                     run_types(&c, &in);
                     option_inputs_free(&in);
@@ -64,8 +65,8 @@ static void types_of_arrays(void **state) {
     test_done();
 }
 
-/* The maximum, a NaN, or a masked class in each place of a thread's vectors: as many rows as places. */
-static void every_place(void **state) {
+/* The maximum, a NaN, or a masked class in each position of a thread's vectors: as many rows as positions. */
+static void every_position(void **state) {
     unsigned d, columns, soft, kind;
     double negative[32];
     int64_t i;
@@ -86,9 +87,9 @@ static void every_place(void **state) {
                     for (i = 0; i < n; i++)
                         put(&c, &in, i, i, values[kind]);
                     c.reduction = kind == 2 ? GPULOSS_SUM : GPULOSS_NONE;
-                    ce_test(&c, "every place");
+                    ce_test(&c, "every position");
                     c.row_weights = negative;
-                    ce_test(&c, "every place");
+                    ce_test(&c, "every position");
                     option_inputs_free(&in);
                 }
     test_done();
@@ -121,8 +122,8 @@ static void factors_in_columns(void **state) {
     test_done();
 }
 
-/* Without options: rows that are held, and streamed. */
-static void plain_types_of_index(void **state) {
+/* Without options: rows in registers, and rows that are streamed. */
+static void types_of_index_without_options(void **state) {
     unsigned d, type, streamed;
     (void)state;
     REQUIRE_GPU();
@@ -349,9 +350,10 @@ static void subnormal_exponentials_of_options(void **state) {
     test_done();
 }
 
-/* The sums over rows, of terms far apart in size and of either sign: of the loss, and of its part from the lse. Those
- * are 2^e and 2^2e for the exponents e, which for double are eight times these, or sixteen times without the second. */
-static void sums_of_far_apart_options(void **state) {
+/* The sums over rows of the loss and of its part from the lse. Their terms have very different sizes and either sign.
+ * They are 2^e and 2^2e for the exponents e. For double the exponents are eight times as large, or sixteen times
+ * without the part from the lse. */
+static void sums_of_distant_losses(void **state) {
     enum { ROWS = 8 };
     static const option_shape shapes[] = {{ROWS, 1, 0}, {ROWS, 1, ROWS}};
     static const int exponents[][ROWS] = {{1, 0, -1, 20, -20, 3, 2, 1},     {-40, -41, -42, -40, -40, -40, -40, -40},
@@ -384,7 +386,7 @@ static void sums_of_far_apart_options(void **state) {
                         c.lse_square_scale = e == 5 ? 0 : 1;
                         c.reduction = GPULOSS_SUM;
                         c.outputs = CE_OUT_LOSS | CE_OUT_Z_LOSS | CE_OUT_LOSS_ROWS;
-                        ce_test(&c, "sums far apart");
+                        ce_test(&c, "sums of distant losses");
                         option_inputs_free(&in);
                     }
     test_done();
@@ -392,7 +394,7 @@ static void sums_of_far_apart_options(void **state) {
 
 /* The sum of the weights of the targets, in the launch of the loss and, for a gradient, in the one before it, which sums
  * up those of all classes as well. */
-static void sums_of_far_apart_weights(void **state) {
+static void sums_of_distant_weights(void **state) {
     enum { ROWS = 8, CLASSES = 5 };
     static const option_shape shapes[] = {{ROWS, CLASSES, 0}, {ROWS, CLASSES, ROWS}};
     static const int exponents[][CLASSES] = {{50, 2, -40, -100, 0}, {50, 50, 50, 50, 50},     {-80, -81, -82, -80, -80},
@@ -414,14 +416,14 @@ static void sums_of_far_apart_weights(void **state) {
                     for (i = 0; i < ROWS; i++)
                         in.targets[i] = i % (e == 4 ? 4 : CLASSES);
                     c.outputs = CE_OUT_LOSS | (grad ? (unsigned)CE_OUT_GRAD : (unsigned)CE_OUT_BAD_TARGETS);
-                    ce_test(&c, "weights far apart");
+                    ce_test(&c, "distant weights");
                     option_inputs_free(&in);
                 }
     test_done();
 }
 
-/* Shards of which one lies far below the other, and sums over the rows that they make, of terms far apart in size. */
-static void shards_far_apart(void **state) {
+/* Two shards, one with logits far below the other's. The losses of the rows have very different sizes. */
+static void distant_shards(void **state) {
     enum { ROWS = 4, CLASSES = 6 };
     static const option_shape shape = {ROWS, CLASSES, 0};
     static const int exponents[][ROWS] = {{0, 1, 2, 3}, {100, -100, 20, 1}, {110, 110, 110, 110}, {-100, -90, -110, 0}};
@@ -447,8 +449,8 @@ static void shards_far_apart(void **state) {
     test_done();
 }
 
-/* Rows of more than one step of a block, with masses, whose maximum still rises. */
-static void long_rows_with_masses(void **state) {
+/* Rows of more than one step of a block, with weights on all classes, whose maximum still rises. */
+static void long_rows_with_weights(void **state) {
     unsigned d, soft;
     (void)state;
     REQUIRE_GPU();
@@ -458,7 +460,7 @@ static void long_rows_with_masses(void **state) {
             option_inputs in;
             ce_case c = option_case(all_dtypes[d], shape, OPTION_SMOOTHING | (soft ? OPTION_PROBABILITIES : 0u),
                                     LOGITS_ASCENDING, d, &in);
-            ce_test(&c, "long row with masses");
+            ce_test(&c, "long row with weights");
             option_inputs_free(&in);
         }
     test_done();
@@ -514,9 +516,9 @@ int run_coverage_option_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(types_of_arrays),
         cmocka_unit_test(divisors_of_every_kernel),
-        cmocka_unit_test(every_place),
+        cmocka_unit_test(every_position),
         cmocka_unit_test(factors_in_columns),
-        cmocka_unit_test(plain_types_of_index),
+        cmocka_unit_test(types_of_index_without_options),
         cmocka_unit_test(types_of_index),
         cmocka_unit_test(types_of_index_of_schedules),
         cmocka_unit_test(options_of_shards),
@@ -525,10 +527,10 @@ int run_coverage_option_tests(void) {
         cmocka_unit_test(more_rows_than_blocks),
         cmocka_unit_test(more_tiles_than_the_grid),
         cmocka_unit_test(subnormal_exponentials_of_options),
-        cmocka_unit_test(sums_of_far_apart_options),
-        cmocka_unit_test(sums_of_far_apart_weights),
-        cmocka_unit_test(shards_far_apart),
-        cmocka_unit_test(long_rows_with_masses),
+        cmocka_unit_test(sums_of_distant_losses),
+        cmocka_unit_test(sums_of_distant_weights),
+        cmocka_unit_test(distant_shards),
+        cmocka_unit_test(long_rows_with_weights),
     };
     return cmocka_run_group_tests_name("coverage of options", tests, NULL, NULL);
 }

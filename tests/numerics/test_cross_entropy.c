@@ -79,7 +79,7 @@ static void every_kind_of_logits(void **state) {
     test_done();
 }
 
-/* Every base address that is aligned to one element: of logits and gradient in all pairs, of the others in turn. */
+/* Every base address that is aligned to one element: all pairs of logits and gradient, and some of the other arrays. */
 static void every_offset(void **state) {
     enum { ROWS = 3 };
     static const int64_t classes[] = {1, 7, 67};
@@ -219,8 +219,8 @@ static void run_lse_in(gpuloss_dtype dtype, int64_t rows, int64_t classes, logit
     case_done(&r);
 }
 
-/* The gradient from a saved lse is exp(x - lse) for the very lse that is given. It equals the fused one within the
- * bounds of both, since either is held to the same formula. */
+/* The gradient from a saved lse is exp(x - lse) for the given lse. It equals the fused one within the bounds of both,
+ * since both follow the same formula. */
 static void backward_from_lse(void **state) {
     static const int64_t classes[] = {1, 10, 257, 16500};
     size_t d, k;

@@ -177,7 +177,8 @@ static void mask(int64_t row, int64_t classes, int64_t first, int64_t last, int6
             x[row * classes + c] = -(double)INFINITY;
 }
 
-/* Masked classes: whole stretches, what single threads and warps own at a row's beginning and end, all but one. */
+/* Masked classes: whole slices, the classes of single threads and warps at a row's beginning and end, and all classes
+ * but one. */
 static void masked_classes(void **state) {
     enum { ROWS = 8 };
     static const int64_t lengths[] = {2, 10, 33, 129, 1025, 4097, 9001};
@@ -268,7 +269,7 @@ static void nan_beside_lse(void **state) {
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
-        for (k = 0; k < 2; k++) { /* held by four threads, and streamed */
+        for (k = 0; k < 2; k++) { /* in registers of four threads, and streamed */
             int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d])), n = width * (k ? 8 * BLOCK + 2 : 20);
             ce_case c = fresh(all_dtypes[d], ROWS, n);
             for (row = 0; row < ROWS; row++)

@@ -60,14 +60,14 @@ static ce_case copies_of(const ce_case *base, int64_t rows, int64_t inner, int s
 static long double third_derivative(const ce_case *c, const reference_cross_entropy *ref) {
     long double k = c->logit_scale != 0 ? (long double)c->logit_scale : 1, cap = (long double)c->softcap;
     long double x2 = cap > 0 ? 0.77L * k * k / cap : 0, x3 = cap > 0 ? 2 * k * k * k / (cap * cap) : 0;
-    long double lse = fabsl(ref->lse[0]) + k * (long double)step, z = (long double)c->lse_square_scale, mass = 0;
+    long double lse = fabsl(ref->lse[0]) + k * (long double)step, z = (long double)c->lse_square_scale, weights = 0;
     long double f1, f2, f3, weight = c->row_weights ? fabsl((long double)c->row_weights[0]) : 1;
     int64_t i;
     for (i = 0; i < CLASSES; i++)
-        mass += fabsl(reference_mass(ref, 0, i));
-    f1 = 2 * mass + 2 * z * lse;
-    f2 = mass / 4 + z * (2 + lse / 2);
-    f3 = mass / 10 + z * (1.5L + lse / 5);
+        weights += fabsl(reference_target_weight(ref, 0, i));
+    f1 = 2 * weights + 2 * z * lse;
+    f2 = weights / 4 + z * (2 + lse / 2);
+    f3 = weights / 10 + z * (1.5L + lse / 5);
     return weight * (f3 * k * k * k + 3 * f2 * k * x2 + f1 * x3);
 }
 

@@ -39,7 +39,7 @@ static void every_inner(void **state) {
 }
 
 /* No option at all, and all of them, for each dtype and reduction, from every offset. */
-static void plain_and_full_layouts(void **state) {
+static void layouts_with_no_and_all_options(void **state) {
     static const option_shape shapes[] = {{10, 5, 5}, {66, 21, 33}, {192, 10, 64}};
     unsigned d, k, full, number = 0;
     (void)state;
@@ -58,7 +58,7 @@ static void plain_and_full_layouts(void **state) {
                     c.logits_offset = offset;
                     c.grad_offset = (offset + (int)number) % 2;
                     c.logits_stride = (stride_kind)(offset % STRIDE_KINDS);
-                    ce_test(&c, "plain or full layout");
+                    ce_test(&c, "layout with no or all options");
                     option_inputs_free(&in);
                 }
             }
@@ -83,13 +83,13 @@ static void long_layouts(void **state) {
 
 /* The same numbers in both layouts: inner = 1 is packed rows. */
 static void inner_of_one(void **state) {
-    static const option_shape plain = {3, 50, 0}, inner = {3, 50, 1};
+    static const option_shape rows = {3, 50, 0}, inner = {3, 50, 1};
     size_t d;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++) {
         option_inputs in;
-        ce_case c = option_case(all_dtypes[d], plain, OPTION_ALL, LOGITS_NORMAL, 2, &in), columns = c;
+        ce_case c = option_case(all_dtypes[d], rows, OPTION_ALL, LOGITS_NORMAL, 2, &in), columns = c;
         char text[CE_DESCRIPTION];
         ce_result first, second;
         report r;
@@ -111,7 +111,7 @@ static void inner_of_one(void **state) {
 int run_cross_entropy_layout_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_inner),
-        cmocka_unit_test(plain_and_full_layouts),
+        cmocka_unit_test(layouts_with_no_and_all_options),
         cmocka_unit_test(long_layouts),
         cmocka_unit_test(inner_of_one),
     };

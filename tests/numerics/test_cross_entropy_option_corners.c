@@ -121,7 +121,7 @@ static void options_of_no_rows(void **state) {
     test_corner(prepare_no_rows, "no rows", OPTION_ALL | OPTION_PROBABILITIES);
 }
 
-/* Masked classes. With smoothing, or a probability, the loss is infinite; where their mass is 0 it is not. */
+/* Masked classes. The loss is infinite if they have a weight, from smoothing or a probability. */
 static void prepare_masked(ce_case *c, option_inputs *in) {
     int64_t row, column;
     for (row = 0; row < c->rows; row++)
@@ -130,7 +130,7 @@ static void prepare_masked(ce_case *c, option_inputs *in) {
                 put(c, in, row, column, -inf);
     in->targets[0] = c->classes - 1;
     in->targets[8] = 0;
-    for (row = 0; row < c->rows && in->t; row += 2) /* without smoothing: no mass for the masked */
+    for (row = 0; row < c->rows && in->t; row += 2) /* without smoothing: the masked have probability 0 */
         for (column = 0; column < c->classes; column++)
             if (isinf(*element(c, in->x, row, column)))
                 *element(c, in->t, row, column) = 0;
@@ -202,8 +202,8 @@ static void huge_logits_with_softcap(void **state) {
     test_corner(prepare_capped, "huge logits with softcap", OPTION_ALL | OPTION_PROBABILITIES);
 }
 
-/* Without a softcap, logits at the ends of the type with masses on all classes: the loss of a row may be as large as
- * twice that, so that masses of 1/8 keep it a number. */
+/* Without a softcap, logits at the ends of the type with weights on all classes. The loss of a row may be twice as
+ * large as a logit. Weights of 1/8 keep it finite. */
 static void prepare_huge(ce_case *c, option_inputs *in) {
     double huge = dtype_max(c->dtype);
     int64_t row, column;
@@ -222,10 +222,10 @@ static void prepare_huge(ce_case *c, option_inputs *in) {
     c->class_weights = in->class_weights;
 }
 
-static void huge_logits_with_masses(void **state) {
+static void huge_logits_with_weights(void **state) {
     (void)state;
     REQUIRE_GPU();
-    test_corner(prepare_huge, "huge logits with masses", OPTION_ALL & ~(unsigned)(OPTION_SOFTCAP | OPTION_Z_LOSS));
+    test_corner(prepare_huge, "huge logits with weights", OPTION_ALL & ~(unsigned)(OPTION_SOFTCAP | OPTION_Z_LOSS));
 }
 
 /* A z-loss that no float holds adds nothing where the row's weight is 0, and what a weight makes small is a number. Double
@@ -249,9 +249,9 @@ static void overflowing_z_loss(void **state) {
                 OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_SCALE);
 }
 
-/* Label smoothing of logits that are far apart: the sum over the classes passes the largest float, the loss, which has
- * e/C of it, does not. */
-static void prepare_far_apart(ce_case *c, option_inputs *in) {
+/* Label smoothing of distant logits. The sum over the classes overflows float. The loss, which has e/C of it, does not.
+ * */
+static void prepare_distant(ce_case *c, option_inputs *in) {
     double huge = dtype_round(c->dtype, dtype_max(c->dtype) / 8);
     int64_t row, column;
     c->reduction = GPULOSS_NONE;
@@ -262,10 +262,10 @@ static void prepare_far_apart(ce_case *c, option_inputs *in) {
             put(c, in, row, column, (row + column) % 2 ? huge : -huge);
 }
 
-static void far_apart_and_smoothed(void **state) {
+static void distant_and_smoothed(void **state) {
     (void)state;
     REQUIRE_GPU();
-    test_corner(prepare_far_apart, "smoothed logits far apart", OPTION_WEIGHTS);
+    test_corner(prepare_distant, "distant smoothed logits", OPTION_WEIGHTS);
 }
 
 /* Equal maxima, NaN among them, rows of one value, and the maximum at either end. */
@@ -344,9 +344,9 @@ int run_cross_entropy_option_corner_tests(void) {
         cmocka_unit_test(masked_classes_without_weight),
         cmocka_unit_test(options_without_softmax),
         cmocka_unit_test(huge_logits_with_softcap),
-        cmocka_unit_test(huge_logits_with_masses),
+        cmocka_unit_test(huge_logits_with_weights),
         cmocka_unit_test(overflowing_z_loss),
-        cmocka_unit_test(far_apart_and_smoothed),
+        cmocka_unit_test(distant_and_smoothed),
         cmocka_unit_test(ties_of_argmax),
         cmocka_unit_test(all_smoothed),
         cmocka_unit_test(targets_without_weight),

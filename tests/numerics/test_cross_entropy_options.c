@@ -10,7 +10,7 @@
 #include "shapes.h"
 #include "suites.h"
 
-/* Every set of options with indices and with probabilities. A small run takes the reductions in turn. */
+/* Every set of options with indices and with probabilities. A small run has one reduction for each. */
 static void every_set_of_options(void **state) {
     static const option_shape shape = {6, 21, 0};
     unsigned set, d, k, number = 0;
@@ -34,7 +34,7 @@ static void every_set_of_options(void **state) {
     test_done();
 }
 
-/* The sets of options that a shape meets: one in turn, and all of them where the reference is quick. */
+/* The sets of options of a shape: one by its number, and all options where the reference is quick. */
 static void run_shape(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number) {
     option_shape shape = {rows, classes, 0};
     option_inputs in;
@@ -59,7 +59,7 @@ SHAPES_TEST(shapes_options_f64, GPULOSS_F64, run_shape)
 SHAPES_TEST(shapes_options_f16, GPULOSS_F16, run_shape)
 SHAPES_TEST(shapes_options_bf16, GPULOSS_BF16, run_shape)
 
-/* Every kind of logits with every option, held in registers and streamed. */
+/* Every kind of logits with every option, in registers and streamed. */
 static void options_of_every_kind_of_logits(void **state) {
     static const int64_t classes[] = {10, 700, 16500};
     size_t d, k;
@@ -136,7 +136,7 @@ static void every_type_of_probabilities(void **state) {
     test_done();
 }
 
-/* Targets at the ends of their types, where the classes reach that far; 255 classes or more make every u8 but the last
+/* Targets at the ends of their types, where there are enough classes. With 255 classes or more every u8 but the last is
  * a class. */
 static void every_index_type(void **state) {
     static const struct {
@@ -255,8 +255,8 @@ static void run_lse_in(gpuloss_dtype dtype, option_shape shape, unsigned options
     case_done(&r);
 }
 
-/* The gradients from a saved lse equal the fused ones within the bounds of both, since either is held to the same
- * formulas. */
+/* The gradients from a saved lse equal the fused ones within the bounds of both, since both follow the same formulas.
+ * */
 static void options_from_lse(void **state) {
     static const option_shape shapes[] = {{3, 10, 0}, {3, 257, 0}, {4, 11, 2}, {2, 16500, 0}};
     static const unsigned sets[] = {OPTION_WEIGHTS,

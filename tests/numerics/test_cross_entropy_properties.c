@@ -1,5 +1,4 @@
-/* What must hold between results, whatever they are: it needs no reference, which only says how far rounding may
- * take them. */
+/* Relations between results, whatever they are. They need no reference but for the bounds of rounding. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* gpuloss_cross_entropy where a row ends: what every kernel must do by itself, in shapes that each of them serves. */
+/* gpuloss_cross_entropy in the corner cases that each kernel handles with code of its own, in shapes of each kernel. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -14,24 +14,25 @@
 
 static const double inf = (double)INFINITY;
 
-/* Rows of so many vectors, and of so many classes more. */
-typedef struct place {
+/* Rows of `vectors` vectors and `more` classes. */
+typedef struct row_set {
     int64_t rows, vectors, more, inner;
     int offset; /* of the logits, in elements */
     enum { ROWS_SHORT, ROWS_LONG, ROWS_PLANES } kind;
-} place;
+} row_set;
 
-/* In the order of the kernels that serve them without options on the newest GPUs, or for the last two with: rows held by
- * lanes, packed, short, held, a block each, long, kept, together; columns; planes held and not. */
-static const place places[] = {
+/* In the order of the kernels that serve them on the newest GPUs. Without options: packed rows in registers and in
+ * shared memory, short rows, rows of one block each, and rows of clusters. With options: rows retained beside their
+ * weights, alone and several in a cluster. Then columns in tiles, in registers and in shared memory. */
+static const row_set row_sets[] = {
     {70, 0, 3, 0, 0, ROWS_SHORT},         {40, 2, 0, 0, 0, ROWS_SHORT},  {40, 10, 1, 0, 0, ROWS_SHORT},
     {40, 10, 0, 0, 0, ROWS_SHORT},        {40, 10, 1, 0, 1, ROWS_SHORT}, {7, 45, 3, 0, 1, ROWS_SHORT},
     {7, 260, 0, 0, 0, ROWS_SHORT},        {7, 2100, 1, 0, 0, ROWS_LONG}, {7, 2049, 0, 0, 0, ROWS_LONG},
     {32, 1024, 0, 0, 0, ROWS_LONG},       {15, 0, 7, 5, 0, ROWS_SHORT},  {3 * 344, 0, 5, 344, 0, ROWS_PLANES},
     {3 * 344, 0, 26, 344, 0, ROWS_PLANES}};
-enum { PLACES = sizeof places / sizeof places[0], MOST_SETS = 5, END = OPTION_PROBABILITIES << 1 };
+enum { ROW_SETS = sizeof row_sets / sizeof row_sets[0], MOST_SETS = 5, END = OPTION_PROBABILITIES << 1 };
 
-/* What is put into a case, and the sets of options that it goes with. */
+/* A corner: the change that it makes to a case, and the sets of options that it goes with. */
 typedef struct corner {
     const char *name;
     void (*prepare)(ce_case *c, option_inputs *in, unsigned number);
@@ -45,8 +46,8 @@ static double *logit(const ce_case *c, const option_inputs *in, int64_t row, int
     return &in->x[reference_element(&layout, row, column)];
 }
 
-/* All outputs, or few: some kernels add up losses in another way where nothing is asked for of a row. */
-static void ask_for(ce_case *c, unsigned number) {
+/* All outputs, or few: some kernels sum losses in another way where no output per row is requested. */
+static void request_outputs(ce_case *c, unsigned number) {
     static const unsigned outputs[] = {CE_OUT_EVERY, CE_OUT_LOSS, CE_OUT_LOSS | CE_OUT_GRAD,
                                        CE_OUT_ALL & ~(unsigned)CE_OUT_GRAD, CE_OUT_ALL};
     c->outputs = outputs[number % 5];
@@ -54,21 +55,22 @@ static void ask_for(ce_case *c, unsigned number) {
     c->in_place = number % 3 == 1;
 }
 
-/* Rows that are sure of their target, which is far above the others; with an lse that was rounded below it as well. */
+/* Confident rows: the target's logit is 1000 above the others. Some have a given lse that was rounded to less than it.
+ * */
 static void prepare_confident(ce_case *c, option_inputs *in, unsigned number) {
     random_source random = random_from(number);
     double *lse = require_doubles(c->rows);
     int64_t row, column;
     for (row = 0; row < c->rows; row++) {
-        double top = dtype_round(c->dtype, random_uniform(&random, -40, 40));
+        double maximum = dtype_round(c->dtype, random_uniform(&random, -40, 40));
         for (column = 0; column < c->classes; column++)
-            *logit(c, in, row, column) = column == in->targets[row] ? top : dtype_round(c->dtype, top - 1000);
-        lse[row] = (double)nextafterf((float)top, -HUGE_VALF);
+            *logit(c, in, row, column) = column == in->targets[row] ? maximum : dtype_round(c->dtype, maximum - 1000);
+        lse[row] = (double)nextafterf((float)maximum, -HUGE_VALF);
         in->row_weights[row] = 0.25 + (double)(row % 5) / 4;
     }
     for (column = 0; column < c->classes; column++)
         in->class_weights[column] = 0.5 + (double)(column % 3);
-    ask_for(c, number);
+    request_outputs(c, number);
     if (number % 4 == 3 && c->logit_scale == 0) {
         c->lse_in = lse;
         c->outputs |= CE_OUT_GRAD;
@@ -91,7 +93,7 @@ static void prepare_masked(ce_case *c, option_inputs *in, unsigned number) {
         for (column = 0; column < c->classes; column++)
             if (isinf(*logit(c, in, row, column)))
                 in->t[logit(c, in, row, column) - in->x] = 0;
-    ask_for(c, number);
+    request_outputs(c, number);
 }
 
 /* The largest x is of the smallest logit. */
@@ -100,10 +102,10 @@ static void prepare_negative_scale(ce_case *c, option_inputs *in, unsigned numbe
     for (row = 0; row < c->rows; row++)
         in->row_weights[row] = 0.25 + (double)(row % 5) / 4;
     c->logit_scale = -0.75;
-    ask_for(c, number);
+    request_outputs(c, number);
 }
 
-/* Rows of row weight 0, of either sign, whatever they hold. */
+/* Rows of row weight 0, of either sign, whatever their logits are. */
 static void prepare_silent(ce_case *c, option_inputs *in, unsigned number) {
     int64_t row, column;
     for (row = 0; row < c->rows; row++) {
@@ -119,7 +121,7 @@ static void prepare_silent(ce_case *c, option_inputs *in, unsigned number) {
     }
     for (column = 0; column < c->classes; column++)
         in->class_weights[column] = 0.5 + (double)(column % 3);
-    ask_for(c, number);
+    request_outputs(c, number);
 }
 
 /* All targets are of a class of weight 0, so that a mean divides by 0. */
@@ -134,25 +136,25 @@ static void prepare_weightless(ce_case *c, option_inputs *in, unsigned number) {
     c->outputs = number % 2 ? CE_OUT_EVERY : CE_OUT_GRAD;
 }
 
-/* A big place sees every second set. Whether there are enough columns for planes is up to the GPU. */
-static bool is_left_out(const place *at, unsigned number) {
+/* A large row set meets every second set of options. The GPU decides whether there are enough columns for planes. */
+static bool is_left_out(const row_set *at, unsigned number) {
     return (at->kind == ROWS_LONG && number % 2) || (at->kind == ROWS_PLANES && !harness_small);
 }
 
-static void test_places(const corner *of) {
+static void test_row_sets(const corner *of) {
     unsigned d, k, s, number = 0;
-    for (k = 0; k < PLACES; k++)
+    for (k = 0; k < ROW_SETS; k++)
         for (d = 0; d < DTYPE_COUNT; d++)
             for (s = 0; s < MOST_SETS && of->sets[s] != END; s++, number++) {
                 const int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d]));
-                const option_shape shape = {places[k].rows, places[k].vectors * width + places[k].more,
-                                            places[k].inner};
+                const option_shape shape = {row_sets[k].rows, row_sets[k].vectors * width + row_sets[k].more,
+                                            row_sets[k].inner};
                 option_inputs in;
                 ce_case c;
-                if (is_left_out(&places[k], number))
+                if (is_left_out(&row_sets[k], number))
                     continue;
                 c = option_case(all_dtypes[d], shape, of->sets[s], LOGITS_NORMAL, number, &in);
-                c.logits_offset = places[k].offset;
+                c.logits_offset = row_sets[k].offset;
                 of->prepare(&c, &in, number / 2 + k);
                 ce_test(&c, of->name);
                 free((void *)(uintptr_t)c.lse_in);
@@ -167,7 +169,7 @@ static void confident_rows_of_every_schedule(void **state) {
                               {0, 0, OPTION_WEIGHTS | OPTION_ROW_WEIGHTS, OPTION_SCALE, OPTION_IGNORE_INDEX}};
     (void)state;
     REQUIRE_GPU();
-    test_places(&of);
+    test_row_sets(&of);
 }
 
 static void masked_classes_of_every_schedule(void **state) {
@@ -178,7 +180,7 @@ static void masked_classes_of_every_schedule(void **state) {
                                OPTION_SOFTCAP | OPTION_Z_LOSS | OPTION_ROW_WEIGHTS}};
     (void)state;
     REQUIRE_GPU();
-    test_places(&of);
+    test_row_sets(&of);
 }
 
 static void negative_scales_of_every_schedule(void **state) {
@@ -188,7 +190,7 @@ static void negative_scales_of_every_schedule(void **state) {
                                OPTION_SCALE | OPTION_PROBABILITIES, END}};
     (void)state;
     REQUIRE_GPU();
-    test_places(&of);
+    test_row_sets(&of);
 }
 
 static void silent_rows_of_every_schedule(void **state) {
@@ -200,7 +202,7 @@ static void silent_rows_of_every_schedule(void **state) {
                                OPTION_ROW_WEIGHTS | OPTION_SOFTCAP | OPTION_SCALE}};
     (void)state;
     REQUIRE_GPU();
-    test_places(&of);
+    test_row_sets(&of);
 }
 
 static void weightless_targets_of_every_schedule(void **state) {
@@ -211,7 +213,7 @@ static void weightless_targets_of_every_schedule(void **state) {
                                OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_ROW_WEIGHTS}};
     (void)state;
     REQUIRE_GPU();
-    test_places(&of);
+    test_row_sets(&of);
 }
 
 /* The same of a vocabulary in shards, where the combination finishes the rows. */
@@ -242,7 +244,7 @@ static void corners_of_a_split_vocabulary(void **state) {
                 ce_describe(&c, corners[k].name, text, sizeof text);
                 r = report_on(text);
                 ce_run_sharded(&c, firsts, 2, &result, &r);
-                free(result.grad); /* it is that from a rounded lse */
+                free(result.grad); /* from a rounded lse, so not compared */
                 result.grad = NULL;
                 c.shards = 2;
                 ce_check(&c, &result, &r);
@@ -267,7 +269,7 @@ static void put_zeros(const operand *logits, const int64_t *of_rows) {
 }
 
 /* The first `first` rows have targets, and a third of 41 more. A row of zeros has the loss log C, with softcap too. Its
- * sum is exact, its logarithm within a unit in the last place, and the mean is rounded once: within 2 units. */
+ * sum is exact, its logarithm within a unit in the last row_set, and the mean is rounded once: within 2 units. */
 static void test_unread_rows(gpuloss_dtype dtype, int64_t first, int64_t classes, double softcap, bool gradient) {
     enum { MORE = 41, IGNORED = -100 };
     const int64_t rows = first + MORE;

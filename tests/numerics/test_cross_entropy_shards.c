@@ -19,7 +19,8 @@ typedef struct cut {
     int shards;
 } cut;
 
-/* Everything but the gradient is held to the whole call, the gradient to that of the whole call from the same lse. */
+/* All results but the gradient are compared with the whole call. The gradient is compared with the whole call from the
+ * same lse. */
 static void run_cut(ce_case *c, const cut *at, const char *what) {
     char text[CE_DESCRIPTION];
     ce_result result;
@@ -129,12 +130,12 @@ static void corners_of_shards(void **state) {
     test_done();
 }
 
-/* What a shard knows of a row, in plain numbers. Its sum has the relative error that its logarithm has as an absolute
- * one; those of the masses w e/C are two roundings, at most so many additions, and corrections for a maximum that rises. */
+/* The statistics of a row in a shard. The relative error of its sum is the absolute error of the logarithm. The sums of
+ * the weights w e/C have two roundings, at most one addition a class, and corrections for a rising maximum. */
 static void check_shard_row(const ce_case *c, const gpuloss_shard_row *s, int64_t row, report *r) {
     gpuloss_dtype results = dtype_of_results(c->dtype);
     const double *x = c->x + row * c->classes;
-    long double u = arithmetic_of(c->dtype).u, additions = (long double)c->classes, mass = 0, weighted = 0, sum;
+    long double u = arithmetic_of(c->dtype).u, additions = (long double)c->classes, weight = 0, weighted = 0, sum;
     long double smooth = (long double)c->label_smoothing / (long double)c->total_classes;
     int64_t i, best = 0, y = c->targets[row] - c->class_offset;
     reference_row info;
@@ -142,7 +143,7 @@ static void check_shard_row(const ce_case *c, const gpuloss_shard_row *s, int64_
     sum = expl(info.log_sum);
     for (i = 0; i < c->classes; i++) {
         long double w = smooth * (c->class_weights ? (long double)c->class_weights[c->class_offset + i] : 1);
-        mass += w;
+        weight += w;
         weighted += w * ((long double)x[i] - info.max);
         best = x[i] > x[best] ? i : best;
     }
@@ -151,7 +152,7 @@ static void check_shard_row(const ce_case *c, const gpuloss_shard_row *s, int64_
         report_failure(r, "shard row", row, 0, "got max %g, argmax %g, target %g", s->max, s->argmax, s->target_logit);
     compare_value(r, CE_LSE, c->dtype, results, row, 0, s->sum, sum,
                   sum * log_sum_bound(c->dtype, sum_shape_of(c->dtype, c->classes), &info));
-    compare_value(r, CE_LSE, c->dtype, results, row, 1, s->smooth_weight, mass, (2 + additions) * u * mass);
+    compare_value(r, CE_LSE, c->dtype, results, row, 1, s->smooth_weight, weight, (2 + additions) * u * weight);
     compare_value(r, CE_LSE, c->dtype, results, row, 2, s->smooth_sum, weighted,
                   (4 + 3 * additions) * u * fabsl(weighted));
 }

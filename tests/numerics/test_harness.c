@@ -19,7 +19,7 @@ static bool value_passes(double got, long double want, long double bound) {
     return passed;
 }
 
-static void values_are_held_to_the_bound(void **state) {
+static void values_are_compared_with_the_bound(void **state) {
     const double inf = (double)INFINITY, nan = (double)NAN;
     (void)state;
     assert_true(value_passes(1.0, 1.0L, 0));
@@ -97,7 +97,7 @@ static void unwritten_elements(void **state) {
         }
 }
 
-/* Every 16-bit number survives the round trip, and what lies between two neighbours goes to the nearer one, at half way
+/* Every 16-bit number survives the round trip, and what lies between two neighbours goes to the closer one, at half way
  * to the even one. */
 static void sixteen_bit_formats(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F16, GPULOSS_BF16};
@@ -153,8 +153,9 @@ static void known_numbers(void **state) {
     assert_true(dtype_round(GPULOSS_F32, 0.1) == (double)0.1f && dtype_round(GPULOSS_F64, 0.1) == 0.1);
 }
 
-/* The bounds let through what float arithmetic gives, and not what is wrong in a few of its last places. */
-static void bounds_are_near_the_arithmetic(void **state) {
+/* The results of float arithmetic are within the bounds, and results that are wrong in a few of the last bits are not.
+ * */
+static void bounds_are_close_to_the_arithmetic(void **state) {
     enum { CLASSES = 100 };
     double x[CLASSES];
     float m = -INFINITY, sum = 0.0f, loss;
@@ -180,7 +181,7 @@ static void bounds_are_near_the_arithmetic(void **state) {
 }
 
 /* The worst errors are remembered by quantity and type. */
-static void worst_is_kept(void **state) {
+static void worst_is_stored(void **state) {
     report r = report_on("self-test");
     (void)state;
     worst_reset();
@@ -196,15 +197,15 @@ static void worst_is_kept(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_held_to_the_bound),
+        cmocka_unit_test(values_are_compared_with_the_bound),
         cmocka_unit_test(failures_are_told),
         cmocka_unit_test(counts_and_bits),
         cmocka_unit_test(untouched_memory),
         cmocka_unit_test(unwritten_elements),
         cmocka_unit_test(sixteen_bit_formats),
         cmocka_unit_test(known_numbers),
-        cmocka_unit_test(bounds_are_near_the_arithmetic),
-        cmocka_unit_test(worst_is_kept),
+        cmocka_unit_test(bounds_are_close_to_the_arithmetic),
+        cmocka_unit_test(worst_is_stored),
     };
     return cmocka_run_group_tests_name("harness", tests, NULL, NULL) + run_check_tests() + run_kl_div_check_tests();
 }

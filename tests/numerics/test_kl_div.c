@@ -233,8 +233,8 @@ static void not_probabilities(void **state) {
     test_done();
 }
 
-/* Ratios that no quotient of the type can hold, and subnormal probabilities: the terms stay finite. The gradient
- * -t / q may overflow, so it is not asked for. */
+/* Ratios whose quotient overflows the type, and subnormal probabilities: the terms stay finite. The gradient -t / q may
+ * overflow, so it is not requested. */
 static void extreme_ratios(void **state) {
     enum { ROWS = 1, CLASSES = 6 };
     size_t d;
@@ -277,7 +277,7 @@ static long double error_of_two_logarithms(const kl_case *c, long double diverge
 
 /* Distributions that nearly agree: the terms cancel down to 5e-4 of their magnitude. The bound is that of every case,
  * from each term's own relative error; on top of it, float must not be worse than the difference of two logarithms. */
-static void near_agreement(void **state) {
+static void close_distributions(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64};
     int64_t rows = harness_small ? 4 : 256, classes = harness_small ? 4096 : 16384;
     size_t d;
@@ -285,20 +285,20 @@ static void near_agreement(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < 2; d++) {
         kl_case c = kl_case_of_pair(dtypes[d], rows, classes, 0);
-        kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_NEAR, 6);
+        kl_inputs in = kl_inputs_new(&c, DISTRIBUTIONS_CLOSE, 6);
         long double error;
         kl_expected expected;
         kl_result result;
         char text[KL_DESCRIPTION];
         report r;
-        kl_describe(&c, "near agreement", text, sizeof text);
+        kl_describe(&c, "close distributions", text, sizeof text);
         r = report_on(text);
         c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
         kl_run(&c, &result, &r);
         kl_check(&c, &result, &r);
         kl_expect(&c, &expected);
         error = fabsl((long double)result.loss - expected.ref.loss) / expected.ref.loss;
-        print_message("near agreement %s: divergence %.3Le, relative error %.2Le, allowed %.2Le\n",
+        print_message("close distributions %s: divergence %.3Le, relative error %.2Le, allowed %.2Le\n",
                       dtype_name(dtypes[d]), expected.ref.loss, error, expected.loss / expected.ref.loss);
         if (dtypes[d] == GPULOSS_F32 && error > error_of_two_logarithms(&c, expected.ref.loss))
             report_failure(&r, "relative error", 0, 0, "%.2Le, but two logarithms leave %.2Le", error,
@@ -382,11 +382,21 @@ static void zero_rows(void **state) {
 
 int run_kl_div_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_f32),       cmocka_unit_test(shapes_f64),           cmocka_unit_test(shapes_f16),
-        cmocka_unit_test(shapes_bf16),      cmocka_unit_test(every_kind),           cmocka_unit_test(every_offset),
-        cmocka_unit_test(gradient_factors), cmocka_unit_test(every_set_of_outputs), cmocka_unit_test(zeros),
-        cmocka_unit_test(extreme_ratios),   cmocka_unit_test(not_probabilities),    cmocka_unit_test(near_agreement),
-        cmocka_unit_test(many_wide_tiles),  cmocka_unit_test(lone_terms),           cmocka_unit_test(zero_rows),
+        cmocka_unit_test(shapes_f32),
+        cmocka_unit_test(shapes_f64),
+        cmocka_unit_test(shapes_f16),
+        cmocka_unit_test(shapes_bf16),
+        cmocka_unit_test(every_kind),
+        cmocka_unit_test(every_offset),
+        cmocka_unit_test(gradient_factors),
+        cmocka_unit_test(every_set_of_outputs),
+        cmocka_unit_test(zeros),
+        cmocka_unit_test(extreme_ratios),
+        cmocka_unit_test(not_probabilities),
+        cmocka_unit_test(close_distributions),
+        cmocka_unit_test(many_wide_tiles),
+        cmocka_unit_test(lone_terms),
+        cmocka_unit_test(zero_rows),
     };
     return cmocka_run_group_tests_name("kl_div", tests, NULL, NULL);
 }

@@ -59,13 +59,13 @@ static void compare_differences(const kl_case *base, bool of_input, const double
     kl_expect(&c, &e);
     for (i = 0; i < CLASSES; i++) {
         const double *losses = l.loss_rows + STEPS * i;
-        long double h = (long double)step, near = difference(losses, h), far = difference(losses + 2, 2 * h);
-        long double allowed = fabsl(far - near) + bounds[i];
+        long double h = (long double)step, close = difference(losses, h), wide = difference(losses + 2, 2 * h);
+        long double allowed = fabsl(wide - close) + bounds[i];
         for (k = 0; k < STEPS; k++)
             allowed += e.loss_rows[STEPS * i + k] / (2 * h);
-        if (!(fabsl((long double)gradient[i] - near) <= allowed))
+        if (!(fabsl((long double)gradient[i] - close) <= allowed))
             report_failure(r, of_input ? "grad_input" : "grad_target", i, 0,
-                           "gradient %.12g, difference %.12Lg, %.3Lg is allowed", gradient[i], near, allowed);
+                           "gradient %.12g, difference %.12Lg, %.3Lg is allowed", gradient[i], close, allowed);
     }
     kl_free(&l);
     kl_expected_free(&e);

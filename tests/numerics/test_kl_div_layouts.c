@@ -58,18 +58,18 @@ static void target_of_all_rows(void **state) {
     static const struct {
         divergence_shape shape;
         int64_t inner;
-    } places[] = {{{5, 7}, 0},   {{6, 256}, 0}, {{4, 1003}, 0}, {{2, 9000}, 0},
-                  {{1, 300}, 0}, {{12, 20}, 4}, {{9, 70}, 9}};
+    } layouts[] = {{{5, 7}, 0},   {{6, 256}, 0}, {{4, 1003}, 0}, {{2, 9000}, 0},
+                   {{1, 300}, 0}, {{12, 20}, 4}, {{9, 70}, 9}};
     unsigned d, k, pair, choice, number = 0;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
-        for (k = 0; k < sizeof places / sizeof places[0]; k++)
+        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
             for (pair = 0; pair < KL_KIND_PAIRS; pair++)
                 for (choice = 0; choice < CHOICE_JS; choice++, number++) {
                     if (harness_small && (number % 5 != 0 || (k == 3 && number % 15 != 0)))
                         continue;
-                    run_layout(all_dtypes[d], all_dtypes[number / 3 % DTYPE_COUNT], places[k].shape, places[k].inner,
+                    run_layout(all_dtypes[d], all_dtypes[number / 3 % DTYPE_COUNT], layouts[k].shape, layouts[k].inner,
                                true, pair + KL_KIND_PAIRS * choice + number / 36 * 5 * KL_KIND_PAIRS * CHOICES);
                 }
     test_done();

@@ -1,5 +1,5 @@
-/* Forward KL of two arrays of logits of one type, which has a kernel of its own as long as nothing is asked for that it
- * does not give: no terms of elements and no gradient of the target. */
+/* Forward KL of two arrays of logits of one type. It has a kernel of its own for calls without terms of elements and
+ * without a gradient of the target. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -182,7 +182,7 @@ static void fill(double *values, int64_t count, double value) {
         values[i] = value;
 }
 
-/* Classes of no mass on one side, the other, both or neither, one by one and by whole vectors and slices. */
+/* Classes masked on one side, the other, both or neither, one by one and by whole vectors and slices. */
 static void mask_some(const kl_case *c, const kl_inputs *in) {
     int64_t row, i, n = c->classes;
     for (row = 0; row < c->rows; row++)
@@ -195,7 +195,7 @@ static void mask_some(const kl_case *c, const kl_inputs *in) {
         }
 }
 
-/* Rows that have no softmax: their neighbours know nothing of it. */
+/* Rows that have no softmax do not affect their neighbours. */
 static void spoil_some(const kl_case *c, const kl_inputs *in) {
     int64_t n = c->classes;
     in->input[n + n / 2] = (double)NAN;
@@ -216,7 +216,7 @@ static void leave_out_some(kl_case *c, const kl_inputs *in) {
 }
 
 static void check_corner(gpuloss_dtype dtype, int64_t classes, unsigned corner, unsigned number) {
-    static const char *const names[] = {"classes without mass", "NaN and infinities", "rows left out"};
+    static const char *const names[] = {"masked classes", "NaN and infinities", "rows left out"};
     kl_case c = logits_case(dtype, 9, classes, number);
     kl_inputs in =
         divergence_inputs(&c, DISTRIBUTIONS_RANDOM,
@@ -254,7 +254,7 @@ static void check_masked_begin(gpuloss_dtype dtype, gpuloss_dtype target_dtype, 
     kl_inputs in;
     int64_t row, i;
     c.target_dtype = target_dtype;
-    in = divergence_inputs(&c, DISTRIBUTIONS_NEAR, 0, number);
+    in = divergence_inputs(&c, DISTRIBUTIONS_CLOSE, 0, number);
     for (row = 0; row < c.rows; row++)
         for (i = 0; i < masked; i++) {
             double *input = in.input + row * classes + i, *target = in.target + row * classes + i;
@@ -306,7 +306,7 @@ static void no_rows_of_two_logits(void **state) {
     test_done();
 }
 
-/* Logits of every kind, and those of the target the same turned round. */
+/* Logits of every kind, and the same in reverse order for the target. */
 static void kinds_of_two_logits(void **state) {
     static const double temperatures[] = {0, 0.1, 20, 2};
     unsigned d, number = 0;
@@ -370,7 +370,7 @@ static void two_logits_that_agree(void **state) {
 
 /* Two sides that differ by `spread`: a divergence of about half its square. No row of it is negative, and the bound
  * leaves it digits. */
-static void check_near(gpuloss_dtype dtype, double spread, unsigned number) {
+static void check_close(gpuloss_dtype dtype, double spread, unsigned number) {
     kl_case c = logits_case(dtype, 3, 700, number);
     kl_inputs in = kl_inputs_unset(&c);
     random_source random = random_from(number);
@@ -384,7 +384,7 @@ static void check_near(gpuloss_dtype dtype, double spread, unsigned number) {
         in.target[i] = dtype_round(dtype, 2 * random_normal(&random));
         in.input[i] = dtype_round(dtype, in.target[i] + spread * random_normal(&random));
     }
-    kl_describe(&c, "near agreement", text, sizeof text);
+    kl_describe(&c, "close sides", text, sizeof text);
     r = report_on(text);
     kl_run(&c, &result, &r);
     kl_check(&c, &result, &r);
@@ -407,7 +407,7 @@ static void two_logits_that_nearly_agree(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < (dtype_size(all_dtypes[d]) == 2 ? 4u : 6u); k++)
-            check_near(all_dtypes[d], spreads[k], k);
+            check_close(all_dtypes[d], spreads[k], k);
     test_done();
 }
 
@@ -566,9 +566,8 @@ static void offsets_of_one_side_of_logits(void **state) {
     test_done();
 }
 
-/* A class that one side is all but sure of, and that the other has next to no mass for; and logits at the ends of the
- * type. */
-static void two_logits_far_apart(void **state) {
+/* A class of probability close to 1 on one side and close to 0 on the other; and logits at the ends of the type. */
+static void two_distant_logits(void **state) {
     unsigned d, k;
     (void)state;
     REQUIRE_GPU();
@@ -585,9 +584,9 @@ static void two_logits_far_apart(void **state) {
                     in.input[i] = i < c.classes ? huge : -huge / 2, in.target[i] = i < c.classes ? huge : huge / 2;
             }
             c.temperature = k ? 4 : 0;
-            kl_test(&c, "far apart");
+            kl_test(&c, "distant sides");
             c.target_stride = STRIDE_ONE_MORE;
-            kl_test(&c, "far apart, not packed");
+            kl_test(&c, "distant sides, not packed");
             kl_inputs_free(&in);
         }
     test_done();
@@ -595,14 +594,22 @@ static void two_logits_far_apart(void **state) {
 
 int run_kl_div_logits_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lengths_of_two_logits),         cmocka_unit_test(groups_of_two_logits),
-        cmocka_unit_test(many_rows_of_two_logits),       cmocka_unit_test(offsets_of_two_logits),
-        cmocka_unit_test(outputs_of_two_logits),         cmocka_unit_test(options_of_two_logits),
-        cmocka_unit_test(corners_of_two_logits),         cmocka_unit_test(no_rows_of_two_logits),
-        cmocka_unit_test(kinds_of_two_logits),           cmocka_unit_test(two_logits_that_agree),
-        cmocka_unit_test(two_logits_that_nearly_agree),  cmocka_unit_test(distances_of_two_logits),
-        cmocka_unit_test(two_logits_far_apart),          cmocka_unit_test(masks_of_close_logits),
-        cmocka_unit_test(offsets_between_two_logits),    cmocka_unit_test(offsets_of_rows_of_two_logits),
+        cmocka_unit_test(lengths_of_two_logits),
+        cmocka_unit_test(groups_of_two_logits),
+        cmocka_unit_test(many_rows_of_two_logits),
+        cmocka_unit_test(offsets_of_two_logits),
+        cmocka_unit_test(outputs_of_two_logits),
+        cmocka_unit_test(options_of_two_logits),
+        cmocka_unit_test(corners_of_two_logits),
+        cmocka_unit_test(no_rows_of_two_logits),
+        cmocka_unit_test(kinds_of_two_logits),
+        cmocka_unit_test(two_logits_that_agree),
+        cmocka_unit_test(two_logits_that_nearly_agree),
+        cmocka_unit_test(distances_of_two_logits),
+        cmocka_unit_test(two_distant_logits),
+        cmocka_unit_test(masks_of_close_logits),
+        cmocka_unit_test(offsets_between_two_logits),
+        cmocka_unit_test(offsets_of_rows_of_two_logits),
         cmocka_unit_test(offsets_of_one_side_of_logits),
     };
     return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* gpuloss_kl_div with its options where a probability is 0, a row is left out, or something is infinite or no number. */
+/* gpuloss_kl_div with its options where a probability is 0, a row is left out, or an input is infinite or NaN. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 
 static const double inf = (double)INFINITY;
 
-/* Fills the inputs of a corner; options that it does not want it takes out of the case. */
+/* Fills the inputs of a corner, and removes options that do not go with it from the case. */
 typedef void prepare_function(kl_case *c, kl_inputs *in);
 
 /* Every kind and divergence with every dtype and several sets of options; a small run takes some of it. */
@@ -42,15 +42,15 @@ static void test_corner(prepare_function *prepare, const char *what) {
     test_done();
 }
 
-/* A value of a side, from a probability. */
-static double held(const kl_case *c, bool is_input, double p) {
+/* The value of a side for the probability p. */
+static double value_of(const kl_case *c, bool is_input, double p) {
     gpuloss_kind kind = is_input ? c->input_kind : c->target_kind;
     return dtype_round(is_input ? c->dtype : kl_target_dtype(c), kind == GPULOSS_PROBABILITIES ? p : log(p));
 }
 
 static void put(const kl_case *c, kl_inputs *in, int64_t row, int64_t column, double q, double p) {
-    in->input[row * c->classes + column] = held(c, true, q);
-    in->target[row * c->classes + column] = held(c, false, p);
+    in->input[row * c->classes + column] = value_of(c, true, q);
+    in->target[row * c->classes + column] = value_of(c, false, p);
 }
 
 static void fill(const kl_case *c, double *values, int64_t row, double value) {
@@ -60,7 +60,7 @@ static void fill(const kl_case *c, double *values, int64_t row, double value) {
 }
 
 /* Zeros of both sides, of one, and of none, in rows that have one sort of zero only and in rows with all. The first
- * class has mass on both sides, so that no softmax is empty. */
+ * class has a probability above 0 on both sides, so that no softmax is empty. */
 static void prepare_zeros(kl_case *c, kl_inputs *in) {
     static const double q[] = {0.25, 0.0, 0.5, 0.0, 0.125}, p[] = {0.25, 0.0, 0.0, 0.5, 0.5};
     int64_t row, column;
@@ -91,7 +91,7 @@ static void pytorch_zeros_with_options(void **state) {
     test_corner(prepare_pytorch_zeros, "PyTorch's zeros");
 }
 
-/* Whole vectors, warps and slices of a row without mass, on one side or both. */
+/* Whole vectors, warps and slices of a row of probability 0, on one side or both. */
 static void prepare_masked_slices(kl_case *c, kl_inputs *in) {
     int64_t row, column, n = c->classes;
     for (row = 0; row < c->rows; row++)
@@ -106,11 +106,11 @@ static void prepare_masked_slices(kl_case *c, kl_inputs *in) {
 static void masked_slices_of_divergences(void **state) {
     (void)state;
     REQUIRE_GPU();
-    test_corner(prepare_masked_slices, "slices without mass");
+    test_corner(prepare_masked_slices, "slices of probability 0");
 }
 
-/* Rows that have no softmax: NaN, +inf, all -inf; and NaN where a probability or a logarithm is wanted. Their
- * neighbours know nothing of it. */
+/* Rows that have no softmax: NaN, +inf, all -inf; and NaN as a probability or a logarithm. Their neighbours are not
+ * affected. */
 static void prepare_not_numbers(kl_case *c, kl_inputs *in) {
     int64_t n = c->classes;
     in->input[1 * n + n / 2] = (double)NAN;
@@ -131,7 +131,7 @@ static void rows_of_nan(void **state) {
     test_corner(prepare_not_numbers, "NaN, +inf, -inf");
 }
 
-/* A negative probability is none. What its gradient is has no meaning. */
+/* A negative probability is invalid, and its gradient has no meaning. */
 static void prepare_negative(kl_case *c, kl_inputs *in) {
     int64_t n = c->classes;
     c->outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_LOSS_ELEMENTS;
@@ -167,7 +167,7 @@ static void add_labels(kl_case *c, kl_inputs *in, unsigned number) {
         in->labels[row] = 1 + row;
 }
 
-/* Rows that are left out give 0 whatever they hold, and are not counted. */
+/* Rows that are left out give 0 whatever their inputs are, and are not counted. */
 static void prepare_left_out(kl_case *c, kl_inputs *in) {
     static unsigned number;
     int64_t row;
@@ -210,7 +210,7 @@ static void divergences_of_no_rows(void **state) {
     test_corner(prepare_no_rows, "no rows");
 }
 
-/* An eps of 1, and one that is far below what a probability of 0 is held apart from. */
+/* A large eps, and one much smaller than the probabilities. */
 static void prepare_eps(kl_case *c, kl_inputs *in) {
     bool is_kl = c->divergence == GPULOSS_FORWARD_KL || c->divergence == GPULOSS_REVERSE_KL;
     prepare_zeros(c, in);
@@ -241,8 +241,9 @@ static void ties_of_both_sides(void **state) {
     test_corner(prepare_ties, "ties");
 }
 
-/* Logarithms of probabilities that are far apart, below the smallest normal number and below the smallest of all. */
-static void far_apart_logarithms(void **state) {
+/* Logarithms of probabilities of very different sizes, also below the smallest normal number and below the smallest
+ * subnormal one. */
+static void distant_logarithms(void **state) {
     static const double floats[] = {-0.0078125, -3, -60, -86, -90, -95, -103, -150, -3000};
     static const double doubles[] = {-0.0078125, -3, -500, -706, -712, -720, -744, -800, -30000};
     enum { VALUES = sizeof floats / sizeof floats[0] };
@@ -266,15 +267,15 @@ static void far_apart_logarithms(void **state) {
                     c.input = in.input = in.target;
                     c.target = in.target = input;
                 }
-                kl_test(&c, "logarithms far apart");
+                kl_test(&c, "distant logarithms");
                 kl_inputs_free(&in);
             }
     test_done();
 }
 
-/* A class that one side is all but sure of, and that the other has next to no mass for: the ratio of the two is not a
- * number of the type, though its logarithm is an ordinary one. */
-static void far_apart_logits(void **state) {
+/* A class of probability close to 1 on one side and close to 0 on the other. Their ratio overflows the type, though its
+ * logarithm does not. */
+static void distant_logits(void **state) {
     enum { N = 200 };
     static const divergence_shape shape = {2, N};
     unsigned d, choice;
@@ -289,7 +290,7 @@ static void far_apart_logits(void **state) {
                 in.input[i] = i < N ? (i == 7 ? 0 : -50) : (i == N + 9 ? -86.5 : 0);
                 in.target[i] = i < N ? (i == 7 ? -86.5 : 0) : (i == N + 9 ? 0 : -50);
             }
-            kl_test(&c, "logits far apart");
+            kl_test(&c, "distant logits");
             kl_inputs_free(&in);
         }
     test_done();
@@ -324,8 +325,8 @@ static void gradients_rounded_once(void **state) {
     test_done();
 }
 
-/* Logits at the ends of the type, the two sides no further apart than its largest number. A row of one value is a
- * uniform distribution wherever that lies; in a row of two the logarithms must be numbers of the type. */
+/* Logits at the ends of the type. The distance of the two sides is at most its largest number. A row of one value is a
+ * uniform distribution, whatever the value is. In a row of two values the logarithms must be numbers of the type. */
 static void huge_logits(void **state) {
     static const divergence_shape shape = {6, 12};
     static const double temperatures[] = {0, 20, 4};
@@ -368,8 +369,8 @@ int run_kl_div_option_corner_tests(void) {
         cmocka_unit_test(divergences_of_no_rows),
         cmocka_unit_test(eps_and_zeros),
         cmocka_unit_test(ties_of_both_sides),
-        cmocka_unit_test(far_apart_logarithms),
-        cmocka_unit_test(far_apart_logits),
+        cmocka_unit_test(distant_logarithms),
+        cmocka_unit_test(distant_logits),
         cmocka_unit_test(gradients_rounded_once),
         cmocka_unit_test(huge_logits),
     };

@@ -106,7 +106,7 @@ static void divergences_of_long_rows(void **state) {
     test_done();
 }
 
-/* Every kind of logits on either side. The other side holds the same kind, turned round. */
+/* Every kind of logits on either side. The other side has the same kind in reverse order. */
 static void divergences_of_every_kind_of_logits(void **state) {
     static const divergence_shape shapes[] = {{3, 40}, {2, 2500}};
     static const double temperatures[] = {0, 0.1, 20, 2};

@@ -1,5 +1,5 @@
-/* What must hold between results of gpuloss_kl_div, whatever they are: it needs no reference, which only says how far
- * rounding may take them. */
+/* Relations between results of gpuloss_kl_div, whatever they are. They need no reference but for the bounds of
+ * rounding. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,7 +46,7 @@ static void test_property(property *check, const char *what) {
                     if (harness_small && (shapes[k].classes > 1000 || number % 5 != 0))
                         continue;
                     c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shapes[k], pair, choice);
-                    in = divergence_inputs(&c, number % 3 ? DISTRIBUTIONS_RANDOM : DISTRIBUTIONS_NEAR,
+                    in = divergence_inputs(&c, number % 3 ? DISTRIBUTIONS_RANDOM : DISTRIBUTIONS_CLOSE,
                                            KL_WITH_TEMPERATURE, number);
                     kl_describe(&c, what, text, sizeof text);
                     r = report_on(text);
@@ -130,7 +130,7 @@ static void divergences_of_swapped_sides(void **state) {
     test_property(check_swap, "sides swapped");
 }
 
-/* How far what a row is given is from adding up to 1. */
+/* The excess of a row's sum over 1. */
 static long double excess_of(const kl_case *c, const double *values, gpuloss_kind kind, int64_t row) {
     long double sum = 0;
     int64_t i;
@@ -266,21 +266,21 @@ static void constant_added_to_either_side(void **state) {
     test_property(check_shift, "a constant added");
 }
 
-/* What PyTorch does with float logits: log_softmax of each side, and the sum of exp(log p) (log p - log q). */
-static float log_sum_of(const double *x, int64_t classes, float top) {
+/* As PyTorch computes it from float logits: log_softmax of each side, and the sum of exp(log p) (log p - log q). */
+static float log_sum_of(const double *x, int64_t classes, float row_max) {
     float sum = 0;
     int64_t c;
     for (c = 0; c < classes; c++)
-        sum += expf((float)x[c] - top);
+        sum += expf((float)x[c] - row_max);
     return logf(sum);
 }
 
-static float top_of(const double *x, int64_t classes) {
-    double top = x[0];
+static float row_max_of(const double *x, int64_t classes) {
+    double row_max = x[0];
     int64_t c;
     for (c = 1; c < classes; c++)
-        top = fmax(top, x[c]);
-    return (float)top;
+        row_max = fmax(row_max, x[c]);
+    return (float)row_max;
 }
 
 static double with_log_softmax(const kl_case *c) {
@@ -288,10 +288,10 @@ static double with_log_softmax(const kl_case *c) {
     int64_t row, i;
     for (row = 0; row < c->rows; row++) {
         const double *x = c->input + row * c->classes, *t = c->target + row * c->classes;
-        float top_x = top_of(x, c->classes), log_x = log_sum_of(x, c->classes, top_x);
-        float top_t = top_of(t, c->classes), log_t = log_sum_of(t, c->classes, top_t);
+        float max_x = row_max_of(x, c->classes), log_x = log_sum_of(x, c->classes, max_x);
+        float max_t = row_max_of(t, c->classes), log_t = log_sum_of(t, c->classes, max_t);
         for (i = 0; i < c->classes; i++) {
-            float log_q = (float)x[i] - top_x - log_x, log_p = (float)t[i] - top_t - log_t;
+            float log_q = (float)x[i] - max_x - log_x, log_p = (float)t[i] - max_t - log_t;
             sum += (double)(expf(log_p) * (log_p - log_q));
         }
     }
@@ -307,7 +307,7 @@ static double with_two_logarithms(const kl_case *c) {
 }
 
 /* The input is the target with every probability changed by `spread` of itself, which makes a KL of spread^2 / 2. */
-static void make_near(kl_case *c, kl_inputs *in, double spread) {
+static void make_close(kl_case *c, kl_inputs *in, double spread) {
     random_source r = random_from(17);
     int64_t row, i;
     for (row = 0; row < c->rows; row++) {
@@ -326,14 +326,14 @@ static void make_near(kl_case *c, kl_inputs *in, double spread) {
     }
 }
 
-/* Beside the bound, which every case has, a KL below 1e-5 must be nearer to the exact one than the difference of two
+/* Beside the bound, which every case has, a KL below 1e-5 must be closer to the exact one than the difference of two
  * logarithms is. */
-static void check_near(kl_case *c, kl_inputs *in, double spread, report *r) {
+static void check_close(kl_case *c, kl_inputs *in, double spread, report *r) {
     bool logits = c->input_kind == GPULOSS_LOGITS;
     kl_expected e;
     kl_result result;
     long double error, other;
-    make_near(c, in, spread);
+    make_close(c, in, spread);
     kl_run(c, &result, r);
     kl_check(c, &result, r);
     kl_expect(c, &e);
@@ -341,7 +341,7 @@ static void check_near(kl_case *c, kl_inputs *in, double spread, report *r) {
     other = (logits ? (long double)with_log_softmax(c) : (long double)with_two_logarithms(c)) - e.ref.loss;
     other = fabsl(other) / e.ref.loss;
     if (c->divergence == GPULOSS_FORWARD_KL) {
-        print_message("near agreement, %s: KL %.3Le, relative error %.2Le, allowed %.2Le, by two logarithms %.2Le\n",
+        print_message("close sides, %s: KL %.3Le, relative error %.2Le, allowed %.2Le, by two logarithms %.2Le\n",
                       logits ? "logits" : "probabilities", e.ref.loss, error, e.loss / e.ref.loss, other);
         if (e.ref.loss < 1e-5L && !(error < other))
             report_failure(r, "relative error", 0, 0, "%.2Le, but two logarithms leave %.2Le", error, other);
@@ -350,7 +350,7 @@ static void check_near(kl_case *c, kl_inputs *in, double spread, report *r) {
     kl_free(&result);
 }
 
-static void divergences_near_agreement(void **state) {
+static void divergences_of_close_sides(void **state) {
     static const double spreads[] = {4.5e-2, 1.4e-3, 4.5e-5};
     static const divergence_shape small = {4, 1024}, full = {16, 16384};
     unsigned pair, choice, k;
@@ -364,9 +364,9 @@ static void divergences_near_agreement(void **state) {
                 char text[KL_DESCRIPTION];
                 report r;
                 c.reduction = GPULOSS_BATCHMEAN;
-                kl_describe(&c, "near agreement", text, sizeof text);
+                kl_describe(&c, "close sides", text, sizeof text);
                 r = report_on(text);
-                check_near(&c, &in, spreads[k], &r);
+                check_close(&c, &in, spreads[k], &r);
                 kl_inputs_free(&in);
                 case_done(&r);
             }
@@ -381,7 +381,7 @@ int run_kl_div_property_tests(void) {
         cmocka_unit_test(divergences_from_itself),
         cmocka_unit_test(divergence_gradients_sum_to_zero),
         cmocka_unit_test(constant_added_to_either_side),
-        cmocka_unit_test(divergences_near_agreement),
+        cmocka_unit_test(divergences_of_close_sides),
     };
     return cmocka_run_group_tests_name("kl_div properties", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* gpuloss_kl_div_sparse against the reference: shapes, types, kinds, outputs, factors, places in memory. */
+/* gpuloss_kl_div_sparse against the reference: shapes, types, kinds, outputs, factors, alignments. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,7 +62,7 @@ static void most_entries_of_sparse(void **state) {
     test_done();
 }
 
-/* Element types, types and kinds of values, types of indices, and what becomes of the rest; reductions in turn. */
+/* Element types, types and kinds of values, types of indices, and residuals. The reductions vary. */
 static void types_of_sparse(void **state) {
     static const sparse_shape shape = {3, 19, 5};
     unsigned d, v, kind, i, residual, number = 0;
@@ -165,7 +165,7 @@ static void factors_of_sparse(void **state) {
     test_done();
 }
 
-/* Logits and gradients that start at every element of 16 bytes, apart and over each other. */
+/* Logits and gradients that start at every element of 16 bytes, separate and in place. */
 static void offsets_of_sparse(void **state) {
     static const sparse_shape shapes[] = {{3, 67, 9}, {2, 1100, 9}};
     unsigned d, k, number = 0;

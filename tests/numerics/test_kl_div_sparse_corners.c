@@ -18,7 +18,7 @@ typedef void prepare_function(sparse_case *c, sparse_inputs *in);
 
 enum { ROWS = 9 };
 
-/* Every dtype, residual and kind of values, in short and long rows, reductions in turn. */
+/* Every dtype, residual and kind of values, in short and long rows. The reductions vary. */
 static void test_corner(prepare_function *prepare, const char *what) {
     static const sparse_shape shapes[] = {{ROWS, 33, 6}, {ROWS, 260, 40}, {ROWS, 5001, 8}};
     unsigned d, k, residual, kind, number = 0;
@@ -99,7 +99,7 @@ static void bad_indices_of_sparse(void **state) {
     test_corner(prepare_bad, "bad indices");
 }
 
-/* Indices at the ends of their types, where the classes reach that far and where they do not. */
+/* Indices at the ends of their types, where there are enough classes and where there are not. */
 static void index_types_of_sparse(void **state) {
     static const struct {
         gpuloss_index_type type;
@@ -188,7 +188,8 @@ static void above_one_of_sparse(void **state) {
     test_corner(prepare_above_one, "values that add up to 1 and more");
 }
 
-/* All classes are known, and so nothing is left over to the student: a bucket that has something is infinitely far. */
+/* All classes are known, and the student's bucket is empty. A teacher's bucket above 0 makes the divergence infinite.
+ * */
 static void all_classes_of_sparse(void **state) {
     static const sparse_shape shape = {3, 20, 20};
     unsigned d, residual, less;

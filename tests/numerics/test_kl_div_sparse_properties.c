@@ -34,7 +34,7 @@ static void shift_rows(const sparse_case *c, const sparse_inputs *in) {
 }
 
 /* With respect to a logit over the temperature, the third derivative of a log sum exp is p (1 - p) (1 - 2p), at most 1/10:
- * f has P + rest of that of all classes, and rest of that of the others, together less than 3. Of the other divergences,
+ * f has P + rest of that of all classes, and rest of that of the others, in sum less than 3. Of the other divergences,
  * u and its first two derivatives in log q are at most q (L + 2), where L bounds the logarithms of q and of q / p; by the
  * chain rule over log q, whose derivatives are at most 1, 1/4 and 1/10, f has less than 1.85 (L + 2), and L is below 12. */
 static long double third_derivative(const sparse_case *c) {
@@ -85,7 +85,7 @@ static void check_differences(sparse_case *c, const sparse_inputs *in, report *r
 /* Sums below 1, of 1, and above, with two equal indices. */
 static void gradients_of_sparse_are_differences(void **state) {
     static const sparse_shape shape = {SHIFTED, CLASSES, 3};
-    static const double masses[] = {0.6, 1, 1.75}, temperatures[] = {0, 0.75, 4};
+    static const double sums[] = {0.6, 1, 1.75}, temperatures[] = {0, 0.75, 4};
     unsigned number, m, t;
     (void)state;
     REQUIRE_GPU();
@@ -102,7 +102,7 @@ static void gradients_of_sparse_are_differences(void **state) {
                 c.reduction = GPULOSS_NONE;
                 c.temperature = temperatures[t];
                 c.temperature_squared = t == 1;
-                sparse_fill(&c, LOGITS_NORMAL, masses[m], 3 * m + t, &in);
+                sparse_fill(&c, LOGITS_NORMAL, sums[m], 3 * m + t, &in);
                 in.indices[1] = t == 2 ? in.indices[0] : in.indices[1];
                 shift_rows(&c, &in);
                 sparse_weigh(&c, &in);
@@ -178,7 +178,8 @@ static kl_case dense_of(const sparse_case *c, double *target) {
     return dense;
 }
 
-static void compare_near(report *r, const char *what, int64_t i, double sparse, double dense, long double allowed) {
+static void compare_within_bounds(report *r, const char *what, int64_t i, double sparse, double dense,
+                                  long double allowed) {
     if (!(fabsl((long double)sparse - (long double)dense) <= allowed))
         report_failure(r, what, i, 0, "sparse %.12g, dense %.12g, %.3Lg is allowed", sparse, dense, allowed);
 }
@@ -195,11 +196,11 @@ static void compare_dense(const sparse_case *c, report *r) {
     kl_run(&dense, &b, r);
     sparse_expect(c, &of_a);
     kl_expect(&dense, &of_b);
-    compare_near(r, "loss", 0, a.loss, b.loss, of_a.loss + of_b.loss);
+    compare_within_bounds(r, "loss", 0, a.loss, b.loss, of_a.loss + of_b.loss);
     for (i = 0; i < c->rows; i++)
-        compare_near(r, "loss_rows", i, a.loss_rows[i], b.loss_rows[i], of_a.loss_rows[i] + of_b.loss_rows[i]);
+        compare_within_bounds(r, "loss_rows", i, a.loss_rows[i], b.loss_rows[i], of_a.loss_rows[i] + of_b.loss_rows[i]);
     for (i = 0; i < c->rows * c->classes; i++)
-        compare_near(r, "grad_logits", i, a.grad[i], b.grad[i], of_a.grad[i] + of_b.grad[i]);
+        compare_within_bounds(r, "grad_logits", i, a.grad[i], b.grad[i], of_a.grad[i] + of_b.grad[i]);
     sparse_expected_free(&of_a);
     kl_expected_free(&of_b);
     sparse_free(&a);
@@ -207,7 +208,7 @@ static void compare_dense(const sparse_case *c, report *r) {
     free(target);
 }
 
-/* Two kernels of other arithmetic on the same numbers: they may be apart by the bounds of both. */
+/* Two kernels of different arithmetic on the same numbers may differ by the sum of both bounds. */
 static void all_classes_of_sparse_as_kl_div(void **state) {
     static const sparse_shape shapes[] = {{3, 12, 12}, {2, 90, 90}, {2, 700, 700}};
     static const gpuloss_divergence divergences[] = {GPULOSS_FORWARD_KL, GPULOSS_JENSEN_SHANNON,

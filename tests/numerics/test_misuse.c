@@ -1,5 +1,5 @@
 /* Every misuse is refused with its status and a message "function: field: what (got ...)", by the call and by the query
- * of its workspace, and launches nothing: all outputs keep what they held. */
+ * of its workspace, and launches nothing: all outputs stay as they were. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -343,7 +343,7 @@ static any_desc kl_correct(const world *w) {
     return any;
 }
 
-/* Asks for the gradient of the target as well. */
+/* Requests the gradient of the target as well. */
 static void want_both(kl_desc *d, world *w) {
     d->grad_target = AT(grad_second);
     d->grad_target_stride = STRIDE;

@@ -1,6 +1,6 @@
-/* Forward KL of two arrays of logits whose rows are short: GPUs that copy stretches of memory by themselves have a kernel
- * for many of them at a time, where they lie in memory without a gap, and one for longer rows of which a block has each.
- * Of rows that are longer still the losses alone have a kernel that does not keep them. */
+/* Forward KL of two arrays of logits whose rows are short. GPUs with bulk copies have a kernel for tiles of packed
+ * rows, and one for longer rows of one block each. The losses alone of still longer rows have a kernel that does not
+ * retain them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
-/* What a case has besides its logits, by number: the passes, the reductions and the options in turn. */
+/* The rest of a case besides its logits. The number chooses the outputs, the reduction and the options. */
 static kl_case packed_case(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned choice, unsigned number,
                            kl_inputs *in) {
     static const unsigned outputs[] = {KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD, KL_OUT_LOSS,
@@ -30,8 +30,8 @@ static kl_case packed_case(gpuloss_dtype dtype, int64_t rows, int64_t classes, u
     return c;
 }
 
-/* The rows of a stretch by turns: as they are; near each other, so that their sum has to be found anew; far from 0, in the
- * second half further; and with classes, or all of them, that have no mass on one side or on both. */
+/* The rows of a tile differ. Some are unchanged, and some have close sides, so that their sum is formed anew. Some have logits far from 0, with larger ones in the second half. Others have classes, or all of them, masked on one side or on
+ * both. */
 static void vary_rows(const kl_case *c, const kl_inputs *in) {
     static const double inf = (double)INFINITY;
     int64_t row, i, n = c->classes;
@@ -67,8 +67,8 @@ static void vary_rows(const kl_case *c, const kl_inputs *in) {
     }
 }
 
-/* Weights whose sum is for none of the integers that others are summed up in. */
-static double *far_weights(int64_t rows) {
+/* Weights too large and too small for the integers of the sum. */
+static double *distant_weights(int64_t rows) {
     double *weights = require_doubles(rows);
     int64_t row;
     for (row = 0; row < rows; row++)
@@ -81,7 +81,7 @@ static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, uns
     kl_case c = packed_case(dtype, rows, classes, CHOICE_FORWARD, number, &in);
     double *of_rows = NULL;
     if (number % 7 == 5)
-        c.row_weights = of_rows = far_weights(rows);
+        c.row_weights = of_rows = distant_weights(rows);
     else if (number % 2)
         vary_rows(&c, &in);
     if (number % 7 == 3 && c.outputs & KL_OUT_GRAD)
@@ -91,9 +91,9 @@ static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, uns
     free(of_rows);
 }
 
-/* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32, that all have as much of a row or not; of shorts
- * also with a class whose word is not its own. In several slots, in one, and in one that is larger. The last stretch is not
- * whole. */
+/* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32, which have equal parts of a row or not. Two
+ * rows of 16 bits may share a word. They are in several slots, in one, and in a larger one. The last tile is not whole.
+ * */
 static void classes_of_packed_pairs(void **state) {
     static const int64_t classes[] = {1,  2,  3,  5,   8,   9,   10,  16,  20,  31,  32,  33,   50,   64,
                                       65, 66, 72, 100, 130, 150, 201, 256, 300, 516, 998, 1000, 1024, 2048};
@@ -131,18 +131,18 @@ static void many_packed_pairs(void **state) {
     test_done();
 }
 
-/* A lone row: near its target, the nearer the larger its number is; or both are far from 0; or with classes that have no mass
- * there, or none on both sides. */
-enum { NEAR_ROWS = 8, LONE_ROWS = 12 };
+/* A lone row. Its sides are close, and closer with a larger number. Or both sides are far from 0. Or classes are masked
+ * in the target, or on both sides. */
+enum { CLOSE_ROWS = 8, LONE_ROWS = 12 };
 static void vary_row(const kl_case *c, const kl_inputs *in, unsigned number) {
-    const double far = c->dtype == GPULOSS_F16 ? 3e4 : 3e5;
+    const double shift = c->dtype == GPULOSS_F16 ? 3e4 : 3e5;
     int64_t i;
     for (i = 0; i < c->classes; i++) {
         double *x = in->input + i, *t = in->target + i;
-        if (number < NEAR_ROWS)
+        if (number < CLOSE_ROWS)
             *x = dtype_round(c->dtype, *t + ldexp((double)(i % 7), -(int)number));
         else if (number % 2 == 0)
-            *x = dtype_round(c->dtype, *x + far), *t = dtype_round(c->dtype, *t + far);
+            *x = dtype_round(c->dtype, *x + shift), *t = dtype_round(c->dtype, *t + shift);
         else if (i % 3 == 1)
             *t = -(double)INFINITY, *x = i % 2 ? *t : *x;
     }
@@ -214,7 +214,7 @@ static void many_rows_of_blocks_of_pairs(void **state) {
             static const unsigned choices[] = {CHOICE_FORWARD, CHOICE_REVERSE, CHOICE_JS_HALF, CHOICE_TV, CHOICE_JS};
             const int64_t width = (int64_t)(16 / dtype_size(dtypes[d]));
             const bool forward = choices[number] == CHOICE_FORWARD;
-            double *weights = number < 4 ? NULL : far_weights(230);
+            double *weights = number < 4 ? NULL : distant_weights(230);
             kl_inputs in;
             kl_case c = packed_case(dtypes[d], 230, (forward ? 513 : 129) * width, choices[number], number + d, &in);
             if (weights)
@@ -229,7 +229,7 @@ static void many_rows_of_blocks_of_pairs(void **state) {
     test_done();
 }
 
-/* Losses alone, of rows that are not kept. The weights are NULL, or take the place of what varies. */
+/* Losses alone, of rows that are not retained. The weights replace the varied rows, unless they are NULL. */
 static void check_losses(gpuloss_dtype dtype, int64_t rows, int64_t classes, stride_kind stride, const double *weights,
                          unsigned number) {
     kl_inputs in;
@@ -261,14 +261,14 @@ static void losses_of_long_rows(void **state) {
     test_done();
 }
 
-/* So many that on a small GPU a cluster has more of them than the lanes that finish them. */
+/* Enough rows that on a small GPU a cluster has more of them than the lanes that finish them. */
 static void many_losses_of_long_rows(void **state) {
     const int64_t rows = 230;
     double *weights;
     unsigned d;
     (void)state;
     REQUIRE_GPU();
-    weights = far_weights(rows);
+    weights = distant_weights(rows);
     for (d = 0; d < DTYPES; d++) {
         const int64_t classes = 1025 * (int64_t)(16 / dtype_size(dtypes[d]));
         check_losses(dtypes[d], rows, classes, STRIDE_PACKED, NULL, d);

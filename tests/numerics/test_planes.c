@@ -64,9 +64,9 @@ static void classes_of_planes(void **state) {
     test_done();
 }
 
-/* Losses that are too large for the integers that others are summed up in, and columns without any class. */
-static void far_losses_of_columns(void **state) {
-    const double far[] = {1e30, -1e30, -(double)INFINITY};
+/* Losses too large for the integers of the sum, and columns with all classes masked. */
+static void large_losses_of_columns(void **state) {
+    const double extreme[] = {1e30, -1e30, -(double)INFINITY};
     unsigned d, pass;
     (void)state;
     REQUIRE_GPU();
@@ -77,16 +77,16 @@ static void far_losses_of_columns(void **state) {
             int64_t row, k;
             for (row = 0; row < c.rows; row += c.rows / 3)
                 for (k = pass % 3; k < (pass % 3 == 2 ? c.classes : 1 + pass % 3); k++)
-                    *logit(&c, &in, row, k) = dtypes[d] == GPULOSS_F16 && !isinf(far[pass % 3])
-                                                  ? copysign(60000, far[pass % 3])
-                                                  : dtype_round(dtypes[d], far[pass % 3]);
-            check_pass(c, pass, false, "far losses of columns");
+                    *logit(&c, &in, row, k) = dtypes[d] == GPULOSS_F16 && !isinf(extreme[pass % 3])
+                                                  ? copysign(60000, extreme[pass % 3])
+                                                  : dtype_round(dtypes[d], extreme[pass % 3]);
+            check_pass(c, pass, false, "large losses of columns");
             option_inputs_free(&in);
         }
     test_done();
 }
 
-/* So many columns that warps take several tiles at a time, of one image or of two. */
+/* Enough columns for several tiles a warp, of one image or of two. */
 static void many_columns_of_few_classes(void **state) {
     const int64_t multiprocessors = harness_small ? 4 : 132, warps = 16;
     unsigned d, pass;
@@ -107,7 +107,7 @@ static void many_columns_of_few_classes(void **state) {
 }
 
 /* Columns by vectors need every plane, and both arrays, to begin on 16 bytes. */
-static void places_of_planes(void **state) {
+static void alignments_of_planes(void **state) {
     unsigned d, number;
     (void)state;
     REQUIRE_GPU();
@@ -119,14 +119,14 @@ static void places_of_planes(void **state) {
             c.grad_offset = number == 2;
             c.logits_stride = number == 3 ? STRIDE_13_MORE : STRIDE_16_BYTES;
             c.grad_stride = number == 4 ? STRIDE_ONE_MORE : STRIDE_PACKED;
-            ce_test(&c, "places of planes");
+            ce_test(&c, "alignments of planes");
             option_inputs_free(&in);
         }
     test_done();
 }
 
-/* In neighbouring columns: one class at -inf, all of them, a NaN, +inf, a NaN in what is ignored, a bad target, and a top
- * that is far out, and one, of types that have it, for which the loss is too large for the integers of the sum. */
+/* In neighbouring columns: one class at -inf, all of them, a NaN, +inf, a NaN in an ignored column, a bad target, and a
+ * distant maximum. Types with enough range have a loss too large for the integers of the sum. */
 static void contents_of_planes(void **state) {
     unsigned d;
     (void)state;
@@ -204,8 +204,8 @@ static void planes_from_lse(void **state) {
 
 int run_plane_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_of_planes),           cmocka_unit_test(far_losses_of_columns),
-        cmocka_unit_test(many_columns_of_few_classes), cmocka_unit_test(places_of_planes),
+        cmocka_unit_test(classes_of_planes),           cmocka_unit_test(large_losses_of_columns),
+        cmocka_unit_test(many_columns_of_few_classes), cmocka_unit_test(alignments_of_planes),
         cmocka_unit_test(contents_of_planes),          cmocka_unit_test(planes_from_lse),
     };
     return cmocka_run_group_tests_name("planes", tests, NULL, NULL);

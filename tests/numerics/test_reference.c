@@ -22,8 +22,8 @@ static long double tolerance(long double operations, long double largest) {
     return 2 * operations * ldexpl(1, -52) * (1 + largest);
 }
 
-static void expect_near(const char *name, const char *what, size_t i, long double got, double want,
-                        long double allowed) {
+static void expect_close(const char *name, const char *what, size_t i, long double got, double want,
+                         long double allowed) {
     if (isnan(want) ? isnan(got) : isinf(want) ? got == (long double)want : fabsl(got - (long double)want) <= allowed)
         return;
     fail_msg("%s: %s[%zu]: reference %.17Lg, PyTorch %.17g, allowed %.3Lg", name, what, i, got, want, allowed);
@@ -44,7 +44,7 @@ static void expect_all(const vector_case *c, const char *what, const long double
     const double *want = vector_values(c, what, count);
     size_t i;
     for (i = 0; want && i < count; i++)
-        expect_near(c->name, what, i, got[i], want[i], tolerance(operations, largest + fabsl((long double)want[i])));
+        expect_close(c->name, what, i, got[i], want[i], tolerance(operations, largest + fabsl((long double)want[i])));
 }
 
 static const double *required(const vector_case *c, const char *name, size_t count) {
@@ -115,21 +115,22 @@ static void free_cross_entropy(reference_cross_entropy *r) {
     free(r->grad_target_probabilities);
 }
 
-/* The size of the terms of a row's loss: masses add up to the largest weight times the sum of the targets, and are
- * multiplied with differences of logits. The options of the vectors make logits larger by a factor below 2. */
+/* The size of the terms of a row's loss. The weights of the classes add up to at most the largest class weight times
+ * the sum of the targets. They are multiplied with differences of logits. The options of the vectors make logits larger
+ * by a factor below 2. */
 static long double largest_term(const vector_case *c, const reference_cross_entropy *r) {
     size_t rows = (size_t)r->rows, classes = (size_t)r->classes;
-    long double logit = 4 * largest_of(r->x, rows * classes) + logl((long double)classes), mass = 1;
+    long double logit = 4 * largest_of(r->x, rows * classes) + logl((long double)classes), weight = 1;
     if (r->target_probabilities)
-        mass += (long double)classes * largest_of(r->target_probabilities, rows * classes);
+        weight += (long double)classes * largest_of(r->target_probabilities, rows * classes);
     if (r->class_weights)
-        mass *= 1 + largest_of(r->class_weights, classes);
-    mass += (long double)r->lse_square_scale * logit;
+        weight *= 1 + largest_of(r->class_weights, classes);
+    weight += (long double)r->lse_square_scale * logit;
     if (r->row_weights)
-        mass *= 1 + largest_of(r->row_weights, rows);
+        weight *= 1 + largest_of(r->row_weights, rows);
     if (r->grad_loss_rows)
-        mass *= 1 + largest_of(r->grad_loss_rows, rows);
-    return mass * logit * (1 + fabsl(upstream_of(c)));
+        weight *= 1 + largest_of(r->grad_loss_rows, rows);
+    return weight * logit * (1 + fabsl(upstream_of(c)));
 }
 
 static void expect_counts(const vector_case *c, const reference_cross_entropy *r) {
@@ -160,11 +161,11 @@ static void check_cross_entropy(const vector_case *c) {
     expect_all(c, "grad_target_probabilities", r.grad_target_probabilities, n, operations, largest);
     expect_counts(c, &r);
     if (r.reduction != GPULOSS_NONE) {
-        expect_near(c->name, "loss", 0, r.loss, *required(c, "loss", 1),
-                    tolerance(operations, largest * (1 + (long double)rows)));
+        expect_close(c->name, "loss", 0, r.loss, *required(c, "loss", 1),
+                     tolerance(operations, largest * (1 + (long double)rows)));
         if (r.lse_square_scale > 0)
-            expect_near(c->name, "z_loss", 0, r.z_loss, *required(c, "z_loss", 1),
-                        tolerance(operations, largest * (1 + (long double)rows)));
+            expect_close(c->name, "z_loss", 0, r.z_loss, *required(c, "z_loss", 1),
+                         tolerance(operations, largest * (1 + (long double)rows)));
     }
     free_cross_entropy(&r);
 }
@@ -201,8 +202,8 @@ static void check_kl_div(const vector_case *c) {
         expect_all(c, "terms", r.terms, n, operations, largest);
         expect_all(c, "grad", r.grad, n, operations, largest);
         if (r.reduction != GPULOSS_NONE)
-            expect_near(c->name, "loss", 0, r.loss, *required(c, "loss", 1),
-                        tolerance(operations, largest * (long double)n));
+            expect_close(c->name, "loss", 0, r.loss, *required(c, "loss", 1),
+                         tolerance(operations, largest * (long double)n));
     }
     if (is_nan_case) {
         r.pytorch_zeros = 0;
@@ -263,7 +264,7 @@ static void check_kl_div_options(const vector_case *c) {
     expect_all(c, "grad", r.grad, n, operations, largest);
     expect_all(c, "grad_target", r.grad_target, n, operations, largest);
     if (r.reduction != GPULOSS_NONE)
-        expect_near(c->name, "loss", 0, r.loss, *required(c, "loss", 1), tolerance(operations, largest));
+        expect_close(c->name, "loss", 0, r.loss, *required(c, "loss", 1), tolerance(operations, largest));
     free((void *)(uintptr_t)r.labels);
     free(r.loss_rows);
     free(r.terms);
@@ -348,8 +349,8 @@ static void cross_entropy_of_equal_logits(void **state) {
     }
 }
 
-/* The divergence of near distributions is sum of (q - t)^2 / (2 t), to first order. */
-static void kl_div_of_near_distributions(void **state) {
+/* The divergence of close distributions is the sum of (q - t)^2 / (2 t), to first order. */
+static void kl_div_of_close_distributions(void **state) {
     const double q[2] = {0.5 + 0x1p-20, 0.5 - 0x1p-20}, t[2] = {0.5, 0.5};
     reference_kl_div r;
     (void)state;
@@ -376,7 +377,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(kl_div_as_pytorch),
         cmocka_unit_test(kl_div_options_as_pytorch),
         cmocka_unit_test(cross_entropy_of_equal_logits),
-        cmocka_unit_test(kl_div_of_near_distributions),
+        cmocka_unit_test(kl_div_of_close_distributions),
     };
     if (argc > 1)
         folder = argv[1];

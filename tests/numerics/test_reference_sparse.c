@@ -255,7 +255,7 @@ static void kl_div_sparse_of_nothing(void **state) {
         }
 }
 
-/* All that is not known is masked: a bucket of 1/4 is infinitely far from it, and a gradient of masked classes is 0. The
+/* All unknown classes are masked. Their bucket of 1/4 makes the divergence infinite, and their gradient is 0. The
  * student gives 1/3 to each known class. */
 static void kl_div_sparse_of_masked_classes(void **state) {
     static const double values[3] = {0.25, 0.25, 0.25};

@@ -1,5 +1,5 @@
-/* Cross-entropy with options by the kernel that keeps the weights of classes in registers: many rows of a cluster, of which
- * some are gone through again, one after the other too, and logits that are far below the others. */
+/* Cross-entropy with options by the kernel with the weights of classes in registers. A cluster has many rows. Some are
+ * processed again, also one after the other, and some have logits far below the others. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,9 +18,9 @@ enum { LANES = 32, CLASSES_OF_A_WARP = 1024 };
 enum { WRITTEN = 2049, READ = 4096 };
 
 /* Exact in 16 bits, and past what the short formulas are for. */
-static const double far_below = -9984, far_above = 9984;
+static const double distant_below = -9984, distant_above = 9984;
 
-/* Rows of so many vectors, and of so many classes more. */
+/* Rows of `vectors` vectors and `more` classes. */
 static ce_case rows_of(gpuloss_dtype dtype, int64_t rows, int64_t vectors, int64_t more, unsigned number,
                        option_inputs *in) {
     static const unsigned sets[] = {OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_Z_LOSS | OPTION_IGNORE_INDEX,
@@ -33,9 +33,9 @@ static ce_case rows_of(gpuloss_dtype dtype, int64_t rows, int64_t vectors, int64
         double *x = in->x + row * classes;
         for (i = 0; i < classes; i++)
             if ((row % 3 == 0 && i / width % LANES == 7) || (row % 5 == 1 && i / CLASSES_OF_A_WARP == 1))
-                x[i] = far_below;
+                x[i] = distant_below;
         if (row % 6 == 1 || row % 6 >= 4)
-            x[(classes / 2 + row) % classes] = row % 4 ? far_above : (double)NAN;
+            x[(classes / 2 + row) % classes] = row % 4 ? distant_above : (double)NAN;
     }
     c.logits_stride = classes % width ? STRIDE_16_BYTES : STRIDE_PACKED;
     c.grad_stride = c.logits_stride;

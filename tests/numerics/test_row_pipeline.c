@@ -20,11 +20,11 @@ static const double inf = (double)INFINITY;
 enum { READ_ONLY = CE_OUT_EVERY & ~(CE_OUT_GRAD | CE_OUT_GRAD_TARGETS) };
 enum { CLASSES_AS_THEY_ARE = -1 };
 
-/* Rows of so many vectors of 16 bytes and so many classes more, or of so many classes. */
+/* Rows of `vectors` vectors of 16 bytes and `more` classes, or of `more` classes. */
 typedef struct layout {
     int64_t rows, vectors, more;
     stride_kind stride;
-    int offset, apart; /* of all arrays, in elements; and how much more each has than the one before it */
+    int offset, step; /* of the logits, in elements; and from each array to the next */
 } layout;
 
 static int64_t width_of(gpuloss_dtype dtype) {
@@ -38,9 +38,9 @@ static ce_case case_of(gpuloss_dtype dtype, const layout *l, unsigned options, l
     ce_case c = option_case(dtype, shape, options, kind, number, in);
     c.logits_stride = c.grad_stride = c.targets_stride = c.grad_targets_stride = l->stride;
     c.logits_offset = l->offset;
-    c.target_offset = l->offset + l->apart;
-    c.grad_offset = l->offset + 2 * l->apart;
-    c.grad_target_offset = l->offset + 3 * l->apart;
+    c.target_offset = l->offset + l->step;
+    c.grad_offset = l->offset + 2 * l->step;
+    c.grad_target_offset = l->offset + 3 * l->step;
     return c;
 }
 
@@ -85,10 +85,10 @@ static const call calls[] = {
 };
 enum { CALLS = sizeof calls / sizeof calls[0] };
 
-/* What a forward pass would have saved. */
+/* The lse that a forward pass would have saved. */
 static double lse_of(const ce_case *c, int64_t row) {
     const double scale = c->logit_scale != 0 ? c->logit_scale : 1, cap = c->softcap;
-    double top = -inf, sum = 0;
+    double row_max = -inf, sum = 0;
     int pass;
     int64_t i;
     for (pass = 0; pass < 2; pass++)
@@ -96,11 +96,11 @@ static double lse_of(const ce_case *c, int64_t row) {
             double z = scale * c->x[row * c->classes + i];
             z = cap > 0 ? cap * tanh(z / cap) : z;
             if (pass == 0)
-                top = fmax(top, z);
+                row_max = fmax(row_max, z);
             else
-                sum += exp(z - top);
+                sum += exp(z - row_max);
         }
-    return (double)(float)(top + log(sum));
+    return (double)(float)(row_max + log(sum));
 }
 
 static void set_call(ce_case *c, const call *k) {
@@ -290,7 +290,7 @@ static void many_rows_of_the_pipeline(void **state) {
     test_done();
 }
 
-/* Rows of other logits than the usual: far apart, masked, not finite, a maximum that rises all the time or that is a tie. */
+/* Rows of unusual logits: distant, masked, not finite, with a maximum that keeps rising or is a tie. */
 static void logits_of_the_pipeline(void **state) {
     static const layout layouts[] = {
         {7, 49, 3, STRIDE_PACKED, 0, 0}, {7, 300, 0, STRIDE_PACKED, 0, 0}, {7, 530, 0, STRIDE_PACKED, 0, 0}};

@@ -70,7 +70,7 @@ static void types_of_tiles(void **state) {
     test_done();
 }
 
-/* Every option in every layout, and the passes in turn. */
+/* Every option in every layout. The passes vary. */
 static void options_of_tiles(void **state) {
     unsigned d, k, set, number = 0;
     (void)state;

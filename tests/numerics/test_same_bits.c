@@ -48,10 +48,10 @@ static void check_options(gpuloss_dtype dtype, option_shape shape, unsigned opti
     option_inputs_free(&in);
 }
 
-/* What the runs are compared by finds a byte, wherever it is, and its copies are whole. */
+/* The comparison of the runs finds one differing byte at any position, and copies all bytes. */
 static void bytes_on_the_device(void **state) {
     enum { BYTES = 1001 };
-    static const int places[] = {0, 255, 256, BYTES - 1};
+    static const int positions[] = {0, 255, 256, BYTES - 1};
     unsigned char bytes[BYTES];
     void *one = NULL, *other = NULL;
     unsigned i;
@@ -62,14 +62,14 @@ static void bytes_on_the_device(void **state) {
     for (i = 0; i < BYTES; i++)
         bytes[i] = (unsigned char)(i * 7);
     require_ok(gpuloss_upload(harness_context, one, bytes, BYTES, NULL));
-    for (i = 0; i < sizeof places / sizeof places[0]; i++) {
+    for (i = 0; i < sizeof positions / sizeof positions[0]; i++) {
         device_bytes d;
         device_bytes_open(&d);
-        bytes[places[i]] ^= 1;
+        bytes[positions[i]] ^= 1;
         require_ok(gpuloss_upload(harness_context, other, bytes, BYTES, NULL));
-        bytes[places[i]] ^= 1;
-        if (places[i] > 0)
-            device_bytes_compare(&d, one, other, (size_t)places[i]);
+        bytes[positions[i]] ^= 1;
+        if (positions[i] > 0)
+            device_bytes_compare(&d, one, other, (size_t)positions[i]);
         assert_false(device_bytes_differ(&d));
         device_bytes_compare(&d, one, other, BYTES);
         assert_true(device_bytes_differ(&d));
@@ -181,7 +181,7 @@ static void same_bits_of_columns(void **state) {
     test_done();
 }
 
-/* Shards of a vocabulary, what brings them together, and their gradients. */
+/* Shards of a vocabulary, their combination, and their gradients. */
 static void same_bits_of_shards(void **state) {
     static const int64_t firsts[] = {0, 300, 900};
     unsigned d;
@@ -212,7 +212,7 @@ static void check_kl_div(kl_case c) {
     kl_test(&c, "same bits of a loss");
 }
 
-/* Packed arrays, which are cut anew where no row is asked for, and rows. */
+/* Packed arrays, which are cut anew where no output per row is requested, and rows. */
 static void same_bits_of_kl_div(void **state) {
     static const row_shape shapes[] = {{70, 20000, 0, 10}, {9, 700, 0, 1000}, {3, 60, 1600, 1}};
     unsigned d, k, pair;

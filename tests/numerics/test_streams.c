@@ -68,7 +68,7 @@ static void *loss_of(const chain *c, int call) {
     return (char *)c->losses + (size_t)call * dtype_size(dtype_of_results(c->dtype));
 }
 
-/* Two gradients and one loss in turn. The factor keeps gradients from becoming ever smaller. */
+/* Call `call` of a chain: two gradients, then one loss. The factor prevents gradients from becoming ever smaller. */
 static gpuloss_status make_call(const chain *c, int call) {
     const double factor = 16.0 * (double)c->rows;
     gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
@@ -121,20 +121,20 @@ static void compare_runs(gpuloss_dtype dtype, int64_t rows, int64_t classes) {
     chain c = chain_new(dtype, rows, classes);
     const size_t size = dtype_size(dtype_of_results(dtype)), bytes = CALLS * size + 2 * c.bytes;
     const int runs = harness_small ? 1 : 20;
-    unsigned char *apart = run(&c, true);
+    unsigned char *separate = run(&c, true);
     int i, call;
     for (i = 0; i < runs; i++) {
         unsigned char *in_a_row = run(&c, false);
         for (call = 0; call < CALLS; call++)
-            if (memcmp(apart + (size_t)call * size, in_a_row + (size_t)call * size, size) != 0)
+            if (memcmp(separate + (size_t)call * size, in_a_row + (size_t)call * size, size) != 0)
                 fail_msg("%s, %lld rows, %lld classes: the loss of call %d is another one in a row", dtype_name(dtype),
                          (long long)rows, (long long)classes, call);
-        if (memcmp(apart, in_a_row, bytes) != 0)
+        if (memcmp(separate, in_a_row, bytes) != 0)
             fail_msg("%s, %lld rows, %lld classes: a gradient is another one in a row", dtype_name(dtype),
                      (long long)rows, (long long)classes);
         free(in_a_row);
     }
-    free(apart);
+    free(separate);
     chain_free(&c);
 }
 

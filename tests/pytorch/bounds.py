@@ -164,7 +164,7 @@ class CrossEntropy:
 
 class KLDiv:
     """Bounds of torch's kl_div, whose elements are independent. With log_target, t = exp(target) has a relative error.
-    log t has 8u and, near 1, 4u absolute. Each term has three more roundings."""
+    log t has 8u and, close to 1, 4u absolute. Each term has three more roundings."""
 
     def __init__(self, input, target, log_target, dtype):
         self.u = u = unit(dtype)

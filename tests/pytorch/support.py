@@ -25,13 +25,13 @@ class Case(unittest.TestCase):
             ours(*moved)
 
     def assert_within(self, got, want, bound):
-        """got, as stored in its type, is within the bound of want; NaN and infinities are at the same places."""
+        """got, as stored in its type, is within the bound of want; NaN and infinities are at the same positions."""
         self.assertEqual(got.shape, want.shape)
         got_, want = got.detach().double(), want.detach().double()
         bound = torch.as_tensor(bound, dtype=torch.float64, device=got.device)
         finite = want.isfinite()
         same = torch.equal(got_.isnan(), want.isnan()) and torch.equal(got_[want.isinf()], want[want.isinf()])
-        self.assertTrue(same, f"not finite at other places: {got} instead of {want}")
+        self.assertTrue(same, f"not finite at other positions: {got} instead of {want}")
         allowed = bound + store(got.dtype, want.abs() + bound)
         excess = torch.where(finite, (got_ - want).abs() / allowed, 0.0)
         if excess.numel() > 0:

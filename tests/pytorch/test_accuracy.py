@@ -80,7 +80,7 @@ def sides(shape, kinds, deviation, offset):
 
 
 def width_of_ties(input, target, kinds, divergence):
-    """How far a gradient may be from the exact one where a total variation's sign of t - q is that of a rounding."""
+    """The bound of a gradient where rounding decides the sign of t - q in a total variation."""
     if divergence != "total_variation":
         return 0.0
     q, t = (log_probabilities(*side).exp() for side in zip((input, target), kinds))

@@ -326,7 +326,7 @@ class Extras(Case):
                         with self.subTest(dtype=dtype, extra=extra, reduction=reduction):
                             self.check(input, target, reduction=reduction, **extra)
 
-    def test_only_what_is_asked_for(self):
+    def test_only_requested_outputs(self):
         input, target = random(3, 4).requires_grad_(), torch.tensor([0, 1, 3], device=DEVICE)
         for wanted in range(1, 8):
             names = [
@@ -335,9 +335,9 @@ class Extras(Case):
             results = gpuloss.cross_entropy(input, target, **dict.fromkeys(names, True))
             self.assertEqual(len(results), 1 + len(names))
             all_of_them = gpuloss.cross_entropy(input, target, return_lse=True, return_argmax=True, return_correct=True)
-            places = [0] + [1 + bit for bit in range(3) if wanted >> bit & 1]
-            for result, place in zip(results, places):
-                self.assertTrue(torch.equal(result, all_of_them[place]))
+            positions = [0] + [1 + bit for bit in range(3) if wanted >> bit & 1]
+            for result, position in zip(results, positions):
+                self.assertTrue(torch.equal(result, all_of_them[position]))
 
     def test_backward_beside_an_output_that_is_not_used(self):
         input, target = random(3, 4).requires_grad_(), torch.tensor([0, 1, 3], device=DEVICE)

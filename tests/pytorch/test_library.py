@@ -155,11 +155,11 @@ class Devices(Case):
         subject._create = lambda ordinal: made.append(ordinal) or ctypes.c_void_p(100 + ordinal)
         barrier, found = threading.Barrier(8), []
 
-        def ask(number):
+        def request(number):
             barrier.wait()
             found.append((number % 2, subject.context(torch.device("cuda", number % 2)).value))
 
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        threads = [threading.Thread(target=request, args=(number,)) for number in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:

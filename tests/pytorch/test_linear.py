@@ -124,8 +124,8 @@ class Linear(Case):
             self.check(hidden, weight, bias, torch.randint(0, CLASSES, shape, device=DEVICE), 100)
         hidden = random(FEATURES).requires_grad_()
         self.check(hidden, weight, bias, torch.tensor(3, device=DEVICE), 100)
-        turned = random(FEATURES, ROWS).t().requires_grad_()
-        self.check(turned, random(FEATURES, CLASSES).t().requires_grad_(), bias, self.targets, 100)
+        transposed = random(FEATURES, ROWS).t().requires_grad_()
+        self.check(transposed, random(FEATURES, CLASSES).t().requires_grad_(), bias, self.targets, 100)
 
     def test_all_ignored_and_no_rows(self):
         hidden, weight, bias = self.layer()

@@ -7,7 +7,7 @@ error of its own result to the errors of its operands, to first order:
   /          2 units in the last place of an approximate quotient: 4u |result|
   exp        2^-22 of the function and 2^-23 of its factor log2(e): 6u. Its product with the argument: 2u |argument|.
              Exponentials below 2^-126 count as 0
-  log        2^-22 of the function, relative or absolute (where it is near 0): 4u, and the same again for its factor
+  log        2^-22 of the function, relative or absolute (where it is close to 0): 4u, and the same again for its factor
   tanh       10u of its result: a quotient of two exponentials. An error of its argument shrinks by 1 - tanh^2
   sum        n terms in any order have n - 1 roundings, of partial sums that are at most the sum of the magnitudes
 

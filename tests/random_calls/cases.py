@@ -111,9 +111,9 @@ def _give_targets(draw, call, rows, classes):
     give_ignore_index(call, draw, targets, type_name)
     bad = [index for index in (-1, -7, classes, classes + 40) if fits(type_name, index)]
     if bad and draw.chance(0.15):
-        kept = targets != call.given.get("ignore_index", 1 << 40)
-        kept &= np.asarray(call.given.get("row_weights", np.ones(rows))) != 0
-        targets[kept & (draw.uniform(0, 1, rows) < 0.2)] = draw.choice(bad)
+        counted = targets != call.given.get("ignore_index", 1 << 40)
+        counted &= np.asarray(call.given.get("row_weights", np.ones(rows))) != 0
+        targets[counted & (draw.uniform(0, 1, rows) < 0.2)] = draw.choice(bad)
     call.give_array("targets", draw.vector(type_name, rows, targets), targets)
     call.scalars["target_type"] = descs.INDEX_TYPES[type_name]
 
@@ -365,10 +365,10 @@ def _give_teacher(draw, call, rows, classes):
         indices = np.argsort(draw.uniform(0, 1, (rows, classes)), axis=1)[:, :k]
     bad = [index for index in (-1, classes, classes + 40) if fits(index_type, index)]
     if bad and draw.chance(0.15):
-        kept = np.asarray(given.get("row_weights", np.ones(rows))) != 0
+        counted = np.asarray(given.get("row_weights", np.ones(rows))) != 0
         if "labels" in given:
-            kept &= given["labels"] != given["ignore_index"]
-        indices[kept[:, None] & (draw.uniform(0, 1, (rows, k)) < 0.1)] = draw.choice(bad)
+            counted &= given["labels"] != given["ignore_index"]
+        indices[counted[:, None] & (draw.uniform(0, 1, (rows, k)) < 0.1)] = draw.choice(bad)
     values = _softmax(draw.normal((rows, k), 2.0)) * draw.choice((0.3, 0.6, 0.9, 1.2))
     if draw.chance(0.2):
         _mask(draw, values, 0.0)

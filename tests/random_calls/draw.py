@@ -67,7 +67,7 @@ class Draw:
         width = max(inner, 1)
         packed = columns * width
         stride = self.choice((0, 0, packed, packed + self.integer(1, 9)))
-        at = _places(rows, columns, width, stride or packed)
+        at = _positions(rows, columns, width, stride or packed)
         return self.array(type_name, at, numbers), stride
 
     def indices(self, most):
@@ -75,7 +75,7 @@ class Draw:
         return self.choice([name for name in INDICES if most < 2 ** (8 * item_bytes(name) - (name != "uint8"))])
 
 
-def _places(rows, columns, width, stride):
+def _positions(rows, columns, width, stride):
     row = np.arange(rows)
     return (row // width * stride + row % width)[:, None] + np.arange(columns)[None, :] * width
 

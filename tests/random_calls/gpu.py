@@ -49,35 +49,35 @@ class Gpu:
     def call(self, function, desc, arrays, has_workspace):
         """arrays: Array by field of desc. They are copied to the device and back; an Array of two fields is one array
         there. A workspace, of the size that the call needs, becomes one of them."""
-        places = {}
+        buffers = {}
         try:
             for field, array in arrays.items():
-                self._point(desc, field, array, places)
+                self._point(desc, field, array, buffers)
             if has_workspace:
                 arrays["workspace"] = self._workspace(function, desc)
-                self._point(desc, "workspace", arrays["workspace"], places)
+                self._point(desc, "workspace", arrays["workspace"], buffers)
             arguments = [byref(desc)]
             if DIVISOR in arrays:
-                arguments.append(c_void_p(self._address(arrays[DIVISOR], places)))
+                arguments.append(c_void_p(self._address(arrays[DIVISOR], buffers)))
             self._check(getattr(self._library, function)(self._context, *arguments, None))
-            for array, place in places.values():
+            for array, buffer in buffers.values():
                 array.after = np.empty_like(array.image)
                 count = array.image.nbytes
-                self._check(self._library.gpuloss_download(self._context, array.after.ctypes.data, place, count, None))
+                self._check(self._library.gpuloss_download(self._context, array.after.ctypes.data, buffer, count, None))
         finally:
-            for _, place in places.values():
-                self._check(self._library.gpuloss_free(self._context, place))
+            for _, buffer in buffers.values():
+                self._check(self._library.gpuloss_free(self._context, buffer))
 
-    def _point(self, desc, field, array, places):
-        address = self._address(array, places)
+    def _point(self, desc, field, array, buffers):
+        address = self._address(array, buffers)
         if field != DIVISOR:
             setattr(desc, field, address)
 
-    def _address(self, array, places):
-        if id(array) not in places:
-            places[id(array)] = array, c_void_p()
-            self._place(*places[id(array)])
-        return places[id(array)][1].value + array.base_bytes
+    def _address(self, array, buffers):
+        if id(array) not in buffers:
+            buffers[id(array)] = array, c_void_p()
+            self._upload(*buffers[id(array)])
+        return buffers[id(array)][1].value + array.base_bytes
 
     def _workspace(self, function, desc):
         size = c_size_t()
@@ -87,14 +87,14 @@ class Gpu:
         desc.workspace_bytes = size.value
         return Array("uint8", np.arange(size.value), 0)
 
-    def _place(self, array, place):
+    def _upload(self, array, buffer):
         count = array.image.nbytes
-        self._check(self._library.gpuloss_alloc(self._context, byref(place), count))
-        self._check(self._library.gpuloss_upload(self._context, place, array.image.ctypes.data, count, None))
+        self._check(self._library.gpuloss_alloc(self._context, byref(buffer), count))
+        self._check(self._library.gpuloss_upload(self._context, buffer, array.image.ctypes.data, count, None))
 
 
 class Array:
-    """Elements of a type at places `at`, counted from the base, between guards. numbers: None for an output."""
+    """Elements of a type at positions `at`, counted from the base, between guards. numbers: None for an output."""
 
     def __init__(self, type_name, at, misaligned_by, numbers=None):
         size = item_bytes(type_name)
@@ -103,22 +103,22 @@ class Array:
         count = base + (int(at.max()) + 1 if at.size > 0 else 0) + GUARD_BYTES // size
         self.image = np.frombuffer(bytearray([FILL_BYTE]) * (count * size), dtype=STORED[type_name])
         self.base_bytes = base * size
-        self._places = base + at
+        self._positions = base + at
         self.after = None
         self.is_output = numbers is None
         if numbers is not None:
-            self.image[self._places] = to_stored(type_name, numbers)
+            self.image[self._positions] = to_stored(type_name, numbers)
 
     def numbers(self):
         """As the call left them."""
-        return to_numbers(self.type_name, self.after[self._places])
+        return to_numbers(self.type_name, self.after[self._positions])
 
     def changed_outside(self):
-        """The first place, counted from the base, that the call may not write and has written, or None."""
+        """The first position, counted from the base, that the call may not write and has written, or None."""
         same = self.after.view(np.uint8) == self.image.view(np.uint8)
         same = same.reshape(self.image.size, -1).all(axis=1)
         if self.is_output:
-            same[self._places.ravel()] = True
+            same[self._positions.ravel()] = True
         return None if same.all() else int(np.argmin(same)) - self.base_bytes // self.image.itemsize
 
 

@@ -17,7 +17,7 @@ class OneOf:
 
 
 class OrNan:
-    """Numbers, in whose places NaN is as good where it may be."""
+    """Numbers, instead of which NaN is allowed where may_be_nan is set."""
 
     def __init__(self, numbers, may_be_nan):
         self.numbers, self.may_be_nan = numbers, may_be_nan
@@ -116,22 +116,22 @@ def cross_entropy(given, arithmetic):
     targets, ignored, bad = _rows_of_targets(given, rows, classes)
     weights = _class_weights(given, classes)
     smoothing = arithmetic.rounded(given.get("label_smoothing", 0.0))
-    kept = arithmetic.rounded(1.0 - given.get("label_smoothing", 0.0))
+    unsmoothed = arithmetic.rounded(1.0 - given.get("label_smoothing", 0.0))
     share = arithmetic.rounded(given.get("label_smoothing", 0.0) / classes)
     row_weights = _row_weights(given, rows)
 
     if targets is not None:
-        mass = np.zeros((rows, classes))  # one-hot targets
+        target_weight = np.zeros((rows, classes))  # one-hot targets
         valid = np.flatnonzero((targets >= 0) & (targets < classes))
-        mass[valid, targets[valid]] = 1.0
-        mass = arithmetic.exact(mass) * kept
+        target_weight[valid, targets[valid]] = 1.0
+        target_weight = arithmetic.exact(target_weight) * unsmoothed
     else:
-        mass = arithmetic.read(given["target_probabilities"], given["target_type_name"]) * kept
+        target_weight = arithmetic.read(given["target_probabilities"], given["target_type_name"]) * unsmoothed
     if np.any(smoothing.value):
-        mass = mass + share
-    mass = mass * weights  # w u
-    mass = mass.where(np.broadcast_to(weights == 0, mass.value.shape), 0.0)
-    terms = (mass * log_loss).where(mass.value == 0, 0.0)
+        target_weight = target_weight + share
+    target_weight = target_weight * weights  # w u
+    target_weight = target_weight.where(np.broadcast_to(weights == 0, target_weight.value.shape), 0.0)
+    terms = (target_weight * log_loss).where(target_weight.value == 0, 0.0)
     z = lse * lse * arithmetic.rounded(given.get("lse_square_scale", 0.0))
     has_z = given.get("lse_square_scale", 0.0) > 0
     loss = terms.sum(axis=1, keepdims=True)
@@ -144,7 +144,7 @@ def cross_entropy(given, arithmetic):
     # With lse_in only the target's logit may be read. The loss of such a row is 0 or NaN, if it weighs nothing.
     may_be_nan = np.zeros((rows, 1), dtype=bool)
     if "lse_in" in given:
-        may_be_nan = undefined & ~bad_column & ~nothing & (mass.value.sum(axis=1, keepdims=True) == 0)
+        may_be_nan = undefined & ~bad_column & ~nothing & (target_weight.value.sum(axis=1, keepdims=True) == 0)
     loss = loss.where(may_be_nan | nothing, 0.0)
     z_rows = z * _column(row_weights)
     # The header says nothing of the z-loss of a row that has no loss.
@@ -163,8 +163,8 @@ def cross_entropy(given, arithmetic):
     outputs.update(_counts(x, targets, ignored, bad, arithmetic))
 
     factor = _upstream(given, arithmetic, rows, divisor)
-    total = mass.sum(axis=1, keepdims=True)
-    gradient = p * total - mass
+    total = target_weight.sum(axis=1, keepdims=True)
+    gradient = p * total - target_weight
     if has_z:
         gradient = gradient + lse * p * arithmetic.rounded(2 * given["lse_square_scale"])
     gradient = gradient * factor * slope
@@ -175,8 +175,8 @@ def cross_entropy(given, arithmetic):
     doubt = np.inf if divisor == 0 else 0.0
     outputs["grad_logits"] = gradient.where(nan, 0.0 if doubt else np.nan, doubt).where(no_gradient, 0.0)
     if targets is None:
-        none = np.broadcast_to((weights == 0) | (kept.value == 0), shape)
-        of_target = (log_loss * (kept * weights)).where(none, 0.0) * factor
+        none = np.broadcast_to((weights == 0) | (unsmoothed.value == 0), shape)
+        of_target = (log_loss * (unsmoothed * weights)).where(none, 0.0) * factor
         of_target = of_target.where(nan, 0.0 if doubt else np.nan, doubt).where(nan & none, 0.0, np.inf)
         outputs["grad_target_probabilities"] = of_target.where(no_gradient, 0.0)
     return outputs
@@ -366,11 +366,11 @@ def kl_div(given, arithmetic):
         "loss": loss_rows.exact_sum() / divisor,
     }
     scale = _gradient_scale(given, rows, divisor, arithmetic)
-    for name, side, (plain, times) in (("grad_input", q, by_q), ("grad_target", t, by_t)):
+    for name, side, (direct, times) in (("grad_input", q, by_q), ("grad_target", t, by_t)):
         if side.kind == "logits":
             derivative = _through_softmax(given, times, side.p, times.sum(axis=1, keepdims=True), arithmetic)
         else:
-            derivative = plain if side.kind == "probabilities" else times
+            derivative = direct if side.kind == "probabilities" else times
         outputs[name] = (derivative * scale).where(nowhere, 0.0)
     return outputs
 

@@ -1,4 +1,4 @@
-"""Numbers as the elements of device arrays. numpy has no bfloat16: its bits are held as uint16."""
+"""Numbers as the elements of device arrays. numpy has no bfloat16: its bits are stored as uint16."""
 
 import numpy as np
 

@@ -20,7 +20,7 @@ static const char *library;
 
 #define HEADER ".version 6.0\n.target sm_50\n.address_size 64\n"
 
-static const char plain[] =
+static const char counting[] =
     HEADER ".extern .shared .align 16 .b8 room[];\n"
            ".global .align 4 .u32 counter = 7;\n"
            ".visible .entry add_one(.param .u64 data, .param .u32 n) .maxntid 512, 1, 1 {\n"
@@ -41,7 +41,7 @@ static int in_child(int (*body)(void), const char *device) {
     if (child == 0) {
         setenv("PTXSIM_DEVICE", device, 1);
         gpu_open(&gpu, library);
-        int errors = gpu.load(&module, plain, 0, NULL, NULL) != 0;
+        int errors = gpu.load(&module, counting, 0, NULL, NULL) != 0;
         errors += gpu.function(&add_one, module, "add_one") != 0;
         errors += gpu.function(&empty, module, "empty") != 0;
         errors += body();
@@ -148,7 +148,7 @@ static void cluster_sizes(void **state) {
     assert_int_equal(in_child(without_clusters, "sm_80"), 0);
 }
 
-/* Before it waits, a kernel may use its parameters and shared memory, and ask for what it will read. */
+/* Before it waits, a kernel may use its parameters and shared memory, and prefetch the memory that it will read. */
 static const char waiting[] =
     ".version 8.0\n.target sm_90\n.address_size 64\n"
     ".shared .align 16 .b8 tile[128];\n"
@@ -217,7 +217,7 @@ static int misuse(void) {
     EXPECT(gpu.load(&other, "no PTX", 0, NULL, NULL) == 218);
     EXPECT(gpu.set_current(NULL) == 0);
     EXPECT(gpu.alloc(&data, 16) == 201);
-    EXPECT(gpu.load(&other, plain, 0, NULL, NULL) == 201);
+    EXPECT(gpu.load(&other, counting, 0, NULL, NULL) == 201);
     EXPECT(gpu.set_current(gpu.context) == 0);
     EXPECT(gpu.unload(module) == 0);
     EXPECT(gpu.unload(module) == 400);

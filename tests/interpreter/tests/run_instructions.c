@@ -138,7 +138,7 @@ static uint64_t special(const char *inputs, uint32_t n) {
     return f32_specials[n];
 }
 
-/* Random values that are not all huge or tiny: half of them have an exponent near that of one. */
+/* Random values that are not all huge or tiny: half of them have an exponent close to that of one. */
 static uint64_t random_value(const char *inputs) {
     uint64_t r = random_word(), narrow = random_word() & 1;
     if (strcmp(inputs, "f64") == 0)
