@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -566,6 +567,123 @@ static void offsets_of_one_side_of_logits(void **state) {
     test_done();
 }
 
+/* Runs a call whose classes of probability 0 are masked by numbers, and checks it as one where the mask is -inf. */
+static void check_masked(kl_case *c, const kl_inputs *in, const bool *is_masked, const char *what) {
+    char text[KL_DESCRIPTION];
+    kl_result result;
+    report r;
+    int64_t i;
+    kl_describe(c, what, text, sizeof text);
+    r = report_on(text);
+    kl_run(c, &result, &r);
+    for (i = 0; i < c->rows * c->classes; i++)
+        if (is_masked[i]) {
+            in->target[i] = c->target_kind == GPULOSS_PROBABILITIES ? 0 : -inf;
+            in->input[i] = c->input_kind == GPULOSS_PROBABILITIES ? in->input[i] : -inf;
+        }
+    kl_check(c, &result, &r);
+    kl_free(&result);
+    case_done(&r);
+}
+
+typedef struct masked_middle {
+    gpuloss_divergence divergence;
+    gpuloss_kind target_kind;
+    double offset, mask; /* of logits of the target; infinity is as large as the type allows */
+} masked_middle;
+
+/* The distance of the sides is that of classes in the middle of a row, which are masked: logits on both sides by the same
+ * number, or the logarithms of the target alone. */
+static void check_masked_middle(gpuloss_dtype dtype, int64_t rows, int64_t classes, const masked_middle *m,
+                                unsigned number) {
+    kl_case c = logits_case(dtype, rows, classes, 0);
+    const bool of_logits = m->target_kind == GPULOSS_LOGITS;
+    const double mask = isinf(m->mask) ? m->mask : fmax(m->mask, -dtype_max(dtype) / 2);
+    random_source random = random_from(number);
+    bool *is_masked = calloc((size_t)(rows * classes), sizeof *is_masked);
+    kl_inputs in;
+    int64_t i;
+    assert_non_null(is_masked);
+    c.divergence = m->divergence;
+    c.target_kind = m->target_kind;
+    c.beta = m->divergence == GPULOSS_JENSEN_SHANNON ? 0.5 : 0;
+    in = kl_inputs_unset(&c);
+    for (i = 0; i < rows * classes; i++) {
+        const double t = random_normal(&random), x = t + random_normal(&random);
+        const bool is_middle = i % classes >= classes * 2 / 5 && i % classes < classes * 2 / 3;
+        is_masked[i] = is_middle;
+        in.target[i] = dtype_round(dtype, of_logits ? (is_middle ? mask : t + m->offset) : t);
+        in.input[i] = dtype_round(dtype, of_logits && is_middle ? mask : x);
+    }
+    for (i = 0; i < rows && !of_logits; i++) {
+        int64_t k;
+        set_kind(dtype, m->target_kind, classes, in.target + i * classes);
+        for (k = 0; k < classes; k++)
+            in.target[i * classes + k] = is_masked[k] ? dtype_round(dtype, mask) : in.target[i * classes + k];
+    }
+    for (i = 0; i < rows * classes && !of_logits; i++)
+        is_masked[i] = false; /* the input's logits are not masked, and exp(mask) is 0 */
+    check_masked(&c, &in, is_masked, "a masked middle");
+    kl_inputs_free(&in);
+    free(is_masked);
+}
+static void masked_middles(void **state) {
+    static const masked_middle cases[] = {
+        {GPULOSS_REVERSE_KL, GPULOSS_LOGITS, 100, -INFINITY},
+        {GPULOSS_REVERSE_KL, GPULOSS_LOGITS, 1e4, -INFINITY},
+        {GPULOSS_REVERSE_KL, GPULOSS_LOGITS, 100, -1e9},
+        {GPULOSS_FORWARD_KL, GPULOSS_LOGITS, 100, -1e9},
+        {GPULOSS_FORWARD_KL, GPULOSS_LOGITS, 20, -1e4},
+        {GPULOSS_JENSEN_SHANNON, GPULOSS_LOGITS, 1e4, -INFINITY},
+        {GPULOSS_FORWARD_KL, GPULOSS_LOG_PROBABILITIES, 0, -1e4},
+        {GPULOSS_FORWARD_KL, GPULOSS_LOG_PROBABILITIES, 0, -1e9},
+    };
+    static const int64_t vectors[] = {40, 250, 2100};
+    unsigned d, k, m;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof vectors / sizeof vectors[0]; k++)
+            for (m = 0; m < sizeof cases / sizeof cases[0]; m++) {
+                const int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d]));
+                if (cases[m].offset < dtype_max(all_dtypes[d]) / 2)
+                    check_masked_middle(all_dtypes[d], 3, vectors[k] * width + (m % 2), &cases[m], m);
+            }
+    test_done();
+}
+
+/* Reverse KL of logits against probabilities of 0, where exp(z - max) is 0, too: the maximum grows along the row, so that
+ * threads meet these classes with less. */
+static void probabilities_that_become_0(void **state) {
+    enum { CLASSES = 1000, ZEROS = 300 };
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        const double least = all_dtypes[d] == GPULOSS_F64 ? -800 : -100;
+        kl_case c = logits_case(all_dtypes[d], 2, CLASSES, 0);
+        bool is_masked[2 * CLASSES];
+        kl_inputs in;
+        int64_t i;
+        c.divergence = GPULOSS_REVERSE_KL;
+        c.target_kind = GPULOSS_PROBABILITIES;
+        in = kl_inputs_unset(&c);
+        for (i = 0; i < 2 * CLASSES; i++) {
+            const int64_t k = i < CLASSES ? i : 2 * CLASSES - 1 - i;
+            const double z = k < ZEROS ? least * (2 - 0.85 * (double)k / ZEROS)
+                                       : least * 0.8 * (double)(CLASSES - k) / (CLASSES - ZEROS);
+            is_masked[i] = k < ZEROS;
+            in.input[i] = dtype_round(c.dtype, z);
+            in.target[i] = is_masked[i] ? -inf : 4 * in.input[i] / -least;
+        }
+        set_kind(c.dtype, c.target_kind, CLASSES, in.target);
+        set_kind(c.dtype, c.target_kind, CLASSES, in.target + CLASSES);
+        check_masked(&c, &in, is_masked, "probabilities that become 0");
+        kl_inputs_free(&in);
+    }
+    test_done();
+}
+
 /* A class of probability close to 1 on one side and close to 0 on the other; and logits at the ends of the type. */
 static void two_distant_logits(void **state) {
     unsigned d, k;
@@ -611,6 +729,8 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(offsets_between_two_logits),
         cmocka_unit_test(offsets_of_rows_of_two_logits),
         cmocka_unit_test(offsets_of_one_side_of_logits),
+        cmocka_unit_test(masked_middles),
+        cmocka_unit_test(probabilities_that_become_0),
     };
     return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);
 }

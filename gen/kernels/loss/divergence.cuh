@@ -41,6 +41,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     using Base::p;
     enum { W = Base::W, kHasEntries = 0, kClusterSlots = GPULOSSI_PAIR_SLOTS };
     enum { kInput, kTarget };
+    /* Logits of two sides that differ by more are subtracted after a number is subtracted from each. */
+    enum { kFar = 8 };
 
     DEVICE bool is_logits(int side) {
         return has(side == kInput ? GPULOSSI_KL_INPUT_LOGITS : GPULOSSI_KL_TARGET_LOGITS);
@@ -137,7 +139,6 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     typedef Row DeferredRow;
     /* All lanes of a row call. */
     template <class Lanes> __device__ __forceinline__ Row row_of(const RowInput &in, const Lanes &lanes) const {
-        enum { kFar = 8 };
         Row r = {in.weight, true, {N(0), N(0)}, N(0)};
         if (has(GPULOSSI_KL_LABELS) && in.label == p.ignore_index) {
             r.weight = N(0);
@@ -177,8 +178,10 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     /* ---- the sums of a row ---- */
 
     struct Softmax {
-        N max[2], sum[2]; /* of each side of logits; of a direct KL also the sum of the side that weighs */
-        N weighted;       /* sum of exp(a) v, or p v */
+        /* Of each side of logits. Of a direct KL also the sum of the side that weighs, and as the other side's maximum the
+         * largest logit whose term is infinite. */
+        N max[2], sum[2];
+        N weighted; /* sum of exp(a) v, or p v */
         union {
             N excess; /* sum of exp(a) (v + expm1(-v)) */
             N shift;  /* the M of a direct KL, or -infinity before anything is added */
@@ -207,8 +210,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         }
         /* Whether M is so far from the maximum that v is large where probabilities are. */
         DEVICE bool is_far(N m, N max) {
-            enum { kFar = 32 };
-            return !(fabs(difference(max, m)) * Base::smem_inverse_temperature() <= kFar);
+            enum { kMost = 32 };
+            return !(fabs(difference(max, m)) * Base::smem_inverse_temperature() <= kMost);
         }
         __device__ __forceinline__ void shift_to(N m) {
             const N weight = own(sum);
@@ -222,11 +225,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                 if (is_logits(side)) {
                     raise(side, largest_over(lanes, max[side]));
                     if (is_direct()) {
-                        if (own(sum) > 0 && max[side] > -Limits<N>::infinity() && is_far(shift, max[side]))
+                        const N lowest = -Limits<N>::infinity();
+                        if (shift > lowest && max[side] > lowest && is_far(shift, max[side]))
                             shift_to(max[side]);
                         shift_to(largest_over(lanes, shift));
                     }
                     sum[side] = lanes.template over<Sum>(sum[side]);
+                } else if (is_direct() && logits_weigh() && has_divergence()) {
+                    max[side] = largest_over(lanes, max[side]);
                 }
             if (in_one_sweep() || (is_direct() && has_divergence()))
                 weighted = lanes.template over<Sum>(weighted);
@@ -419,11 +425,21 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             weighted[i] = weight[i] * v[i];
         }
         N all = in_halves<Sum>(weighted);
-        /* A class of probability 0 adds nothing of its own, whatever its distance is. */
+        /* A class of probability 0 adds nothing of its own, whatever its distance is. A logit whose other side is 0 may get
+         * that probability yet, when the maximum is raised. */
         if (!(fabs(all) < Limits<N>::infinity())) {
+            N most = other(s.max);
 #pragma unroll
-            for (int i = 0; i < W; i++)
-                weighted[i] = weight[i] == 0 ? N(0) : weighted[i];
+            for (int i = 0; i < W; i++) {
+                const bool is_infinite = logits_weigh() && v[i] < N(-1e30);
+                if (is_infinite && weight[i] > 0)
+                    most = larger(most, of_logits(z[kInput][i], z[kTarget][i]));
+                weighted[i] = weight[i] == 0 || is_infinite ? N(0) : weighted[i];
+            }
+            if (logits_weigh()) {
+                s.max[kInput] = weighing() == kInput ? s.max[kInput] : most;
+                s.max[kTarget] = weighing() == kTarget ? s.max[kTarget] : most;
+            }
             all = in_halves<Sum>(weighted);
         }
         s.weighted = logits_weigh() ? fma(all, factor, s.weighted) : s.weighted + all;
@@ -515,12 +531,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     /* ---- a row whose softmax is reduced ---- */
 
     /* The constants of a row. `lse_difference` is log p - log q where both logits are at their shift, which is the maximum of
-     * a side if the sides are distant, and else 0: the difference of close logits is exact. Of a direct KL it is the lse. */
+     * a side if the sides are distant, and else 0: the difference of close logits is exact. The sides are distant in the
+     * middle of the row, or in their maxima if the middle is masked. Of a direct KL it is the lse. */
     struct Sides {
         N max[2], inverse[2], log_sum[2], shift[2], lse_difference;
     };
     __device__ __forceinline__ Sides sides_of(const Row &r, const State &s) const {
-        const bool is_far = r.shift[kInput] != 0 || r.shift[kTarget] != 0;
+        const bool is_far = r.shift[kInput] != 0 || r.shift[kTarget] != 0 ||
+                            (has_two_logits() && fabs(difference(s.max[kInput], s.max[kTarget])) > N(kFar));
         Sides of = {};
 #pragma unroll
         for (int a = kInput; a <= kTarget; a++)
@@ -544,8 +562,10 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     /* A direct KL. Probabilities that are all 0 have none, whatever the lse is. */
     __device__ __forceinline__ N direct_kl(const State &s, const Sides &of) const {
         const N sum = own(s.sum);
-        if (logits_weigh())
-            return -(s.weighted / sum) - of.lse_difference;
+        if (logits_weigh()) {
+            const bool is_infinite = other(s.max) > -Limits<N>::infinity() && exp_from(other(s.max), own(s.max)) != 0;
+            return is_infinite ? Limits<N>::infinity() : -(s.weighted / sum) - of.lse_difference;
+        }
         return sum == 0 ? s.weighted : fma(sum, of.lse_difference, s.weighted);
     }
     /* log1p(m) - m. */
@@ -563,7 +583,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
      * its own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is
      * 1/16 of its terms and more: a shift rounds the maxima, else their difference is what rounds. The other sum has an
      * error of a few u of E[v + expm1(-v)], and of E[v] and it times m / (1 + m): the KL has to be 1/4 of both. Large sums
-     * leave no digits to m. */
+     * leave no digits to m, nor do shifts that are distant from the maxima, which masked classes make. */
     enum Way { kDirect, kExcess, kValues };
     struct Kl {
         N sum, other, weighted, excess, distance; /* `distance` is that of the maxima, without their row's number */
@@ -582,12 +602,12 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                                            : m - 0.693147181f * log2_of(1 + m),
                     at_least = excess - less;
         const float direct = mean + (float)kl.distance + 0.693147181f * log2_of((float)kl.other * inverse);
-        float terms = 2 + fabs((float)of_maxima) + fabs((float)rest);
-        if (is_shifted)
-            terms += (fabs((float)from_a) + fabs((float)from_b)) * (float)inverse_temperature;
+        const float of_shifts =
+            is_shifted ? (fabs((float)from_a) + fabs((float)from_b)) * (float)inverse_temperature : 0.0f;
+        const float terms = 2 + fabs((float)of_maxima) + fabs((float)rest) + of_shifts;
         if (direct * kOfDirect > terms && direct < Limits<float>::infinity())
             kl.way = kDirect;
-        else if (excess + fabs(mean) < kMost && excess < kOfExcess * at_least &&
+        else if (of_shifts < kMost && excess + fabs(mean) < kMost && excess < kOfExcess * at_least &&
                  fabs(m) * (excess + fabs(mean)) < kOfExcess * at_least * (1 + m))
             kl.way = kExcess;
         return kl;
