@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-enum { THREADS = 8, CALLS = 4 };
+enum { THREADS = 8, CALLS = 4, ON_ONE_STREAM = 60 };
 
 typedef struct worker {
     gpuloss_context *context;
@@ -42,27 +42,32 @@ static void *work(void *argument) {
     return NULL;
 }
 
-static void first_use(void **state) {
+/* Runs the threads side by side, and expects that nothing goes wrong in them. */
+static void run_threads(gpuloss_context *context, void *(*body)(void *)) {
     pthread_t threads[THREADS];
     worker workers[THREADS];
     pthread_barrier_t start;
-    gpuloss_context *context = new_context();
-    gpuloss_info info;
     int i;
-    (void)state;
     assert_int_equal(pthread_barrier_init(&start, NULL, THREADS), 0);
     for (i = 0; i < THREADS; i++) {
         workers[i].context = context;
         workers[i].start = &start;
         workers[i].number = i;
         workers[i].wrong = 0;
-        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, body, &workers[i]), 0);
     }
     for (i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
         assert_int_equal(workers[i].wrong, 0);
     }
     pthread_barrier_destroy(&start);
+}
+
+static void first_use(void **state) {
+    gpuloss_context *context = new_context();
+    gpuloss_info info;
+    (void)state;
+    run_threads(context, work);
     assert_int_equal(fake.launches, THREADS * CALLS * 7);
     /* One copy of a kernel stays loaded, whatever the number of threads that loaded it. That holds for two kernels of one
      * text, too. */
@@ -85,7 +90,30 @@ static void first_use_repeated(void **state) {
     }
 }
 
+/* Calls on one stream, of which each launches two kernels: the fake driver refuses a launch between them. */
+static void *mean_gradients(void *argument) {
+    worker *w = (worker *)argument;
+    gpuloss_cross_entropy_desc ce = some_cross_entropy();
+    int i;
+    ce.rows = 8192 * (w->number + 1);
+    ce.target_type = GPULOSS_I64;
+    fake_set_current(&fake.context[2]);
+    pthread_barrier_wait(w->start);
+    for (i = 0; i < ON_ONE_STREAM; i++)
+        w->wrong += gpuloss_cross_entropy(w->context, &ce, stream_number(1)) != GPULOSS_OK;
+    return NULL;
+}
+
+static void two_launches_on_one_stream(void **state) {
+    gpuloss_context *context = new_context();
+    (void)state;
+    run_threads(context, mean_gradients);
+    assert_int_equal(fake.launches, THREADS * ON_ONE_STREAM * 2);
+    assert_string_equal(fake.violation, "");
+    gpuloss_destroy(context);
+}
+
 int thread_tests(void) {
-    const struct CMUnitTest tests[] = {TEST(first_use), TEST(first_use_repeated)};
+    const struct CMUnitTest tests[] = {TEST(first_use), TEST(first_use_repeated), TEST(two_launches_on_one_stream)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

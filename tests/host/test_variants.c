@@ -37,15 +37,15 @@ static int find_variant(const char *loss, const char *kernel, const char *name, 
 static void expect_launched(const char *loss, const char *kernel, const char *name, gpuloss_dtype dtype, int line) {
     const int v = find_variant(loss, kernel, name, dtype);
     const uint32_t *words = usual_variants[v].words, *got;
+    /* The format of distances decides lines of their text, which has no format word. */
+    const uint32_t format = strcmp(kernel, "distances_clustered") == 0 ? 0 : words[GPULOSSI_FORMAT_WORD];
     char module[64];
     snprintf(module, sizeof module, "%s_%s", loss, kernel);
     expect_module(module, dtype, line);
     got = last_launch()->module->words;
-    if (got[GPULOSSI_CALL_WORD] != words[GPULOSSI_CALL_WORD] ||
-        got[GPULOSSI_FORMAT_WORD] != words[GPULOSSI_FORMAT_WORD])
+    if (got[GPULOSSI_CALL_WORD] != words[GPULOSSI_CALL_WORD] || got[GPULOSSI_FORMAT_WORD] != format)
         fail_msg("line %d: the variant %s has %#x, %#x, a call %#x, %#x", line, usual_variants[v].name,
-                 words[GPULOSSI_CALL_WORD], words[GPULOSSI_FORMAT_WORD], got[GPULOSSI_CALL_WORD],
-                 got[GPULOSSI_FORMAT_WORD]);
+                 words[GPULOSSI_CALL_WORD], format, got[GPULOSSI_CALL_WORD], got[GPULOSSI_FORMAT_WORD]);
     seen[v]++;
 }
 

@@ -112,6 +112,8 @@ static const char *broken_array(const arrays *a) {
     RULE("grad_loss", (d)->grad_loss == NULL || (d)->reduction != GPULOSS_NONE);                                       \
     RULE("grad_loss", (has_gradient) || (d)->rows == 0 || ((d)->grad_loss == NULL && (d)->grad_loss_rows == NULL));    \
     RULE("ignore_index", (d)->ignore_index == 0 || HAS(d, GPULOSS_USE_IGNORE_INDEX))
+/* Of a workspace that is too small only what there is counts. */
+#define SPAN_OF_WORKSPACE(d, needed) ((wide)((d)->workspace_bytes < (needed) ? (d)->workspace_bytes : (needed)))
 #define ADD_COMMON(a, d, workspace_bytes)                                                                              \
     do {                                                                                                               \
         const int result = result_bytes_of((int)(d)->dtype);                                                           \
@@ -122,14 +124,12 @@ static const char *broken_array(const arrays *a) {
         add((a), "row_weights", (d)->row_weights, result, of_rows);                                                    \
         add_output((a), "loss", (d)->loss, result, result);                                                            \
         add_output((a), "loss_rows", (d)->loss_rows, result, of_rows);                                                 \
-        add_output((a), "workspace", (d)->workspace, 16, (wide)(workspace_bytes));                                     \
+        add_output((a), "workspace", (d)->workspace, 16, SPAN_OF_WORKSPACE(d, workspace_bytes));                       \
     } while (0)
 
-/* Of a row of 16 GiB a kernel counts the whole vectors of 16 bytes. */
-#define IS_ROW(classes, bytes) ((wide)(classes) * (bytes) / 16 <= (int64_t)1 << 30)
 #define MASKING_RULES(d)                                                                                               \
     MEAN_RULES(d, (d)->reduction == GPULOSS_MEAN || (d)->reduction == GPULOSS_BATCHMEAN);                              \
-    RULE("temperature", (d)->temperature == 0.0 || is_within((d)->temperature, 1.0 / most, most));                     \
+    RULE("temperature", (d)->temperature == 0.0 || is_within((d)->temperature, 1.5 / most, most));                     \
     RULE("flags", (d)->temperature != 0.0 || !HAS(d, GPULOSS_TEMPERATURE_SQUARED));                                    \
     RULE("label_type", !HAS(d, GPULOSS_USE_IGNORE_INDEX) || is_one_of((int)(d)->label_type, GPULOSS_U8));              \
     RULE("labels", HAS(d, GPULOSS_USE_IGNORE_INDEX) ? (d)->labels != NULL || (d)->rows == 0 : (d)->labels == NULL)
@@ -137,7 +137,7 @@ static const char *broken_array(const arrays *a) {
     MASKING_RULES(d);                                                                                                  \
     RULE("divergence", (int)(d)->divergence >= 0 && (int)(d)->divergence <= GPULOSS_TOTAL_VARIATION);                  \
     RULE("beta", is_within((d)->beta, 0.0, 1.0) && ((d)->beta == 0.0 || (d)->divergence == GPULOSS_JENSEN_SHANNON));   \
-    RULE("classes", IS_ROW((d)->classes, bytes_of((int)(d)->dtype)))
+    RULE("classes", (d)->classes <= INT32_MAX)
 #define ADD_LABELS(a, d)                                                                                               \
     add((a), "labels", (d)->labels, index_bytes_of((int)(d)->label_type),                                              \
         (wide)(d)->rows *index_bytes_of((int)(d)->label_type))
@@ -211,7 +211,7 @@ static const char *broken_cross_entropy(const call *c, size_t workspace_bytes, a
     const char *broken;
     matrix m;
     COMMON_RULES(d, GPULOSS_USE_IGNORE_INDEX | GPULOSS_USE_GRAD_SCALE,
-                 d->grad_logits != NULL || d->grad_target_probabilities != NULL,
+                 is_divisor || d->grad_logits != NULL || d->grad_target_probabilities != NULL,
                  d->loss != NULL || d->z_loss != NULL || d->correct != NULL || d->bad_targets != NULL || is_divisor);
     MEAN_RULES(d, d->reduction == GPULOSS_MEAN);
     RULE("grad_dtype", is_one_of(grad, GPULOSS_BF16));
@@ -232,7 +232,7 @@ static const char *broken_cross_entropy(const call *c, size_t workspace_bytes, a
         RULE("total_classes", d->total_classes == 0 || d->total_classes >= d->classes);
         add_targets(a, d);
         add_output(a, "divisor", d->loss, result, result);
-        add_output(a, "workspace", d->workspace, 16, (wide)workspace_bytes);
+        add_output(a, "workspace", d->workspace, 16, SPAN_OF_WORKSPACE(d, workspace_bytes));
         return broken_array(a);
     }
     broken = combines ? broken_combine(d) : broken_whole(d);
@@ -276,13 +276,13 @@ enum {
 /* The divisor depends on rows, classes, dtype, reduction and labels. */
 static const char *broken_kl_div_divisor(const gpuloss_kl_div_desc *d, size_t workspace_bytes, arrays *a) {
     const int result = result_bytes_of((int)d->dtype);
-    COMMON_RULES(d, KL_DIV_FLAGS, d->grad_input != NULL || d->grad_target != NULL, 1);
+    COMMON_RULES(d, KL_DIV_FLAGS, 1, 1);
     MASKING_RULES(d);
     DIVISOR_RULES(d, d->reduction == GPULOSS_MEAN || d->reduction == GPULOSS_BATCHMEAN);
     ADD_LABELS(a, d);
     add(a, "row_weights", d->row_weights, result, (wide)d->rows * result)->is_given = 1; /* to no kernel */
     add_output(a, "divisor", d->loss, result, result);
-    add_output(a, "workspace", d->workspace, 16, (wide)workspace_bytes);
+    add_output(a, "workspace", d->workspace, 16, SPAN_OF_WORKSPACE(d, workspace_bytes));
     return broken_array(a);
 }
 
