@@ -69,7 +69,7 @@ static void add(const char *name, int module, unsigned group, int64_t units) {
 /* The words of the variant that is planned, and the rows of its tiles. */
 static void set_words(candidate *c) {
     memcpy(c->words, plan.words, sizeof c->words);
-    c->run = plan.rows->slots;
+    c->run = plan.rows->of.tile_rows;
 }
 
 /* As the library has it. */
@@ -277,7 +277,7 @@ static int find_chosen(void) {
         if (candidates[chosen].module == plan.module && candidates[chosen].group == plan.rows->group &&
             candidates[chosen].clusters.size == of.size && candidates[chosen].clusters.threads == of.threads &&
             in_registers(candidates[chosen].words) == in_registers(plan.words) &&
-            (plan.row_blocks == 0 || (candidates[chosen].run == plan.rows->slots &&
+            (plan.row_blocks == 0 || (candidates[chosen].run == plan.rows->of.tile_rows &&
                                       candidates[chosen].ahead == (plan.rows->flags & GPULOSSI_FETCHES_AHEAD))))
             return 0;
     return bench_fail("the library's own schedule is not among the candidates");
@@ -296,7 +296,7 @@ static int launch_clusters(const gpulossi_kernel *kernel) {
     const gpulossi_clusters *of = &running->clusters;
     const int64_t clusters = plan.rows->rows < of->count ? plan.rows->rows : of->count;
     if (running->run == 0)
-        plan.rows->slots = (uint32_t)(gpulossi_retained_steps(&plan, of) * plan.step);
+        plan.rows->of.smem_vectors = (uint32_t)(gpulossi_retained_steps(&plan, of) * plan.step);
     return check(gpulossi_launch(bench_context(), &plan, kernel, plan.parameters, (unsigned)clusters * of->size,
                                  of->threads, of->size, NULL));
 }
@@ -314,7 +314,7 @@ static int call_running(void) {
     plan.rows->group = running->group;
     memcpy(plan.words, running->words, sizeof plan.words);
     if (running->run > 0) {
-        plan.rows->slots = running->run;
+        plan.rows->of.tile_rows = running->run;
         plan.rows->flags = (plan.rows->flags & ~(unsigned)GPULOSSI_FETCHES_AHEAD) | running->ahead;
     }
     if (check(gpulossi_ready(context, &plan, NULL, 0, NULL, &kernel, &prepare)))

@@ -187,7 +187,7 @@ static int is_prepared_by(const fake_launched *l, const gpulossi_cross_entropy *
     const gpulossi_kl_div_sparse *sparse = &l->parameters.kl_div_sparse;
     const uint32_t not_counted = GPULOSSI_EVEN | GPULOSSI_KEEP_ZERO_NAN;
     gpulossi_cross_entropy counted = l->parameters.cross_entropy;
-    counted.rows.slots = prepared->rows.slots; /* chosen later, for clusters */
+    counted.rows.of.tile_rows = prepared->rows.of.tile_rows; /* chosen later, for clusters */
     if (strstr(l->entry, "kl_div") == NULL)
         return memcmp(prepared, &counted, sizeof *prepared) == 0;
     if (prepared->class_weights != 0 || prepared->rows.rows != rows->rows ||

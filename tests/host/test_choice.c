@@ -521,11 +521,11 @@ static void blocks_of_rows(void **state) {
         l = expect_kernel(&d, "block_rows", __LINE__);
         rows = &l->parameters.rows;
         if (rows->group != cases[i].threads || l->block != cases[i].threads || l->grid != cases[i].grid ||
-            rows->slots != cases[i].run || ((rows->flags & GPULOSSI_FETCHES_AHEAD) != 0) != cases[i].ahead ||
+            rows->of.tile_rows != cases[i].run || ((rows->flags & GPULOSSI_FETCHES_AHEAD) != 0) != cases[i].ahead ||
             l->shared_bytes != 0)
             fail_msg("%lld rows of %lld vectors: %u blocks of %u threads (%u), %u in a row, flags %u, %u bytes",
-                     (long long)cases[i].rows, (long long)cases[i].vectors, l->grid, l->block, rows->group, rows->slots,
-                     rows->flags, l->shared_bytes);
+                     (long long)cases[i].rows, (long long)cases[i].vectors, l->grid, l->block, rows->group,
+                     rows->of.tile_rows, rows->flags, l->shared_bytes);
     }
     gpuloss_destroy(choice_context);
 }
@@ -716,10 +716,10 @@ static void slots_of_packed_rows(void **state) {
         d.classes = cases[c].classes;
         d.grad_logits = cases[c].writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
         l = expect_kernel(&d, d.classes <= (cases[c].bytes == 2 ? 23 : 22) ? "packed_reg" : "packed_smem", __LINE__);
-        if (l->parameters.rows.group != cases[c].group || l->parameters.rows.slots != cases[c].slots ||
+        if (l->parameters.rows.group != cases[c].group || l->parameters.rows.of.tile_rows != cases[c].slots ||
             l->parameters.rows.ring_bytes != cases[c].ring_bytes)
             fail_msg("case %d: %u lanes a row, %u rows a slot, %u bytes of slots", (int)c, l->parameters.rows.group,
-                     l->parameters.rows.slots, l->parameters.rows.ring_bytes);
+                     l->parameters.rows.of.tile_rows, l->parameters.rows.ring_bytes);
         of_block = l->block / 32 * (int64_t)cases[c].slots;
         blocks = (cases[c].rows + of_block - 1) / of_block;
         assert_int_equal(l->grid, blocks < blocks_at_once(l) ? blocks : blocks_at_once(l));

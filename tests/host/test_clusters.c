@@ -27,9 +27,9 @@ static void expect_clusters(const char *entry, unsigned clusters, unsigned size,
     const fake_launched *l = last_launch();
     if (strcmp(l->entry, entry) != 0)
         fail_msg("line %d: %s is launched instead of %s", line, l->entry, entry);
-    if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.slots != slots)
+    if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.of.smem_vectors != slots)
         fail_msg("line %d: %u blocks in clusters of %u, with %u slots", line, l->grid, l->cluster,
-                 l->parameters.rows.slots);
+                 l->parameters.rows.of.smem_vectors);
     assert_int_equal(l->shared_bytes, strstr(entry, "_distances_clustered_any16") != NULL               ? 49152
                                       : strstr(entry, "_logits_block_rows_") != NULL                    ? 32768
                                       : threads == FAKE_WIDE_BLOCK || is_pipeline_of_divergences(entry) ? 98304
@@ -288,7 +288,7 @@ static void the_same_parameters(void **state) {
     clustered = *last_launch();                                                                                        \
     expect_ok(call_without);                                                                                           \
     assert_true(clustered.cluster > 0 && last_launch()->cluster == 0);                                                 \
-    clustered.parameters.rows.slots = 0;                                                                               \
+    clustered.parameters.rows.of.smem_vectors = 0;                                                                     \
     clustered.parameters.rows.scratch = last_launch()->parameters.rows.scratch;                                        \
     assert_memory_equal(&clustered.parameters, &last_launch()->parameters, sizeof clustered.parameters)
     SAME(gpuloss_cross_entropy(with, &ce, NULL), gpuloss_cross_entropy(without, &ce, NULL));

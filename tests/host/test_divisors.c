@@ -18,7 +18,7 @@ static void expect_division(const gpuloss_cross_entropy_desc *d, unsigned flags,
     assert_ptr_equal(fake.launch[0].stream, stream_number(1));
     /* Slots are no matter of the prepare kernel. */
     launched = *last_launch();
-    launched.parameters.rows.slots = fake.launch[0].parameters.rows.slots;
+    launched.parameters.rows.of.tile_rows = fake.launch[0].parameters.rows.of.tile_rows;
     assert_memory_equal(&fake.launch[0].parameters, &launched.parameters, sizeof launched.parameters);
 }
 #define DIVIDES(change, flags, divisor, scale, prepares)                                                               \

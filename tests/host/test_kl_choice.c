@@ -346,9 +346,10 @@ static void packed_pairs(void **state) {
         d.grad_input = GPULOSS_PTR((uintptr_t)1 << 56);
         l = expect_kernel(&d, d.classes <= 22 ? "logits_packed_reg" : "logits_packed", __LINE__);
         rows = &l->parameters.rows;
-        if (rows->group != cases[c].lanes || rows->slots != cases[c].slots || rows->ring_bytes != cases[c].ring_bytes)
-            fail_msg("case %d: %u lanes a row, %u rows a slot, %u bytes of slots", (int)c, rows->group, rows->slots,
-                     rows->ring_bytes);
+        if (rows->group != cases[c].lanes || rows->of.tile_rows != cases[c].slots ||
+            rows->ring_bytes != cases[c].ring_bytes)
+            fail_msg("case %d: %u lanes a row, %u rows a slot, %u bytes of slots", (int)c, rows->group,
+                     rows->of.tile_rows, rows->ring_bytes);
         assert_int_equal(l->block, 128);
         assert_int_equal(l->shared_bytes, 8 * rows->ring_bytes);
         assert_int_equal(l->grid, blocks < at_once ? blocks : at_once);

@@ -34,7 +34,7 @@ static void expect_counting(const gpuloss_kl_div_desc *d) {
     want.rows.grad = (uint64_t)(uintptr_t)(d->grad_input != NULL ? d->grad_input : d->grad_target);
     want.rows.flags = GPULOSSI_IGNORES | BY_PREPARED;
     want.rows.group = got->rows.group;
-    want.rows.slots = got->rows.slots;
+    want.rows.of.tile_rows = got->rows.of.tile_rows;
     want.targets = (uint64_t)(uintptr_t)d->labels;
     want.target_type = (uint32_t)d->label_type;
     want.ignore_index = d->ignore_index;

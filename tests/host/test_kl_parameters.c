@@ -222,7 +222,7 @@ static void fields_of_options(void **state) {
     d.row_weights = AT(8), p.row_weights = ADDRESS(8);
     d.divergence = GPULOSS_JENSEN_SHANNON, p.divergence = GPULOSS_JENSEN_SHANNON;
     d.beta = p.beta = 0.375;
-    p.rows.group = 32, p.rows.slots = 1; /* in the pipeline */
+    p.rows.group = 32, p.rows.of.tile_rows = 1; /* in the pipeline */
     expect_parameters(&d, p);
     d.input_kind = GPULOSS_LOGITS, p.input_kind = GPULOSS_LOGITS;
     p.rows.group = 256;
@@ -272,7 +272,7 @@ static void fields_of_a_sparse_teacher(void **state) {
     d.loss = AT(4), p.rows.loss = ADDRESS(4);
     p.rows.grad_scale = p.rows.divisor = p.inverse_temperature = p.factor = 1.0;
     p.rows.group = 32;
-    p.rows.slots = 1;
+    p.rows.of.tile_rows = 1;
     expect_sparse_parameters(&d, p);
     d.logits_stride = p.logits_stride = 1003;
     d.indices_stride = p.indices_stride = 8;

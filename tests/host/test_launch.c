@@ -22,13 +22,13 @@ static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int ar
     assert_int_equal(l->grid / l->cluster, rows->rows < most ? rows->rows : most);
     assert_int_equal(l->shared_bytes, has_more ? 98304 : is_small ? 32768 : 65536);
     if (strstr(l->entry, "_pipeline_") != NULL) {
-        assert_int_equal(rows->slots, 1);
+        assert_int_equal(rows->of.tile_rows, 1);
         return;
     }
-    assert_in_range(rows->slots, 4, slots);
-    assert_int_equal(rows->slots % 4, 0);
-    assert_true((rows->slots - 4) * threads <= vectors); /* one more may be counted */
-    assert_true(rows->slots * threads >= vectors || rows->slots == slots);
+    assert_in_range(rows->of.smem_vectors, 4, slots);
+    assert_int_equal(rows->of.smem_vectors % 4, 0);
+    assert_true((rows->of.smem_vectors - 4) * threads <= vectors); /* one more may be counted */
+    assert_true(rows->of.smem_vectors * threads >= vectors || rows->of.smem_vectors == slots);
 }
 
 /* A tile has some times as many rows as a block takes at once, and they fit the shared memory. */
@@ -37,21 +37,22 @@ static void is_sound_of_tiles(const fake_launched *l) {
     const int bytes = strstr(l->entry, "f64") != NULL ? 8 : strstr(l->entry, "f32") != NULL ? 4 : 2;
     const int64_t vectors = (rows->classes * bytes + 15) / 16, row = 16 * (vectors + (vectors % 2 == 0));
     assert_in_range(rows->group, 1, 32);
-    assert_in_range(rows->slots, 128 / rows->group, UINT32_MAX);
-    assert_int_equal(rows->slots % (128 / rows->group), 0);
-    assert_in_range(rows->slots * row + (rows->slots + 7) / 8 * 16, 1, l->shared_bytes);
+    assert_in_range(rows->of.tile_rows, 128 / rows->group, UINT32_MAX);
+    assert_int_equal(rows->of.tile_rows % (128 / rows->group), 0);
+    assert_in_range(rows->of.tile_rows * row + (rows->of.tile_rows + 7) / 8 * 16, 1, l->shared_bytes);
 }
 
 /* Packed rows of a slot: some times as many as a warp takes at a time, and whole vectors, for which a warp has room. */
 static void is_sound_of_slots(const fake_launched *l) {
     const gpulossi_rows *rows = &l->parameters.rows;
-    const uint64_t row = (uint64_t)rows->classes * (strstr(l->entry, "f32") != NULL ? 4 : 2), bytes = rows->slots * row;
+    const uint64_t row = (uint64_t)rows->classes * (strstr(l->entry, "f32") != NULL ? 4 : 2),
+                   bytes = rows->of.tile_rows * row;
     const int is_pair = strstr(l->entry, "_logits_packed_") != NULL, may_have_less = strstr(l->entry, "f32") == NULL;
     const int is_reg = strstr(l->entry, "_packed_reg_") != NULL,
               is_short = is_pair ? 32 * row <= 4096 : 128 * row <= rows->ring_bytes;
     assert_in_range(rows->group, 1, 32);
-    assert_in_range(rows->slots, 1, GPULOSSI_PACKED_ROWS);
-    assert_int_equal(rows->slots % (32 / rows->group), 0);
+    assert_in_range(rows->of.tile_rows, 1, GPULOSSI_PACKED_ROWS);
+    assert_int_equal(rows->of.tile_rows % (32 / rows->group), 0);
     if (is_pair)
         assert_true(rows->ring_bytes == 8192 || (rows->ring_bytes == 4096 && may_have_less));
     else
@@ -80,12 +81,12 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     if (is_tile)
         is_sound_of_tiles(l);
     else if (is_pipeline)
-        assert_true(rows->group >= 32 && (rows->slots == 1 || rows->slots == 4));
+        assert_true(rows->group >= 32 && (rows->of.tile_rows == 1 || rows->of.tile_rows == 4));
     else if (!is_packed && !has_block)
-        assert_int_equal(rows->slots, 0);
+        assert_int_equal(rows->of.tile_rows, 0);
     assert_int_equal(l->cluster, 0);
     if (has_block) {
-        assert_in_range(rows->slots, 1, rows->grad != 0 ? 2 : 1);
+        assert_in_range(rows->of.tile_rows, 1, rows->grad != 0 ? 2 : 1);
         assert_in_range(l->block, 32, GPULOSSI_ROW_THREADS);
         assert_int_equal(l->block, rows->group);
         assert_in_range(l->grid, 1, fake.multiprocessors * 2 * GPULOSSI_ROW_THREADS / (int)l->block);
@@ -102,7 +103,9 @@ static void is_sound(gpuloss_context *context, const fake_launched *l, size_t sc
     assert_true(rows->scratch != 0);
     assert_int_equal(scratch_bytes, sizeof(gpulossi_scratch));
     /* No block of the grid is without a row, unless there is no row at all, and none that could run is missing. */
-    rows_of_block = is_tile ? rows->slots : is_packed ? rows->slots * l->block / 32 : l->block / rows->group;
+    rows_of_block = is_tile     ? rows->of.tile_rows
+                    : is_packed ? rows->of.tile_rows * l->block / 32
+                                : l->block / rows->group;
     if (rows->rows > 0)
         assert_true(l->grid * rows_of_block < (uint64_t)rows->rows + rows_of_block);
     assert_true(l->grid * rows_of_block >= (uint64_t)rows->rows || l->grid == at_once);

@@ -420,7 +420,7 @@ static void rows_for_clusters(void **state) {
             const fake_launched *l = in_pipeline(&d, __LINE__);
             if ((l->cluster != 0) != cases[i].is_clustered)
                 fail_msg("case %d of types %d: clusters of %u", (int)i, (int)t, l->cluster);
-            assert_int_equal(l->parameters.rows.slots, 1);
+            assert_int_equal(l->parameters.rows.of.tile_rows, 1);
         }
     end();
 }
@@ -459,7 +459,7 @@ static void clusters_of_pairs(void **state) {
         assert_int_equal(l->block, GPULOSSI_BLOCK);
         assert_int_equal(l->shared_bytes, 98304);
         assert_int_equal(l->parameters.rows.group, GPULOSSI_BLOCK);
-        assert_int_equal(l->parameters.rows.slots, 1);
+        assert_int_equal(l->parameters.rows.of.tile_rows, 1);
     }
     /* A row that is read once takes no more for what is not retained. */
     d = rows_of(GPULOSS_F32, 130, 32768);
@@ -529,9 +529,9 @@ static void teams_of_blocks(void **state) {
         if (cases[i].is_logits && cases[i].writes)
             d.divergence = GPULOSS_REVERSE_KL; /* gradients of forward KL have kernels of their own */
         const gpulossi_rows *rows = &in_pipeline(&d, __LINE__)->parameters.rows;
-        if (rows->group != cases[i].group || rows->slots != cases[i].slots ||
+        if (rows->group != cases[i].group || rows->of.tile_rows != cases[i].slots ||
             (last_launch()->module->words[GPULOSSI_FORMAT_WORD] & SHORT) != cases[i].format)
-            fail_msg("case %d: %u threads a row, %u rows, format %#x", (int)i, rows->group, rows->slots,
+            fail_msg("case %d: %u threads a row, %u rows, format %#x", (int)i, rows->group, rows->of.tile_rows,
                      last_launch()->module->words[GPULOSSI_FORMAT_WORD]);
         expect_row_group(last_launch(), d.rows, rows->group, __LINE__);
     }

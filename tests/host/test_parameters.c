@@ -40,7 +40,7 @@ static gpulossi_cross_entropy parameters_of_rows(unsigned group, unsigned slots)
     p.rows.grad_stride = p.logits_stride = p.probabilities_stride = p.grad_probabilities_stride = 1001;
     p.rows.grad_scale = p.rows.divisor = p.logit_scale = 1.0;
     p.rows.group = group;
-    p.rows.slots = slots;
+    p.rows.of.tile_rows = slots;
     p.logits = ADDRESS(1);
     p.targets = ADDRESS(2);
     p.inner = 1;

@@ -225,7 +225,7 @@ static void formats_of_clusters(void **state) {
     base.classes = 1 << 16;
     base.total_classes = 1 << 18;
     FORMAT((void)0, CLUSTER);
-    assert_int_equal(last_launch()->parameters.rows.slots, 1);
+    assert_int_equal(last_launch()->parameters.rows.of.tile_rows, 1);
     gpuloss_destroy(context);
 }
 
@@ -367,8 +367,8 @@ static void rows_of_a_team(void **state) {
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const gpuloss_cross_entropy_desc d = rows_of(GPULOSS_F32, cases[i].rows, cases[i].vectors);
         const gpulossi_rows *rows = &launched(&d, __LINE__)->parameters.rows;
-        if (rows->group != cases[i].group || rows->slots != cases[i].slots)
-            fail_msg("case %d: %u threads a row, %u rows", (int)i, rows->group, rows->slots);
+        if (rows->group != cases[i].group || rows->of.tile_rows != cases[i].slots)
+            fail_msg("case %d: %u threads a row, %u rows", (int)i, rows->group, rows->of.tile_rows);
         expect_row_group(last_launch(), d.rows, cases[i].group, __LINE__);
     }
     gpuloss_destroy(context);

@@ -32,9 +32,9 @@ static void expect_row_cluster(gpuloss_cross_entropy_desc d, unsigned clusters, 
     expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
     expect_module("cross_entropy_row_cluster", d.dtype, line);
     l = last_launch();
-    if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.slots != warps)
+    if (l->cluster != size || l->grid != clusters * size || l->parameters.rows.of.worker_warps != warps)
         fail_msg("line %d: %u blocks in clusters of %u, with %u warps", line, l->grid, l->cluster,
-                 l->parameters.rows.slots);
+                 l->parameters.rows.of.worker_warps);
     assert_int_equal(l->shared_bytes, 196608);
     assert_int_equal(l->block, 608);
     assert_ptr_equal(l->stream, stream_number(1));
@@ -48,7 +48,7 @@ static void expect_no_row_cluster(gpuloss_cross_entropy_desc d, int line) {
     expect_ok_(gpuloss_cross_entropy(context, &d, stream_number(1)), line);
     expect_module("cross_entropy_row_memory", d.dtype, line);
     assert_int_equal(last_launch()->cluster, 0);
-    assert_int_equal(last_launch()->parameters.rows.slots, 0);
+    assert_int_equal(last_launch()->parameters.rows.of.worker_warps, 0);
     assert_int_equal(last_launch()->shared_bytes, 0);
     expect_row_group(last_launch(), d.rows, 256, line);
     of = last_launch()->module->words;

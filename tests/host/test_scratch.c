@@ -203,6 +203,12 @@ static void workspace_of_the_caller(void **state) {
     kl.workspace_bytes = bytes - 1;
     expect_error(gpuloss_kl_div(context, &kl, NULL), GPULOSS_ERROR_WORKSPACE_TOO_SMALL, "gpuloss_kl_div",
                  "workspace_bytes: ");
+    /* One that ends where the loss begins overlaps nothing. */
+    kl.workspace = GPULOSS_PTR((uintptr_t)kl.loss - 256), kl.workspace_bytes = 256;
+    expect_error(gpuloss_kl_div(context, &kl, NULL), GPULOSS_ERROR_WORKSPACE_TOO_SMALL, "gpuloss_kl_div",
+                 "workspace_bytes: ");
+    expect_ok(gpuloss_kl_div_workspace(context, &kl, &bytes));
+    kl.workspace = AT(6);
     kl.workspace_bytes = 0;
     expect_error(gpuloss_kl_div(context, &kl, NULL), GPULOSS_ERROR_WORKSPACE_TOO_SMALL, "gpuloss_kl_div",
                  "workspace_bytes: ");

@@ -342,7 +342,7 @@ static void groups_in_memory(void **state) {
         d = even;                                                                                                      \
         change;                                                                                                        \
         expect_row_group(in_memory(&d, __LINE__), d.rows, expected, __LINE__);                                         \
-        assert_int_equal(last_launch()->parameters.rows.slots, 0);                                                     \
+        assert_int_equal(last_launch()->parameters.rows.of.tile_rows, 0);                                              \
     } while (0)
             GROUP((void)0, group);
             GROUP(d.classes++, next);
@@ -427,9 +427,9 @@ static void groups_in_the_pipeline(void **state) {
             rows_of(cases[i].dtype, cases[i].writes, cases[i].rows, cases[i].vectors, cases[i].k);
         const gpulossi_rows *rows = &in_pipeline(&d, __LINE__)->parameters.rows;
         const uint32_t format = last_launch()->module->words[GPULOSSI_FORMAT_WORD];
-        if (rows->group != cases[i].group || rows->slots != cases[i].slots ||
+        if (rows->group != cases[i].group || rows->of.tile_rows != cases[i].slots ||
             (format & (SHORT | SHARED | GPULOSSI_FORMAT_CLUSTER)) != cases[i].format)
-            fail_msg("case %d: %u threads a row, %u rows, format %#x", (int)i, rows->group, rows->slots, format);
+            fail_msg("case %d: %u threads a row, %u rows, format %#x", (int)i, rows->group, rows->of.tile_rows, format);
         assert_int_equal(last_launch()->cluster, 0);
         expect_row_group(last_launch(), d.rows, rows->group, __LINE__);
     }
@@ -468,7 +468,7 @@ static void rows_for_clusters(void **state) {
             continue;
         assert_int_equal(format & GPULOSSI_FORMAT_SHORT_STAGES, 0);
         assert_int_equal(l->parameters.rows.group, 256);
-        assert_int_equal(l->parameters.rows.slots, 1);
+        assert_int_equal(l->parameters.rows.of.tile_rows, 1);
     }
     end();
 }

@@ -148,8 +148,8 @@ static void rows_and_threads_of_tiles(void **state) {
         d.softcap = 2.0;
         d.grad_logits = NULL;
         rows = &expect_kernel(&d, "row_thread", __LINE__)->parameters.rows;
-        if (rows->group != cases[i].group || rows->slots != cases[i].slots)
-            fail_msg("case %d: %u threads a row and %u rows a tile", (int)i, rows->group, rows->slots);
+        if (rows->group != cases[i].group || rows->of.tile_rows != cases[i].slots)
+            fail_msg("case %d: %u threads a row and %u rows a tile", (int)i, rows->group, rows->of.tile_rows);
     }
     gpuloss_destroy(choice_context);
 }
@@ -185,7 +185,7 @@ static void blocks_with_tiles(void **state) {
     d.softcap = 2.0;
     d.grad_logits = NULL;
     d.rows = 132 * 6 * 256;
-    assert_int_equal(expect_kernel(&d, "row_thread", __LINE__)->parameters.rows.slots, 256);
+    assert_int_equal(expect_kernel(&d, "row_thread", __LINE__)->parameters.rows.of.tile_rows, 256);
     assert_int_equal(last_launch()->grid, 132 * 6);
     d.rows++;
     expect_kernel(&d, "row_thread", __LINE__);

@@ -34,8 +34,7 @@ template <class N> struct Softmax {
             for (int i = 0; i < m; i++)
                 part[i] = below.exp(x[i]);
             sum = fma(in_halves<Sum>(part), below.factor, sum);
-        } else {
-            /* This is rare, so it is not unrolled. */
+        } else { /* This is rare. A loop saves code. */
 #pragma unroll
             for (int i = 0; i < m; i++)
                 part[i] = x[i];

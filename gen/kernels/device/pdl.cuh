@@ -6,7 +6,7 @@
 #include "vec16.cuh"
 
 /* Waits until the earlier kernels of the stream have ended and their writes are visible. Every kernel calls this before
- * it touches memory. */
+ * it loads or stores. */
 DEVICE void wait_for_earlier() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }

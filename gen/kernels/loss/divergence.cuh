@@ -579,8 +579,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         }
         return log_plus_1(m) - m;
     }
-    /* The sums of a row's KL from the first sweep, and whether it is direct, from the other sum, or in need of a sweep of
-     * its own. Logarithms and quotients are approximate here: they only choose. A direct sum has enough digits if it is
+    /* The sums of a row's KL of two logits from the first sweep. `Way` selects the mean, the excess, or a sweep of its own.
+     * Logarithms and quotients are approximate here, because they only select. A direct sum has enough digits if it is
      * 1/16 of its terms and more: a shift rounds the maxima, else their difference is what rounds. The other sum has an
      * error of a few u of E[v + expm1(-v)], and of E[v] and it times m / (1 + m): the KL has to be 1/4 of both. Large sums
      * leave no digits to m, nor do shifts that are distant from the maxima, which masked classes make. */

@@ -1,4 +1,4 @@
-/* The part that all divergences of rows share: labels that exclude rows, weights, the scale of gradients, and the results.
+/* The part that Divergence and SparseDivergence share: labels that exclude rows, weights, the scale of gradients, and the results.
  * Params has rows, row_weights, labels, label_type, ignore_index, inverse_temperature and factor, which is that of all
  * terms. */
 #ifndef GPULOSSI_DIVERGENCE_ROWS_CUH

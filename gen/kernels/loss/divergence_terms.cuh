@@ -99,7 +99,7 @@ template <> struct Mixture<float> {
     __device__ __forceinline__ float distant_log(float p) const {
         return fmaf(0.693147181f, log2_of(larger(p * inverse, 0x1p-126f)), is_half ? 0.693147181f : 0.0f);
     }
-    /* Both are computed, as threads of a warp need either. */
+    /* Both are computed, because threads of a warp may need different ones. */
     __device__ __forceinline__ float log_of(float x, float p) const {
         const float close = fmaf(-x * x, defect(x), x), distant = distant_log(p);
         return is_close(x) ? close : distant;

@@ -6,7 +6,7 @@
  * The first pass finds both softmaxes, and the mean under p of (t - x) / T, of which each logit is less its row maximum.
  * This mean less the logarithm of the ratio of the two sums is the sum of f. If the sum is far enough from 0 to have its
  * digits, the second pass only writes the gradient. Otherwise it also sums p d - p + q, of which no term is negative (see
- * divergence_terms.cuh). The second pass finds most of the row in the cache. */
+ * divergence_terms.cuh). The second pass reads retained steps from shared memory, and the others again. */
 #ifndef GPULOSSI_KL_LOGITS_CUH
 #define GPULOSSI_KL_LOGITS_CUH
 

@@ -46,7 +46,7 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
     __device__ __forceinline__ explicit RowTiles(const Params &p)
         : p(p), loss(p), lane((int)(threadIdx.x % kLanes)), rank((int)(threadIdx.x & (p.rows.group - 1))),
           size((int)p.rows.group), shift(__popc(p.rows.group - 1)), classes((int)p.rows.classes),
-          row_bytes(classes * (int)sizeof(Bits)), rows((int)p.rows.slots), ring_bytes((int)p.rows.ring_bytes),
+          row_bytes(classes * (int)sizeof(Bits)), rows((int)p.rows.of.tile_rows), ring_bytes((int)p.rows.ring_bytes),
           stages(max(1, min(ring_bytes / (rows * row_bytes), (int)kMaxStages))),
           row_tiles((uint32_t)((p.rows.rows + rows - 1) / rows)), run(run_of(row_tiles)),
           queue(p.rows.scratch, (row_tiles + run - 1) / run, blockIdx.x * kTeams + threadIdx.x / kLanes,

@@ -720,8 +720,8 @@ template <class E> class RowCluster {
           count(cluster.number < p.rows.rows
                     ? (uint32_t)((p.rows.rows - cluster.number + cluster.count - 1) / cluster.count)
                     : 0),
-          first((int)(cluster.rank * p.rows.slots) * kChunk),
-          workers(max(0, min((int)p.rows.slots, (cut.vectors - first + kChunk - 1) / kChunk))) {}
+          first((int)(cluster.rank * p.rows.of.worker_warps) * kChunk),
+          workers(max(0, min((int)p.rows.of.worker_warps, (cut.vectors - first + kChunk - 1) / kChunk))) {}
 
   public:
     DEVICE void run(const gpulossi_cross_entropy &p) {

@@ -4,8 +4,9 @@
  *
  * If rows are only read, most of them are static, assigned round robin: counter accesses slow the reads of other blocks
  * down. The last rows come from a counter, so that the blocks end at the same time. For short rows, counter accesses
- * cost more than this gains, so almost all rows are static. Rows that are written all come from the counter, in the
- * order of memory, in which memory is faster. Short ones come two at a time, and half of them are static. */
+ * cost more than this gains, so almost all rows are static. The first tiles of a block that writes are static. The counter
+ * gives the others in the order of memory, which is faster. A tile of short rows has two rows, and half of these tiles are
+ * static. */
 #ifndef GPULOSSI_ROW_CTA_CUH
 #define GPULOSSI_ROW_CTA_CUH
 
@@ -317,7 +318,7 @@ template <class E> class BlockRows {
     }
 
     __device__ __forceinline__ void gradients(typename Loss::Totals &total) {
-        const uint32_t rows = (uint32_t)p.rows.rows, run = p.rows.slots;
+        const uint32_t rows = (uint32_t)p.rows.rows, run = p.rows.of.tile_rows;
         const bool ahead = p.rows.flags & GPULOSSI_FETCHES_AHEAD;
         Ahead queue(p.rows.scratch, (rows + run - 1) / run, blockIdx.x, gridDim.x, ahead ? 2 : 1, run > 1 ? 8 : 0);
         uint32_t word = threadIdx.x == 0 ? queue.fetch() : 0, row = queue.tile[0] * run;

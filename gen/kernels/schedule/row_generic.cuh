@@ -1,5 +1,5 @@
-/* The row schedules assign the rows of a loss to threads, and load, reduce and write them. A schedule runs any loss. A
- * loss is a class with
+/* The row schedules assign the rows of a loss to threads, and load, reduce and write them. They run losses of
+ * this interface. RowPipeline, RowMemory and RowThread run losses with accumulate() instead. A loss is a class with
  *
  *   Element, Number, Params   element type, type of computations, kernel parameters
  *   kArrays                   number of [rows, classes] arrays that it reads

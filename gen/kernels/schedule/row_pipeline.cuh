@@ -263,7 +263,7 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ explicit RowPipeline(const Params &p)
         : p(p), loss(p), team(p.rows.group), steps(steps_of(p, team)),
           has_lines(counts_lines(p, steps * step_of(team))),
-          rows(p.rows.scratch, p.rows.rows, p.rows.slots, team.number, team.count,
+          rows(p.rows.scratch, p.rows.rows, p.rows.of.tile_rows, team.number, team.count,
                !has_format(GPULOSSI_FORMAT_CLUSTER) && steps < stages() ? 4 : 3),
           copied{0, 0}, released{0, 0}, in_ring(0),
           smem_ring(Shared::address(stash_of_block()) + warp_in_block() * (uint32_t)(stages() * stage_bytes())),
@@ -291,16 +291,18 @@ template <class Loss> class RowPipeline {
     DEVICE bool has_three_sweeps() {
         return values_of_all() && Loss::reduces() && Loss::writes();
     }
-    /* The step at position i of a sweep, where the one before had step i at position i. A sweep begins with the steps that
-     * are retained, and then goes back. */
-    __device__ __forceinline__ int turned(int i) const {
+    /* The step at position i of a sweep after one in the order of memory. Retained steps come first. The others follow, in
+     * reverse order if a step is retained. */
+    __device__ __forceinline__ int step_at(int i) const {
         return i < retained ? steps - retained + i : retained > 0 ? steps - 1 - i : i;
     }
     /* The step of a visit. */
     __device__ __forceinline__ int step_of_visit() const {
         if (has_three_sweeps()) {
             const int again = steps - retained, over = visit - steps;
-            return over < 0 ? visit : over < again ? turned(retained + over) : turned(turned(retained + over - again));
+            return over < 0       ? visit
+                   : over < again ? step_at(retained + over)
+                                  : step_at(step_at(retained + over - again));
         }
         return visit < steps ? visit : visits - 1 - visit;
     }
@@ -565,7 +567,7 @@ template <class Loss> class RowPipeline {
         Cursor at = released;
 #pragma unroll 1
         for (int i = 0; i < steps; i++, at.advance()) {
-            const Side side = side_of(cut, row, Loss::reduces() ? turned(i) : i, at);
+            const Side side = side_of(cut, row, Loss::reduces() ? step_at(i) : i, at);
             acquire(at);
             if (reads)
 #pragma unroll 1
@@ -621,7 +623,7 @@ template <class Loss> class RowPipeline {
         }
 #pragma unroll 1
         for (int i = 0; i < steps; i++) {
-            const Side side = side_of(cut, row, has_three_sweeps() ? turned(turned(i)) : turned(i), released);
+            const Side side = side_of(cut, row, has_three_sweeps() ? step_at(step_at(i)) : step_at(i), released);
             acquire(released);
             if (writes_zeros) {
 #pragma unroll 1

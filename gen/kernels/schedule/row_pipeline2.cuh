@@ -1,5 +1,5 @@
-/* The schedule for losses of two arrays that need the state of the whole row before its terms or gradients. A row stays
- * in the shared memory of a cluster: it is read once and written once. Each warp has a ring of stages, and copies its
+/* The schedule for losses of two arrays that need the state of the whole row before its terms or gradients. Steps of a row
+ * that fit stay in the shared memory of a cluster. All other steps are read again. Each warp has a ring of stages, and copies its
  * own parts of the rows. The ring has space for more than one row: the next row is in flight while this one is reduced. */
 #ifndef GPULOSSI_ROW_PIPELINE2_CUH
 #define GPULOSSI_ROW_PIPELINE2_CUH
@@ -131,7 +131,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
     }
     /* The steps of a row that stay in the ring. */
     __device__ __forceinline__ int smem_steps() const {
-        return (int)(p.rows.slots / (K * kTimes));
+        return (int)(p.rows.of.smem_vectors / (K * kTimes));
     }
     DEVICE int steps_of(const Params &p, int warps) {
         int64_t most =

@@ -1,5 +1,5 @@
-/* Rows of few classes in tiles of shared memory, on every GPU, with every option: rows of any stride and alignment, and
- * columns, whose classes are not innermost. One thread has a row, or a few threads share it.
+/* Rows of few classes in tiles of shared memory, with every option: rows of any stride and alignment, and columns, whose
+ * classes are not innermost. The host selects this schedule for options and columns from compute capability 7.0 on. One thread has a row, or a few threads share it.
  *
  * In a tile each row begins with a vector, and its last vector is filled with logits that change nothing. The distance
  * of two rows is an odd number of vectors, so that neighbouring rows are in different banks. Before each eighth column
@@ -58,8 +58,8 @@ template <class Loss> class RowThread {
 
     __device__ __forceinline__ explicit RowThread(const Params &p)
         : p(p), loss(p), smem_tile(Shared::address(stash_of_block())), classes((int)p.rows.classes),
-          vectors((classes + W - 1) / W), pitch_bytes((vectors | 1) * GPULOSSI_VECTOR_BYTES), rows((int)p.rows.slots),
-          threads((int)p.rows.group), first(0), count(0), image(0), within(0) {
+          vectors((classes + W - 1) / W), pitch_bytes((vectors | 1) * GPULOSSI_VECTOR_BYTES),
+          rows((int)p.rows.of.tile_rows), threads((int)p.rows.group), first(0), count(0), image(0), within(0) {
         const int groups = kThreads / threads;
         keep(smem_tile);
         row = has_columns() ? (int)threadIdx.x % groups : (int)threadIdx.x / threads;
