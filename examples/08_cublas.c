@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 3 /* that are timed, after one */ };
+enum { STEPS = 3 /* timed steps, after one warm-up step */ };
 
 /* Row-major arrays on the GPU, in bf16 but for the weight's gradient. */
 typedef struct layer {
@@ -103,8 +103,8 @@ static void step(const layer *l, int chunk, int has_loss) {
     d.classes = l->classes;
     check(gpuloss_cross_entropy_divisor(gpu, &d, GPULOSS_PTR(l->divisor), stream));
     check_cuda(cuMemsetD32Async(l->loss, 0, 1, stream));
-    d.divisor_in = GPULOSS_PTR(l->divisor); /* each chunk divides by the rows of all */
-    d.flags |= GPULOSS_ADD_SUMS;            /* and adds to the loss */
+    d.divisor_in = GPULOSS_PTR(l->divisor); /* the divisor is that of all rows */
+    d.flags |= GPULOSS_ADD_SUMS;            /* a chunk adds its loss */
     d.logits = d.grad_logits = GPULOSS_PTR(l->logits);
     d.loss = GPULOSS_PTR(l->loss);
     for (int first = 0; first < l->rows; first += chunk)

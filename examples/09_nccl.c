@@ -135,7 +135,7 @@ static float download(const shard *s, float *gradient) {
     return loss;
 }
 
-/* What all calls have in common: the mean over the rows that are not ignored. */
+/* The fields that all calls share: the mean over the rows that are not ignored. */
 static gpuloss_cross_entropy_desc call_of(const shard *s) {
     gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS; /* mean, ignore_index = -100 */
     d.logits = GPULOSS_PTR(s->logits);
@@ -210,7 +210,7 @@ static void compare(double one, double all, double exact, double allowed, double
     note(&errors[BETWEEN], fabs(all - one), 2 * allowed);
 }
 
-/* The loss in double, and the errors of gradients. What is allowed is relative to their two parts, the probability and the 1
+/* The loss in double, and the errors of gradients. The bound is relative to their two parts, the probability and the 1
  * of the target. */
 static double reference(const float *logits, const int32_t *targets, const float *one, const float *all,
                         double *errors) {

@@ -1,4 +1,4 @@
-/* What 02_digits.c and 03_distill.c share: the images, a network with one hidden layer, and the check of a status.
+/* Shared by 02_digits.c and 03_distill.c: the images, a network with one hidden layer, and the check of a status.
  * Everything here runs on the CPU; the losses are in the examples themselves. */
 #ifndef DIGITS_H
 #define DIGITS_H

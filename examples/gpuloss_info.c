@@ -1,4 +1,4 @@
-/* What gpuloss finds on this machine, and whether it computes correctly there:
+/* Lists the GPUs and the driver of this machine, and tests each loss there:
  *     gpuloss_info [--bench [MIB]]
  * Lists the driver, the GPUs and the driver's cache of compiled kernels. Then each loss and type is compared with a reference
  * in double precision on each GPU. --bench: measures calls whose inputs take MIB mebibytes, 512 unless it says otherwise.

@@ -247,8 +247,8 @@ def _check_floats(input, target):
 
 
 def _promoted(input, target):
-    """The two in types that the library takes, and the type of torch's result. A tensor without dimensions has no say
-    in that type beside one with dimensions. The library computes in doubles if the input has them. Else the types may
+    """The two in types that the library takes, and the type of torch's result. A tensor without dimensions
+    does not affect that type beside one with dimensions. The library computes in doubles if the input has them. Else the types may
     differ."""
     if (input.dim() == 0) == (target.dim() == 0):
         result = torch.promote_types(input.dtype, target.dtype)
