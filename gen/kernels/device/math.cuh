@@ -173,7 +173,7 @@ template <> struct Format<float> {
     DEVICE Bits bits(float x) { return __float_as_uint(x); }
     DEVICE float from(Bits b) { return __uint_as_float(b); }
     DEVICE float rescued(float x) { return x * 0x1p24f; }
-    /* The range is 2^-125 .. 2^124, where all intermediate results of log_near() are normal. */
+    /* The range is 2^-125 .. 2^124, where all intermediate results of log_close() are normal. */
     DEVICE Bits least() { return 0x01000000u; }
     DEVICE Bits range() { return 0x7c800000u; }
     DEVICE float ln2_of_mantissa() { return 0.693147181f * 0x1p-23f; }
@@ -182,7 +182,7 @@ template <> struct Format<float> {
     DEVICE float quotient(float a, float b) { return a * quick_reciprocal(b); }
     /* log(a / b) for a / b in [2/3, 3/2]. With s = (a - b) / (a + b), it is 2 atanh(s) = 2 s + (2 s)^3 P((2 s)^2). P is
      * the minimax polynomial, whose error stays below 2^-28 of the result. */
-    DEVICE float log_near(float a, float b) {
+    DEVICE float log_close(float a, float b) {
         float d = a - b, s = quotient(d, fmaf(d, 0.5f, b)), z = s * s;
         float p = fmaf(fmaf(z, 2.372285118e-03f, 1.248675212e-02f), z, 8.333368599e-02f);
         return fmaf(s * z, p, s);
@@ -200,7 +200,7 @@ template <> struct Format<double> {
     DEVICE double ln2_of_mantissa() { return 0.69314718055994531 * 0x1p-52; }
     DEVICE double divide(double a, double b) { return __ddiv_rn(a, b); }
     DEVICE double quotient(double a, double b) { return __ddiv_rn(a, b); }
-    DEVICE double log_near(double a, double b) { return log1p((a - b) / b); }
+    DEVICE double log_close(double a, double b) { return log1p((a - b) / b); }
 };
 
 /* Correctly rounded quotients. */
@@ -232,14 +232,14 @@ template <class N> DEVICE typename Format<N>::Bits distance(N x) {
  * or the rounded a / b would lose them. Seen as integers, exponent and mantissa of a number are about its log2.
  *
  * For float the error is within 8u of the result. (a + b) / 2, its reciprocal and s round to 3.5u at most: where the
- * ulp of one is largest, that of another is smallest. The polynomial and the last sum of log_near() add 1.1u. The power
+ * ulp of one is largest, that of another is smallest. The polynomial and the last sum of log_close() add 1.1u. The power
  * of two raises the error to 7.6u at most, where the sum cancels from log(2 / 3) + log(2) to log(4 / 3). */
 template <class N> DEVICE N log_ratio(N a, N b) {
     typedef Format<N> F;
     typedef typename F::Integer Integer;
     Integer half = (Integer)1 << (F::mantissa - 1);
     Integer power = ((Integer)(F::bits(a) - F::bits(b)) + half) & -2 * half;
-    return fma((N)power, F::ln2_of_mantissa(), F::log_near(F::from(F::bits(a) - power), b));
+    return fma((N)power, F::ln2_of_mantissa(), F::log_close(F::from(F::bits(a) - power), b));
 }
 
 /* 2^23 log2(a / b) of numbers of 16 bits. Its product with of_short() is the logarithm; of_short() may also multiply
