@@ -393,8 +393,8 @@ static void shards(void **state) {
     REFUSED(d.inner = 2, "inner: does not go with shards (got 2)");
     REFUSED(give_probabilities(&d), "target_probabilities: does not go with shards (got 0x14007000000000)");
 #define OF_ALL(field, type)                                                                                            \
-    REFUSED(d.field = (type *)AT(6),                                                                                   \
-            #field ": takes the whole vocabulary: it is an output of gpuloss_cross_entropy_combine (got 0x6007000000000)")
+    REFUSED(d.field = (type *)AT(6), #field                                                                            \
+            ": takes the whole vocabulary: it is an output of gpuloss_cross_entropy_combine (got 0x6007000000000)")
     OF_ALL(loss, void);
     OF_ALL(loss_rows, void);
     OF_ALL(z_loss, void);
