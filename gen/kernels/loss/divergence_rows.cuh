@@ -1,6 +1,6 @@
-/* The part that Divergence and SparseDivergence share: labels that exclude rows, weights, the scale of gradients, and the results.
- * Params has rows, row_weights, labels, label_type, ignore_index, inverse_temperature and factor, which is that of all
- * terms. */
+/* The part that Divergence and SparseDivergence share: labels that exclude rows, weights, the scale of gradients, and the
+ * results. Params has rows, row_weights, labels, label_type, ignore_index, inverse_temperature and factor, which is that of
+ * all terms. */
 #ifndef GPULOSSI_DIVERGENCE_ROWS_CUH
 #define GPULOSSI_DIVERGENCE_ROWS_CUH
 
