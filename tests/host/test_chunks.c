@@ -105,7 +105,7 @@ static void divisors_of_cross_entropy(void **state) {
     WRITES((d.ce.logits = GPULOSS_PTR(1), d.ce.logits_stride = 1, d.ce.loss = GPULOSS_PTR(1)), BY_COUNT, 1.0);
     WRITES((d.ce.logits = d.ce.grad_logits = NULL, d.ce.grad_loss = AT(8)), BY_COUNT, 1.0);
     WRITES((d.ce.logits = d.ce.grad_logits = NULL, d.ce.grad_loss_rows = AT(8)), BY_COUNT, 1.0);
-    WRITES(SET_FLAG(&d, GPULOSS_ADD_SUMS), BY_COUNT, 1.0);
+    WRITES((d.ce.loss = NULL, SET_FLAG(&d, GPULOSS_ADD_SUMS)), BY_COUNT, 1.0);
     WRITES((d.ce.class_weights = AT(6), d.ce.target_type = GPULOSS_U8, d.ce.ignore_index = 7), BY_COUNT, 1.0);
     p = &last_launch()->parameters.cross_entropy;
     assert_int_equal(p->class_weights, ADDRESS(6));
