@@ -340,7 +340,7 @@ int fake_active_clusters(int *clusters, void *function, const void *config) {
 }
 
 static int launch(const char *symbol, void *function, const fake_config *config, void **parameters, void **extra) {
-    enum { YIELDS = 100 };
+    enum { YIELDS = 2 };
     int i, code = fake_begin(symbol, NEEDS_CONTEXT);
     fake_module *module = (fake_module *)function;
     fake_launched *made = &fake.launch[fake.launches];

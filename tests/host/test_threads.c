@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-enum { THREADS = 8, CALLS = 4, ON_ONE_STREAM = 60 };
+enum { THREADS = 8, CALLS = 4, ON_ONE_STREAM = 20 };
 
 typedef struct worker {
     gpuloss_context *context;
