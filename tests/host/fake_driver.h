@@ -80,7 +80,6 @@ struct fake_driver {
     int wide_clusters[FAKE_CLUSTER_SIZES]; /* of wide blocks, and of others with as much shared memory, ... */
     int row_clusters[FAKE_CLUSTER_SIZES];  /* ... and of the larger ones with weights in shared memory */
     int capturing;
-    int yields;                         /* a thread that has launched a prepare kernel lets others run */
     uint64_t unknown_at, unknown_bytes; /* addresses of no memory; all others are of memory */
     int pointer_type, pointer_managed, pointer_gpu;
     const char *missing[4]; /* symbols it does not have */

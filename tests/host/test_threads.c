@@ -107,7 +107,6 @@ static void *mean_gradients(void *argument) {
 static void two_launches_on_one_stream(void **state) {
     gpuloss_context *context = new_context();
     (void)state;
-    fake.yields = 1;
     run_threads(context, mean_gradients);
     assert_int_equal(fake.launches, THREADS * ON_ONE_STREAM * 2);
     assert_string_equal(fake.violation, "");
