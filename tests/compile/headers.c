@@ -1,5 +1,6 @@
 /* The system headers that the implementation includes, and nothing of gpuloss: names.sh compares with it. */
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
