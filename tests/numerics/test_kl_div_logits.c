@@ -444,6 +444,31 @@ static void distances_of_two_logits(void **state) {
     test_done();
 }
 
+/* Sides that nearly agree but in one class, of which one side has a hundredth and the other nothing. The KL is large, and
+ * Jensen-Shannon is not. */
+static void two_logits_that_agree_but_in_one_class(void **state) {
+    unsigned d, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++, number++) {
+        random_source random = random_from(number);
+        kl_case c = logits_case(all_dtypes[d], 3, 9000, number);
+        kl_inputs in = kl_inputs_unset(&c);
+        int64_t i;
+        c.divergence = GPULOSS_JENSEN_SHANNON;
+        c.beta = 0.5;
+        for (i = 0; i < c.rows * c.classes; i++) {
+            const int is_alone = i % c.classes == 4321;
+            const double target = is_alone ? 5 : random_normal(&random);
+            in.target[i] = dtype_round(c.dtype, target);
+            in.input[i] = dtype_round(c.dtype, is_alone ? -60 : target + 0.01 * random_normal(&random));
+        }
+        kl_test(&c, "one class apart");
+        kl_inputs_free(&in);
+    }
+    test_done();
+}
+
 /* Rows with an offset on one side, whose sides else differ by `spread` times a normal number. The offset changes no
  * probability but by the rounding of the logits themselves, which the reference has too. */
 static void check_offset(const kl_case *shape, gpuloss_divergence divergence, double offset, double spread,
@@ -726,6 +751,7 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(distances_of_two_logits),
         cmocka_unit_test(two_distant_logits),
         cmocka_unit_test(masks_of_close_logits),
+        cmocka_unit_test(two_logits_that_agree_but_in_one_class),
         cmocka_unit_test(offsets_between_two_logits),
         cmocka_unit_test(offsets_of_rows_of_two_logits),
         cmocka_unit_test(offsets_of_one_side_of_logits),

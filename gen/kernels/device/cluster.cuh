@@ -112,8 +112,12 @@ struct Cluster {
             send(arrived, of_block[number % 2], message);
         }
         arrived.wait(parity(number));
-        state = of_block[number % 2][lane % GPULOSSI_CLUSTER].state;
         word = of_block[number % 2][0].word;
+        if (size == 1) {
+            state = of_block[number % 2][0].state;
+            return;
+        }
+        state = of_block[number % 2][lane % GPULOSSI_CLUSTER].state;
         state.reduce(Repeated<GPULOSSI_CLUSTER>(GPULOSSI_CLUSTER));
     }
 };

@@ -26,15 +26,19 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
     typedef typename E::Bits Bits;
     using Sides::p;
     enum { W = Sides::W, n = Sides::n, kSums = 1 };
-    enum { kSmemVectors = 1 + W / 4, kStages = GPULOSSI_DISTANCES_STAGES };
-    enum { kAtOnce = W < 8 ? 4 : 2 };
-    static constexpr double kLeast = 0.03125; /* A sum of more is not close to 0. */
+    enum { kStages = GPULOSSI_DISTANCES_STAGES };
+    enum { kAtOnce = W < 8 ? 4 : 2, kClose = W < 8 ? 4 : 1 }; /* vectors of each side at a time */
+    /* A sum of more than kLeast is not close to 0. In 32 bits a sum of less than kDistant takes polynomials of a wide
+     * range. */
+    static constexpr double kLeast = 0.03125, kDistant = 0.1;
 
     typedef typename Sides::State State;
     struct Row : Sides::Row {
         N mean;           /* The mean of log(q / M) under q, or if `approximate`, of log2(q / M); of Jensen-Shannon. */
         bool approximate; /* Whether Jensen-Shannon is computed from the logarithm of the mixture. */
-        bool zeros;       /* Whether this thread has met a probability of 0 in that case. */
+        bool distant;     /* Whether it is computed by distant_terms(). */
+        bool wide;        /* Whether the polynomials are those of a wide range. */
+        bool zeros;       /* Whether this thread has met a probability of 0 in these two cases. */
         bool replaced;    /* Whether this thread has overwritten logits with log(q / M) or log2(q / M). */
         bool repeated;    /* Whether the sums take a second pass. */
         bool ordinary;    /* Whether the short formulas of the gradient give finite numbers, and 0 where they should. */
@@ -43,8 +47,13 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
     struct Sums {
         double f, u;
         template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
-            f = lanes.template over<Sum>(f);
-            u = lanes.template over<Sum>(u);
+            double all[2] = {f, u};
+            if (has_gradient())
+                lanes.template over_all<Sum>(all);
+            else
+                all[0] = lanes.template over<Sum>(f);
+            f = all[0];
+            u = all[1];
         }
     };
 
@@ -56,6 +65,10 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
     DEVICE bool is_variation() { return has(GPULOSSI_KL_TOTAL_VARIATION); }
     DEVICE bool is_half() { return has(GPULOSSI_KL_HALF_BETA); }
     DEVICE bool has_gradient() { return has(GPULOSSI_KL_GRADIENT); }
+    DEVICE bool has_wide() { return is_half() && W < 8; }
+
+    /* The gradient of Jensen-Shannon needs space for floats in place of the target. */
+    DEVICE int smem_vectors() { return has_gradient() && !is_variation() ? 1 + W / 4 : 2; }
 
     __device__ __forceinline__ bool writes(const Row &) const { return has_gradient(); }
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
@@ -67,8 +80,9 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
     template <class SmemStep> __device__ __forceinline__ bool enter_step(State &s, const SmemStep &step) const {
         return Sides::template enter_all<kAtOnce>(s, step);
     }
-    /* All false for total variation, which the compiler does not find by itself. */
-    DEVICE bool is_approximate(const Row &r) { return !is_variation() && r.approximate; }
+    /* All false where the features exclude them, which the compiler does not find by itself. */
+    DEVICE bool is_approximate(const Row &r) { return !is_variation() && !has_wide() && r.approximate; }
+    DEVICE bool is_distant(const Row &r) { return has_wide() && r.distant; }
     DEVICE bool has_zeros(const Row &r) { return !is_variation() && r.zeros; }
     DEVICE bool spoiled(const Row &r) { return !is_variation() && r.replaced; }
 
@@ -93,36 +107,69 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
         }
     }
 
-    /* The sums of f and u over a vector of each side, and log(q / M), where beta is 1/2. With y half of d = log(p / q):
+    /* The sums of f and u over k vectors of each side, and log(q / M), where beta is 1/2. With y half of d = log(p / q), the
+     * root of p q is q exp(y):
      *
-     *   f = (p + q) / 2 (y tanh(y) - log(cosh(y)))             log(q / M) = -y - log(cosh(y))
+     *   f = root (y sinh(y) - cosh(y) log(cosh(y)))            log(q / M) = -y - log(cosh(y))
      *
-     * Returns false if a |y| is not below 1, and the polynomials are not for it. */
-    __device__ __forceinline__ bool close_pairs(const Row &r, const Vector<E> (&x)[1][2], N &f, N &u,
-                                                N (&q_to_m)[W]) const {
-        N of_input[W], of_target[W], y[W], q[W], t[W];
+     * Returns false if a |y| is not below 1, or 2 if `wide`, and the polynomials are not for it. */
+    template <bool wide, int k, int m>
+    __device__ __forceinline__ bool close_pairs(const Row &r, const Vector<E> (&x)[k][2], N &f, N &u,
+                                                N (&q_to_m)[m]) const {
+        N of_input[m], of_target[m], y[m], of_f[m], of_u[m];
         bool are_close = true;
 #pragma unroll
-        for (int i = 0; i < W; i++)
-            of_input[i] = x[0][0].get(i), of_target[i] = x[0][1].get(i);
+        for (int i = 0; i < m; i++)
+            of_input[i] = x[i / W][0].get(i % W), of_target[i] = x[i / W][1].get(i % W);
         this->log_ratios(r, of_input, of_target, N(0.5), y);
 #pragma unroll
-        for (int i = 0; i < W; i++)
-            are_close = are_close && fabs(y[i]) < 1;
+        for (int i = 0; i < m; i++)
+            are_close &= fabs(y[i]) < (wide ? 2 : 1);
         if (!are_close)
             return false;
-        this->exponentials(of_input, r.input_max, true, q);
-        this->exponentials(of_target, r.target_max, true, t);
+        const ScaledExp<N> input(r.input_max, this->inverse_temperature);
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            const N z = y[i] * y[i];
-            t[i] = fma(r.ratio, t[i], q[i]) * (z * divergence_over_square(z));
-            q_to_m[i] = fma(-z, log_cosh_over_square(z), -y[i]);
-            q[i] *= q_to_m[i];
+        for (int i = 0; i < m; i++) {
+            const N z = y[i] * y[i], power = input.power(of_input[i]);
+            of_f[i] = power_of_2(fma(y[i], N(1.442695041), power)) * (z * divergence_over_square<wide>(z));
+            q_to_m[i] = fma(-z, log_cosh_over_square<wide>(z), -y[i]);
+            of_u[i] = has_gradient() ? power_of_2(power) * q_to_m[i] : N(0);
         }
-        f = N(0.5) * r.inverse * in_halves<Sum>(t);
-        u = has_gradient() ? r.inverse * in_halves<Sum>(q) : N(0);
+        f = r.inverse * in_halves<Sum>(of_f);
+        u = r.inverse * in_halves<Sum>(of_u);
         return true;
+    }
+
+    /* Of each pair q over `inverse` and log(q / M), where beta is 1/2. With y as above and w = exp(-2 |y|):
+     *
+     *   log(cosh(y)) = |y| - log(2) + log(1 + w)               f = ((p - q) y - (p + q) log(cosh(y))) / 2
+     *
+     * Adds both parts of f to `parts`, over inverse / 2. An error of 2^-22 in every logarithm is an error of 2^-23 in the
+     * sum. A probability of 0 needs `clamps`: its |y| is 80 then, for which w is 0. */
+    struct Parts {
+        N slopes[4], curves[4];
+        __device__ __forceinline__ N sum() const { return in_halves<Sum>(slopes) - in_halves<Sum>(curves); }
+    };
+    template <bool clamps, int k, int m>
+    __device__ __forceinline__ void distant_terms(const Row &r, const Vector<E> (&x)[k][2], Parts &parts, N (&q)[m],
+                                                  N (&q_to_m)[m]) const {
+        N of_input[m], of_target[m], y[m], p[m];
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            of_input[i] = x[i / W][0].get(i % W), of_target[i] = x[i / W][1].get(i % W);
+        this->log_ratios(r, of_input, of_target, N(0.5), y);
+        this->exponentials(of_input, r.input_max, true, q);
+        this->exponentials(of_target, r.target_max, true, p);
+#pragma unroll
+        for (int i = 0; i < m; i++) {
+            if (clamps)
+                y[i] = larger(-larger(-y[i], N(-80)), N(-80));
+            const N of_w = log2_of(N(1) + power_of_2(fabs(y[i]) * N(-2.885390082)));
+            const N log_cosh = fma(of_w, N(0.693147181), fabs(y[i]) - N(0.693147181));
+            parts.slopes[i % 4] = fma(fma(r.ratio, p[i], -q[i]), y[i], parts.slopes[i % 4]);
+            parts.curves[i % 4] = fma(fma(r.ratio, p[i], q[i]), log_cosh, parts.curves[i % 4]);
+            q_to_m[i] = -y[i] - log_cosh;
+        }
     }
 
     /* Total variation: q and |t - q|, both over `inverse`, and df/dq for a gradient. */
@@ -169,7 +216,10 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
     __device__ __forceinline__ void close(Row &r, const State &s) const {
         Sides::close(r, s);
         r.known = false;
-        r.approximate = !is_variation() && r.in_fast_range && beta * input_share * r.sum > N(kLeast);
+        const N sum = beta * input_share * r.sum;
+        r.approximate = r.in_fast_range && sum > N(kLeast);
+        r.distant = r.in_fast_range && sum > N(kDistant);
+        r.wide = sum > N(kLeast);
     }
     __device__ __forceinline__ bool wants_sums(const Row &r) const {
         return !r.known;
@@ -190,6 +240,13 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
             }
             sums.f += (double)fma(beta * r.ratio, of_t, input_share * of_q);
             sums.u += (double)of_q;
+            return;
+        }
+        if (is_distant(r)) {
+            Parts parts = {};
+            distant_terms<true>(r, x, parts, q, u);
+            sums.f += (double)(N(0.5) * r.inverse * parts.sum());
+            sums.u += (double)(r.inverse * times(q, u));
             return;
         }
         if (is_variation()) {
@@ -229,7 +286,9 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
         if (is_variation() || !r.in_fast_range || r.repeated)
             return false;
         r.replaced = writes(r);
-        if (!r.approximate) {
+        if (is_distant(r))
+            return add_distant(r, step, sums);
+        if (!is_approximate(r)) {
             add_pairs(r, step, sums);
             return true;
         }
@@ -254,27 +313,66 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
         sums.u += (double)all_q;
         return true;
     }
-    /* The add_step() of a row that is close to 0. */
+    /* The add_step() of a row with distant_terms(). */
     template <class SmemStep>
-    __device__ __forceinline__ void add_pairs(const Row &r, const SmemStep &step, Sums &sums) const {
-        N all_f = N(0), all_u = N(0);
-#pragma unroll 1
+    __device__ __forceinline__ bool add_distant(Row &r, const SmemStep &step, Sums &sums) const {
+        Parts parts = {};
+        N all_u = N(0);
+#pragma unroll kAtOnce
         for (int i = 0; i < SmemStep::vectors; i++) {
             const Vector<E> x[1][2] = {{step.vector(i, 0), step.vector(i, 1)}};
-            N q_to_m[W], of_f, of_u;
-            if (!is_half() || !close_pairs(r, x, of_f, of_u, q_to_m)) {
-                N q[W], f[W];
-                pairs(r, x, q, f, q_to_m);
-                of_f = in_halves<Sum>(f);
-                of_u = has_gradient() ? times(q, q_to_m) : N(0);
-            }
-            all_f += of_f;
-            all_u += of_u;
+            N q[W], q_to_m[W];
+            distant_terms<false>(r, x, parts, q, q_to_m);
+            all_u += has_gradient() ? times(q, q_to_m) : N(0);
             if (r.replaced)
                 step.store(i, 1, q_to_m);
         }
+        const N sum = parts.sum();
+        r.zeros = r.zeros || !(fabs(sum) < Limits<N>::infinity());
+        if (r.zeros)
+            return false;
+        sums.f += (double)(N(0.5) * r.inverse * sum);
+        sums.u += (double)(r.inverse * all_u);
+        return true;
+    }
+    /* The add_step() of a row that is close to 0. */
+    template <class SmemStep>
+    __device__ __forceinline__ void add_pairs(const Row &r, const SmemStep &step, Sums &sums) const {
+        N all_f = N(0), all_u = N(0), f, u;
+#pragma unroll 1
+        for (int i = 0; i < SmemStep::vectors; i += kClose) {
+            Vector<E> x[kClose][2];
+            N q_to_m[kClose * W];
+#pragma unroll
+            for (int j = 0; j < kClose; j++)
+                x[j][0] = step.vector(i + j, 0), x[j][1] = step.vector(i + j, 1);
+            if (is_half() && (has_wide() && r.wide ? close_pairs<true>(r, x, f, u, q_to_m)
+                                                   : close_pairs<false>(r, x, f, u, q_to_m))) {
+                all_f += f;
+                all_u += u;
+#pragma unroll
+                for (int j = 0; j < kClose; j++)
+                    if (r.replaced)
+                        step.store(i + j, 1, (const N(&)[W])q_to_m[j * W]);
+                continue;
+            }
+#pragma unroll 1
+            for (int j = i; j < i + kClose; j++)
+                add_pair(r, step, j, all_f, all_u);
+        }
         sums.f += (double)all_f;
         sums.u += (double)all_u;
+    }
+    /* Adds the sums of f and u of any vectors. */
+    template <class SmemStep>
+    __device__ __forceinline__ void add_pair(const Row &r, const SmemStep &step, int i, N &f, N &u) const {
+        const Vector<E> x[1][2] = {{step.vector(i, 0), step.vector(i, 1)}};
+        N q[W], of_f[W], q_to_m[W];
+        pairs(r, x, q, of_f, q_to_m);
+        f += in_halves<Sum>(of_f);
+        u += has_gradient() ? times(q, q_to_m) : N(0);
+        if (r.replaced)
+            step.store(i, 1, q_to_m);
     }
     /* Calls `use` for each pair of vectors, with its number. The loop is not unrolled, since the terms take long
      * anyway. */
@@ -299,8 +397,8 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
         return in_halves<Sum>(part);
     }
 
-    /* The approximate sum has an error of a few u. A row whose sum is at most kLeast could show it, so it is summed
-     * again. */
+    /* The sums of approximate and distant terms have an error of a few u. A row whose sum is at most kLeast could show it,
+     * so it is summed again. */
     __device__ __forceinline__ void close(Row &r, const Sums &sums) const {
         r.known = true;
         r.sum = (N)sums.f;
@@ -309,6 +407,9 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
             r.sum = N(0.693147181) * fma(r.sum, r.inverse, beta * (natural_log(r.ratio) * N(1.442695041)));
             r.mean *= r.inverse;
             r.known = r.approximate = r.ordinary = r.sum > N(kLeast) && r.sum < Limits<N>::infinity();
+            r.repeated = !r.known;
+        } else if (is_distant(r)) {
+            r.known = r.distant = r.ordinary = r.sum > N(kLeast) && r.sum < Limits<N>::infinity();
             r.repeated = !r.known;
         } else if (is_variation()) {
             r.sum *= N(0.5) * r.inverse;
@@ -331,8 +432,14 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
 #pragma unroll
             for (int i = 0; i < n; i++)
                 u[i] = q[i] * (u[i] - r.mean);
-        } else if (is_variation()) {
-            variations(r, x, q, f, u);
+        } else if (is_distant(r) || is_variation()) {
+            if (is_distant(r)) {
+                Parts parts = {};
+                distant_terms<true>(r, x, parts, q, u);
+                scale *= input_share;
+            } else {
+                variations(r, x, q, f, u);
+            }
 #pragma unroll
             for (int i = 0; i < n; i++)
                 u[i] = q[i] * (u[i] - r.mean);
@@ -361,7 +468,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsUnlessVariation>
         char *first = this->gradient_at(cut, r, at);
         N scale = r.inverse * r.scale;
         if (!is_variation())
-            write_vectors(first, step, scale * input_share * (r.approximate ? N(0.693147181) : N(1)),
+            write_vectors(first, step, scale * input_share * (is_approximate(r) ? N(0.693147181) : N(1)),
                           [&](int i, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
                               step.load(i, 1, u);
                               this->exponentials(x, 0, r.input_max, true, q);

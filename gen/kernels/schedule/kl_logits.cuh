@@ -32,7 +32,7 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
     using Base::p;
     /* Vectors of each side that enter_step() unrolls. */
     enum { W = Width<E>::value, n = K * W, kAtOnce = W < 8 ? 1 : 2 };
-    enum { kArrays = 2, kSmemVectors = kArrays, kSums = 0 };
+    enum { kArrays = 2, kSums = 0 };
     /* Row maxima over T that differ by more are subtracted from the logits of their side, before the two sides are
      * subtracted. */
     enum { kFar = 8 };
@@ -106,6 +106,9 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
     __device__ __forceinline__ const typename E::Bits *array(int a, int64_t row) const {
         return (const typename E::Bits *)(a == 0 ? p.input : p.target) +
                row * (a == 0 ? p.input_stride : p.target_stride);
+    }
+    DEVICE int smem_vectors() {
+        return kArrays;
     }
     __device__ __forceinline__ N absent(int) const {
         return -Limits<N>::infinity();

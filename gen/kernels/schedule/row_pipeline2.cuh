@@ -52,8 +52,8 @@ template <int warps> class DeferredSum {
 };
 
 /* A step of a row has K * kTimes vectors a thread, in parts of K, and fills a stage of the ring. Steps that do not fit
- * in the ring are read again. A stage has space for all arrays that the loss retains, of which the arrays that are read
- * come first.
+ * in the ring are read again. A stage has space for smem_vectors() of each vector of a row, of which the arrays that
+ * are read come first.
  *
  * A loss with kSums needs sums over a row after its state is reduced: add() finds them, and close() takes them. This is
  * repeated while wants_sums() is true. A loss without kSums may find a sum in work(), with the gradient. factor_of() is
@@ -77,7 +77,6 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         kPart = kLanes * K,
         kChunk = kPart * kTimes,
         kStages = Loss::kStages,
-        kStageVectors = Loss::kSmemVectors * kChunk, /* Vectors of a stage. */
         kWarps = kThreads / kLanes
     };
     const Params &p;
@@ -109,7 +108,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         __shared__ Arrival of_block[kWarps][kStages];
         arrivals = of_block[threadIdx.x / kLanes][0].address();
         slots = (uint32_t)__cvta_generic_to_shared(
-            &stash_of_block()[(int)(threadIdx.x / kLanes) * kStages * kStageVectors]);
+            &stash_of_block()[(int)(threadIdx.x / kLanes) * kStages * stage_vectors()]);
         keep(slots);
         if (lane() == 0) {
             WarpState &own = warp_state();
@@ -147,6 +146,10 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
     DEVICE int lane() {
         return (int)(threadIdx.x % kLanes);
     }
+    /* The vectors of a stage. */
+    DEVICE int stage_vectors() {
+        return Loss::smem_vectors() * kChunk;
+    }
     /* The stage of a step, counted from the oldest step in the ring. The ring never has more than kStages steps. */
     __device__ __forceinline__ int stage_of(int step) const {
         return (int)((warp_state().released + (uint32_t)step) % kStages);
@@ -156,7 +159,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
     }
     /* The shared address of vector i of the first array in a stage. The next array begins a chunk later. */
     __device__ __forceinline__ uint32_t slot(int stage, int i) const {
-        return slots + (uint32_t)(stage * kStageVectors + i) * GPULOSSI_VECTOR_BYTES;
+        return slots + (uint32_t)(stage * stage_vectors() + i) * GPULOSSI_VECTOR_BYTES;
     }
     /* The first vector of this warp in a step of a row. */
     __device__ __forceinline__ int vector(int step) const {
@@ -452,30 +455,30 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         return sum;
     }
 
-    /* A row whose results are not written yet. A lane of the leader's warp finishes it, while other lanes finish other
+    /* Rows whose results are not written yet. A lane of the leader's warp finishes a row, while other lanes finish other
      * rows. If the sum is not known yet, f is its factor. */
     struct Deferred {
-        int64_t row;
-        double f;
+        double f[kLanes];
+        uint32_t row[kLanes];
     };
-    /* The entry of this lane. keep() makes the compiler form the address again each time, so that it takes no register
-     * in between. */
-    template <class T> DEVICE T &own(T (&of_lanes)[kLanes]) {
+    /* This lane. keep() makes the compiler form the address of its entry again each time, so that it takes no register in
+     * between. */
+    DEVICE uint32_t entry() {
         uint32_t lane = threadIdx.x % kLanes;
         keep(lane);
-        return of_lanes[lane];
+        return lane;
     }
     /* Whether this lane of the leader's warp finishes row `number`. */
     DEVICE bool is_for(uint32_t number) {
         return warp_state().warp == 0 && lane() == (int)(number % kLanes);
     }
-    __device__ __forceinline__ void finish(Deferred (&deferred)[kLanes], Totals *totals) const {
-        Deferred &entry = own(deferred);
-        loss.finish(entry.row, entry.f, totals[threadIdx.x % kLanes]);
+    __device__ __forceinline__ void finish(const Deferred &deferred, Totals *totals) const {
+        const uint32_t of_lane = entry();
+        loss.finish(deferred.row[of_lane], deferred.f[of_lane], totals[of_lane]);
     }
 
     __device__ __forceinline__ void rows(Totals *totals) {
-        __shared__ Deferred deferred[kLanes];
+        __shared__ Deferred deferred;
         DeferredSum<kWarps> deferred_sum;
         bool pending = false; /* Whether the sum of the row before is still to be received. */
         Cluster::begin();
@@ -514,11 +517,14 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
             }
             uint32_t number = warp_state().done - 1;
             if (pending && is_for(number - 1))
-                own(deferred).f *= deferred_sum.receive(cluster, warp_state().summed - 1);
+                deferred.f[entry()] *= deferred_sum.receive(cluster, warp_state().summed - 1);
             if (number % kLanes == 0 && number > 0 && warp_state().warp == 0)
                 finish(deferred, totals);
-            if (is_for(number))
-                own(deferred) = {r.row, loss.factor_of(r)};
+            if (is_for(number)) {
+                const uint32_t of_lane = entry();
+                deferred.row[of_lane] = (uint32_t)r.row;
+                deferred.f[of_lane] = loss.factor_of(r);
+            }
             pending = !Loss::kSums && !r.known;
             if (pending) {
                 deferred_sum.send(cluster, sum, warp_state().summed);
@@ -527,7 +533,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         }
         uint32_t rows = warp_state().done;
         if (pending && is_for(rows - 1))
-            own(deferred).f *= deferred_sum.receive(cluster, warp_state().summed - 1);
+            deferred.f[entry()] *= deferred_sum.receive(cluster, warp_state().summed - 1);
         if (rows > 0 && warp_state().warp == 0 && lane() <= (int)((rows - 1) % kLanes))
             finish(deferred, totals);
         Cluster::leave();
