@@ -7,7 +7,7 @@ STRICT_ANY := $(shell . tests/compile/strict.sh && echo $$strict)
 CFLAGS ?= -O2
 CXXFLAGS ?= $(CFLAGS)
 
-.PHONY: help run test test-all test-release test-bench examples examples-cuda shared gpu-test gpu-test-2 gpu-report bench bench-compare schedules plot ptx block install uninstall clean format
+.PHONY: help run test test-all test-release test-bench examples examples-cuda shared gpu-test gpu-test-2 gpu-report bench bench-compare bench-pytorch schedules plot ptx block install uninstall clean format
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo 'make gpu-test-2  on two GPUs or more, with NCCL: a vocabulary that is split over them (examples/09_nccl.c)'
 	@echo 'make bench       on a GPU: against the ceilings of its memory and PyTorch (BENCH_ARGUMENTS=--all: the grid)'
 	@echo 'make bench-compare OLD=FILE  on a GPU: another gpuloss.h and this one, run by run (BENCH_ARGUMENTS as above)'
+	@echo 'make bench-pytorch  on a GPU: the loss of a linear layer by examples/pytorch, and its models for KernelBench'
 	@echo 'make schedules   on a GPU: every schedule of the kernels against the one that the library chooses'
 	@echo 'make plot        draw the raw results that make bench leaves in $(BUILD)/bench.csv (needs python3-matplotlib)'
 	@echo 'make interpreter-bench  instructions a second of the PTX interpreter that the tests run on'
@@ -158,6 +159,13 @@ bench: $(BENCH_PROGRAMS)
 
 bench-compare: $(BUILD)/compare $(BUILD)/libbench_old.so $(BUILD)/libbench.so
 	@$(BUILD)/compare $(BUILD)/libbench_old.so $(BUILD)/libbench.so tests/bench/ceilings.ptx $(BENCH_ARGUMENTS)
+
+# The layers of two language models, the second smaller.
+bench-pytorch: export GPULOSS_LIBRARY = $(abspath $(BUILD))/libgpuloss.so
+bench-pytorch: shared
+	python3 tests/bench/linear.py 8192 4096 128256 256 1024
+	python3 tests/bench/linear.py 8192 2048 32000 128
+	python3 tests/bench/kernelbench.py
 
 CSV ?= $(BUILD)/bench.csv
 PLOT ?= tests/bench/ceilings.svg

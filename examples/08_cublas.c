@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 3 /* timed steps, after one warm-up step */ };
+enum { WARM_UP = 3, STEPS = 9 /* timed */ };
 
 /* Row-major arrays on the GPU, in bf16 but for the weight's gradient. */
 typedef struct layer {
@@ -114,18 +114,35 @@ static void step(const layer *l, int chunk, int has_loss) {
 static float milliseconds(const layer *l, int chunk, int has_loss) {
     CUevent begin, end;
     float time;
-    step(l, chunk, has_loss);
     check_cuda(cuEventCreate(&begin, CU_EVENT_DEFAULT));
     check_cuda(cuEventCreate(&end, CU_EVENT_DEFAULT));
     check_cuda(cuEventRecord(begin, stream));
-    for (int i = 0; i < STEPS; i++)
-        step(l, chunk, has_loss);
+    step(l, chunk, has_loss);
     check_cuda(cuEventRecord(end, stream));
     check_cuda(cuEventSynchronize(end));
     check_cuda(cuEventElapsedTime(&time, begin, end));
     check_cuda(cuEventDestroy(begin));
     check_cuda(cuEventDestroy(end));
-    return time / STEPS;
+    return time;
+}
+
+static int order(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Medians of steps in chunks, and of the products alone. They take turns, so that the GPU is as warm for either. */
+static void measure(const layer *l, int chunk, float *in_chunks, float *products) {
+    float times[2][STEPS];
+    for (int i = -WARM_UP; i < STEPS; i++)
+        for (int has_loss = 0; has_loss < 2; has_loss++) {
+            const float time = milliseconds(l, has_loss ? chunk : l->rows, has_loss);
+            if (i >= 0)
+                times[has_loss][i] = time;
+        }
+    for (int has_loss = 0; has_loss < 2; has_loss++)
+        qsort(times[has_loss], STEPS, sizeof(float), order);
+    *products = times[0][STEPS / 2], *in_chunks = times[1][STEPS / 2];
 }
 
 /* Random numbers in (-size, size), and their array on the GPU. */
@@ -247,7 +264,8 @@ int main(int argc, char **argv) {
     layer l = {.rows = number(argv, argc, 1, 96, "ROWS"),
                .features = number(argv, argc, 2, 32, "FEATURES"),
                .classes = number(argv, argc, 3, 496, "CLASSES")};
-    const double megabytes = argc > 4 ? strtod(argv[4], NULL) : 0.03;
+    char *end = NULL;
+    const double megabytes = argc > 4 ? strtod(argv[4], &end) : 0.03;
     const size_t of_row = (size_t)l.classes * 2;
     const double fits = megabytes * 1e6 / (double)of_row;
     const int chunk = fits < l.rows ? (int)fits : l.rows;
@@ -256,6 +274,10 @@ int main(int argc, char **argv) {
     results chunks, whole;
     double of_hidden, of_weight;
     int right;
+    if (argc > 4 && *end != 0) {
+        fprintf(stderr, "MEGABYTES: must be a number (got %s)\n", argv[4]);
+        return 3;
+    }
     if (!(fits >= 1)) {
         fprintf(stderr, "MEGABYTES: a row of logits needs %g (got %g)\n", (double)of_row / 1e6, megabytes);
         return 3;
@@ -282,7 +304,8 @@ int main(int argc, char **argv) {
     check_cuda(cuMemAlloc(&l.logits, of_row * (size_t)l.rows)); /* all of them, to compare with */
 
     {
-        const float in_chunks = milliseconds(&l, chunk, 1), products = milliseconds(&l, l.rows, 0);
+        float in_chunks, products;
+        measure(&l, chunk, &in_chunks, &products);
         step(&l, l.rows, 1);
         whole = download(&l);
         step(&l, chunk, 1);

@@ -101,6 +101,7 @@ test_08_cublas() {
     accept "08_cublas: too little memory" exits 3 'MEGABYTES: a row of logits needs 0.00128 (got 0.001)' \
         multiplied 7 16 640 0.001
     accept "08_cublas: a number that is none" exits 3 'FEATURES: .*(got 3x)' multiplied 7 3x
+    accept "08_cublas: a size that is none" exits 3 'MEGABYTES: must be a number (got 1x)' multiplied 7 16 640 1x
     on_gpu 08_cublas
 }
 

@@ -86,6 +86,7 @@ if [ -e "$cuda/include/cublas_v2.h" ] && [ -e "$cuda/lib64/libcublas.so" ]; then
     cublas "a weight by columns" "cuBLAS: status 7" 's/multiply(CUBLAS_OP_T, CUBLAS_OP_N, l->classes/multiply(CUBLAS_OP_N, CUBLAS_OP_N, l->classes/'
     cublas "another logit's scale" "exit status 1 instead of 0" 's/const float one = 1;/const float one = 1.1f;/'
     cublas "a gradient of no loss" "exit status 1 instead of 0" 's/step(&l, chunk, 1);/step(\&l, chunk, 0);/'
+    cublas "a size of which the rest is not read" "FAILED: 08_cublas: a size that is none" 's/argc > 4 && .end != 0/argc > 5/'
     cublas "another exit status of a size" "exit status 1 instead of 3" 's/^        return 3;/        return 1;/'
 else
     skip "faults in 08_cublas: there is no CUDA toolkit with cuBLAS"

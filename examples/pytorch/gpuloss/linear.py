@@ -1,5 +1,6 @@
 """The loss of a linear layer whose logits never exist all at once."""
 
+import math
 from typing import Optional, Tuple
 
 import torch
@@ -12,6 +13,7 @@ from .layout import no_second_derivative, nothing, results_of
 from .library import DTYPES, INDEX_TYPES
 
 MIB = 1 << 20
+TILE_ROWS = 128  # of a matrix product
 
 
 def chunk_sizes(rows, classes, features, dtype, weight_grad_dtype, has_bias, wants_gradients, chunk_bytes):
@@ -22,7 +24,8 @@ def chunk_sizes(rows, classes, features, dtype, weight_grad_dtype, has_bias, wan
         classes * (bytes of dtype + bytes of weight_grad_dtype)        the sum over a chunk's rows, for the bias
 
     The second is needed if weight_grad_dtype is not dtype; it gets as much as the first. The third is needed if there
-    is a bias. Both are for gradients only. The sum is at most chunk_bytes, unless a row or a class alone takes more."""
+    is a bias. Both are for gradients only. The sum is at most chunk_bytes, unless a row or a class alone takes more.
+    Chunks have about the same rows, in whole tiles if these fit."""
     row_bytes, class_bytes = classes * dtype.itemsize, features * dtype.itemsize
     if wants_gradients and has_bias:
         chunk_bytes -= classes * (dtype.itemsize + weight_grad_dtype.itemsize)
@@ -30,7 +33,10 @@ def chunk_sizes(rows, classes, features, dtype, weight_grad_dtype, has_bias, wan
     if wants_gradients and weight_grad_dtype != dtype:
         chunk_bytes //= 2
         at_once = min(classes, max(1, chunk_bytes // class_bytes))
-    return min(max(rows, 1), max(1, chunk_bytes // row_bytes)), at_once
+    rows, most = max(rows, 1), max(1, chunk_bytes // row_bytes)
+    step = math.ceil(rows / math.ceil(rows / most))
+    whole_tiles = math.ceil(step / TILE_ROWS) * TILE_ROWS
+    return min(rows, whole_tiles if whole_tiles <= most else step), at_once
 
 
 def _outputs(hidden, weight, bias, weight_grad_dtype, wants_hidden, wants_weight, wants_bias):
@@ -50,13 +56,17 @@ def _divisor(targets, reduction, ignore_index, dtype):
     return (targets != ignore_index).sum().to(results_of(dtype))
 
 
-def _add_products(grad_weight, gradient, hidden, at_once):
-    """grad_weight += gradient^T hidden; if it is of another type, some classes at a time."""
+def _add_products(grad_weight, gradient, hidden, at_once, is_first):
+    """grad_weight += gradient^T hidden, or = for the first; if it is of another type, some classes at a time."""
+    if grad_weight.dtype == hidden.dtype and is_first:
+        torch.mm(gradient.t(), hidden, out=grad_weight)
+        return
     if grad_weight.dtype == hidden.dtype:
         grad_weight.addmm_(gradient.t(), hidden)
         return
     for part, columns in zip(grad_weight.split(at_once), gradient.split(at_once, 1)):
-        part.add_(torch.mm(columns.t(), hidden))
+        product = torch.mm(columns.t(), hidden)
+        part.copy_(product) if is_first else part.add_(product)
 
 
 @torch.library.custom_op("gpuloss::linear_cross_entropy", mutates_args=())
@@ -89,7 +99,7 @@ def _forward(
     starts = range(0, rows, step)
     targets = targets.contiguous()
     divisor = _divisor(targets, reduction, ignore_index, hidden.dtype)
-    if wants_weight:
+    if wants_weight and rows == 0:
         grad_weight.zero_()
     if wants_bias:
         grad_bias.zero_()
@@ -125,7 +135,7 @@ def _forward(
         if wants_hidden:
             torch.mm(logits, weight, out=grad_hidden[chunk])
         if wants_weight:
-            _add_products(grad_weight, logits, part, at_once)
+            _add_products(grad_weight, logits, part, at_once, number == 0)
         if wants_bias:
             grad_bias.add_(logits.sum(0, dtype=weight_grad_dtype))
     torch.sum(losses, 0, out=loss)
@@ -170,13 +180,37 @@ def _save(ctx, inputs, output):
     ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
     ctx.options = len(inputs) - 4
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # of the gradients, which are as large as they
     ctx.save_for_backward(*output[1:])
 
 
+def _may_overwrite(gradient):
+    """Whether no one can ask again for what backward has saved. PyTorch says so from 2.5 on, and not while it traces."""
+    keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+    return type(gradient) is Tensor and not torch.is_grad_enabled() and not keeps_graph()
+
+
+def _scale_in_place(grad, gradient):
+    """In float. PyTorch's kernel for GradScaler takes a third of the time of mul_() by a number on the device."""
+    if grad.dtype != torch.float32 or gradient.dtype == torch.float64:
+        return gradient.mul_(grad)
+    is_infinite = torch.zeros(1, device=grad.device)
+    torch._amp_foreach_non_finite_check_and_unscale_([gradient], is_infinite, grad)
+    return gradient
+
+
+def _scaled(grad, gradient, dtype):
+    if _may_overwrite(gradient):
+        return _scale_in_place(grad, gradient).to(dtype)
+    return _scale(grad, gradient, dtype)
+
+
 def _differentiate(ctx, grad, *_):
+    if grad is None:
+        return (None,) * (4 + ctx.options)
     wants = ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.needs_input_grad[3]
     of_hidden, of_weight, of_bias = (
-        _scale(grad, gradient, dtype) if wanted else None
+        _scaled(grad, gradient, dtype) if wanted else None
         for gradient, dtype, wanted in zip(ctx.saved_tensors, ctx.dtypes, wants)
     )
     return (of_hidden, of_weight, None, of_bias) + (None,) * ctx.options
