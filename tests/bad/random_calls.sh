@@ -43,11 +43,25 @@ test_file() {
         reject "$3" "$4" calls "$BUILD/libgpuloss.so" "$2"
     cp "$file" "$out/tree/$file"
 }
+# What is said of calls, without addresses, does not depend on how many processes make them.
+in_processes() {
+    GPULOSS_LIBRARY=$2 "$python" "$out/tree/tests/random_calls/random_calls.py" --seed 1 --calls 100 --failures 3 --jobs "$1" |
+        sed 's/0x[0-9a-f]*//'
+}
+alike() { diff <(in_processes 1 "$1") <(in_processes 3 "$1"); }
+# processes NAME WORD SED: with random_calls.py changed so, it depends on that for the last library.
+processes() {
+    changed tests/random_calls/random_calls.py "$3" "$out/tree/tests/random_calls/random_calls.py" &&
+        reject "$1" "$2" alike "$out/bad.so"
+    cp tests/random_calls/random_calls.py "$out/tree/tests/random_calls/random_calls.py"
+}
 reference() { test_file reference.py "$1" "$2" "FAILED: --function $1 .*: $3" "$4"; }
 
 for function in cross_entropy combine kl_div kl_div_sparse; do
     accept "$function as it is" calls "$BUILD/libgpuloss.so" $function
 done
+
+accept "calls side by side" alike "$BUILD/libgpuloss.so"
 
 # Faults of 1 %, for which the bounds are tight enough.
 library cross_entropy "another smoothing" loss 's/p->label_smoothing = /&0.99 * /'
@@ -70,6 +84,10 @@ library kl_div "a divisor of other labels" divisor '/(void)gpulossi_fill_masking
 library combine "a shard at another offset" '[a-z_]*' 's/p->class_offset = .*/p->class_offset = 0;/'
 library combine "a shard that is left out" '[a-z_]*' 's/p->shards = d->shards;/p->shards = d->shards > 1 ? d->shards - 1 : 1;/'
 library kl_div "another eps" '[a-z_]*' 's/p->eps = d->eps;/p->eps = 2 * d->eps;/'
+accept "wrong calls side by side" alike "$out/bad.so"
+processes "a call that is left out" '^> random calls: ' 's/range(first, min(first + step, end))/range(first + 1, min(first + step, end))/'
+processes "another order" '^>   FAILED: ' 's/executor.map(run, _parts(options, seed))/executor.map(run, reversed(_parts(options, seed)))/'
+processes "a part without its last call" '^> random calls: ' 's/return list(_calls_of(.*))$/&[:-1]/'
 library kl_div "another beta" '[a-z_]*' 's/p->beta = d->beta;/p->beta = 1 - d->beta;/'
 library kl_div "another temperature" '[a-z_]*' 's/p->inverse_temperature = .*/p->inverse_temperature = d->temperature != 0.0 ? 0.99 \/ d->temperature : 1.0;/'
 library kl_div "a temperature that is not squared" '[a-z_]*' 's/m->temperature \* m->temperature/m->temperature/'
@@ -97,5 +115,20 @@ test_file reference.py kl_div "numbers without a bound" 'too many numbers have n
 test_file storage.py cross_entropy "16 bits that are cut off" 'FAILED: --function cross_entropy .*: grad_' 's/0x7FFF + ((bits >> 16) \& 1)/0/'
 test_file gpu.py kl_div "an output that is taken for an input" 'may not write' 's/self.is_output = numbers is None/self.is_output = False/'
 
-rm -rf "$out/tree" "$out"/bad.*
+# In place of compute-sanitizer: it runs the program, or says what FINDING has.
+mkdir -p "$out/bin"
+cat >"$out/bin/compute-sanitizer" <<'end'
+#!/bin/bash
+while [ "${1#--}" != "$1" ]; do shift 2; done
+[ -z "${FINDING:-}" ] || { echo "$FINDING" && exit 3; }
+exec "$@"
+end
+chmod +x "$out/bin/compute-sanitizer"
+sanitized() {
+    env PATH="$out/bin:$PATH" LD_LIBRARY_PATH="$BUILD/interpreter" "$@" bash tests/random_calls/sanitized.sh memcheck 60 1
+}
+accept "calls under a tool" sanitized env
+reject "what a tool finds" "ERROR SUMMARY: 1 error" sanitized env FINDING="ERROR SUMMARY: 1 error"
+
+rm -rf "$out/tree" "$out/bin" "$out"/bad.*
 report 'bad random_calls'

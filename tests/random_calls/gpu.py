@@ -1,6 +1,7 @@
 """Device memory and calls of libgpuloss.so, without PyTorch."""
 
 import importlib.util
+import os
 import pathlib
 from ctypes import byref, c_size_t, c_void_p
 
@@ -21,7 +22,8 @@ def _descs():
 descs = _descs()
 
 DIVISOR = "divisor"  # the array at an argument, not at a field
-GUARD_BYTES = 64
+# Without guards a tool that watches memory sees accesses just outside an array.
+GUARD_BYTES = int(os.environ.get("GUARD_BYTES", "64"))
 # A large number in every type: one that is read, or is left where an output belongs, is seen.
 FILL_BYTE = 0x7B
 
@@ -100,7 +102,7 @@ class Array:
         size = item_bytes(type_name)
         self.type_name = type_name
         base = GUARD_BYTES // size + misaligned_by
-        count = base + (int(at.max()) + 1 if at.size > 0 else 0) + GUARD_BYTES // size
+        count = max(1, base + (int(at.max()) + 1 if at.size > 0 else 0) + GUARD_BYTES // size)
         self.image = np.frombuffer(bytearray([FILL_BYTE]) * (count * size), dtype=STORED[type_name])
         self.base_bytes = base * size
         self._positions = base + at

@@ -1,10 +1,14 @@
 """Random valid calls of libgpuloss.so against reference.py, on the PTX interpreter or a GPU.
 
-python tests/random_calls/random_calls.py [--calls N] [--seed S] [--function NAME] [--gpu]
+python tests/random_calls/random_calls.py [--calls N] [--seed S] [--function NAME] [--gpu] [--jobs N]
 
-Call number i is that of seed S + i. A call that fails prints its seed: --seed X --calls 1 repeats it."""
+Call number i is that of seed S + i. A call that fails prints its seed: --seed X --calls 1 repeats it.
+On a GPU nearly every call waits for the driver's compiler. There each processor has a process for some of the calls."""
 
 import argparse
+import concurrent.futures
+import functools
+import multiprocessing
 import os
 import pathlib
 import sys
@@ -23,7 +27,8 @@ LIBRARY = os.environ.get("GPULOSS_LIBRARY", str(BUILD / "libgpuloss.so"))
 HAS_WORKSPACE = 0.1  # a share of the calls
 # A context has a kernel for each set of options: in the interpreter one takes a megabyte.
 CALLS_OF_CONTEXT = 50
-SOME_NUMBERS = 10000
+PARTS_OF_JOB = 8
+SOME_NUMBERS = 50000  # fewer say nothing about a share
 MOST_UNSPECIFIED = 0.05  # a share
 U_OF_FLOAT = 2.0**-24
 INTERPRETER = str(BUILD / "interpreter" / "libcuda.so.1")
@@ -36,6 +41,11 @@ class Wrong(Exception):
 class Counts:
     def __init__(self):
         self.elements = self.unspecified = self.launches = 0
+
+    def add(self, other):
+        self.elements += other.elements
+        self.unspecified += other.unspecified
+        self.launches += other.launches
 
 
 def _first_outside(array, expected, counts):
@@ -113,6 +123,45 @@ def run_seed(gpu, seed, function, counts):
     return f"--function {name} --seed {seed} --calls 1: {said}{desc}"
 
 
+def _calls_of(seeds, function, driver):
+    """The calls of these seeds in a context of their own. Yields what is said of each."""
+    gpu = Gpu(LIBRARY, driver)
+    try:
+        for seed in seeds:
+            counts = Counts()
+            yield run_seed(gpu, seed, function, counts), counts
+    finally:
+        gpu.close()
+
+
+def run_part(seeds, function, driver):
+    """In a process of its own."""
+    return list(_calls_of(seeds, function, driver))
+
+
+def _parts(options, seed):
+    most = CALLS_OF_CONTEXT if options.jobs == 1 else max(1, options.calls // (options.jobs * PARTS_OF_JOB))
+    step, end = min(most, CALLS_OF_CONTEXT), seed + options.calls
+    return [range(first, min(first + step, end)) for first in range(seed, end, step)]
+
+
+def run_all(options, seed):
+    """Yields what is said of each call, in their order."""
+    driver = None if options.gpu else INTERPRETER
+    if options.jobs == 1:
+        for part in _parts(options, seed):
+            yield from _calls_of(part, options.function, driver)
+        return
+    run = functools.partial(run_part, function=options.function, driver=driver)
+    context = multiprocessing.get_context("spawn")  # a driver does not survive a fork
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, context) as executor:
+        try:
+            for said_of_calls in executor.map(run, _parts(options, seed)):
+                yield from said_of_calls
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
 def _number(text):
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a number that is not negative (got {text!r})")
@@ -126,28 +175,25 @@ def main():
     parser.add_argument("--function", choices=CASES)
     parser.add_argument("--gpu", action="store_true", help="on the GPU, instead of the interpreter")
     parser.add_argument("--failures", type=_number, default=5, help="the number of failures after which it stops")
+    parser.add_argument("--jobs", type=_number, help="processes; default: a processor each with --gpu, else 1")
     options = parser.parse_args()
+    if not options.jobs:
+        options.jobs = len(os.sched_getaffinity(0)) if options.gpu else 1
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     print(f"seed {seed}", flush=True)
-    driver = None if options.gpu else INTERPRETER
+    counts, passed, failed = Counts(), 0, 0
     try:
-        gpu = Gpu(LIBRARY, driver)
+        for said, of_call in run_all(options, seed):
+            counts.add(of_call)
+            if said is None:
+                passed += 1
+                continue
+            failed += 1
+            print(f"  FAILED: {said}", flush=True)
+            if failed == options.failures:
+                break
     except (OSError, Refused) as error:
         parser.exit(2, f"{LIBRARY}: {error}\n")
-    counts, passed, failed = Counts(), 0, 0
-    for number in range(seed, seed + options.calls):
-        if number > seed and (number - seed) % CALLS_OF_CONTEXT == 0:
-            gpu.close()
-            gpu = Gpu(LIBRARY, driver)
-        said = run_seed(gpu, number, options.function, counts)
-        if said is None:
-            passed += 1
-            continue
-        failed += 1
-        print(f"  FAILED: {said}", flush=True)
-        if failed == options.failures:
-            break
-    gpu.close()
     # Where nearly nothing is compared, nothing is tested.
     if counts.elements > SOME_NUMBERS and counts.unspecified > counts.elements * MOST_UNSPECIFIED:
         failed += 1

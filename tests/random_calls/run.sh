@@ -15,6 +15,11 @@ if [ "$skipped" != 0 ]; then
     report 'random calls'
     exit
 fi
-make -s shared "$BUILD/interpreter/libcuda.so.1" BUILD="$BUILD" || exit 1
+interpreter=$BUILD/interpreter/libcuda.so.1
+case " $* " in
+*' --gpu '*) interpreter= ;;
+esac
+# shellcheck disable=SC2086
+make -s shared $interpreter BUILD="$BUILD" || exit 1
 BUILD=$(realpath "$BUILD")
 exec "$python" tests/random_calls/random_calls.py "$@"
