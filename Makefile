@@ -95,7 +95,8 @@ run: $(BUILD)/02_digits $(BUILD)/interpreter/libcuda.so.1
 include tests/numerics/numerics.mk
 include tests/interpreter/interpreter.mk
 include tests/host/host.mk
-$(BUILD)/numerics/%.o: CFLAGS += -std=c99 $(STRICT)
+include tests/driver/driver.mk
+$(BUILD)/numerics/%.o $(BUILD)/driver/%.o: CFLAGS += -std=c99 $(STRICT)
 
 # Programs are built side by side, also by a make without -j.
 side_by_side = @$(MAKE) -s -j $$(nproc) BUILD='$(BUILD)' CC='$(CC)' $(1)
@@ -105,14 +106,14 @@ test: need-cmocka
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh usual
 
 test-all: need-cmocka
-	$(call side_by_side,examples shared $(BUILD)/test_numerics $(INTERPRETER_LIB))
+	$(call side_by_side,examples shared $(BUILD)/test_numerics $(BUILD)/test_driver $(INTERPRETER_LIB))
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh deep
 
 test-release: need-cmocka
-	$(call side_by_side,examples shared $(BUILD)/test_numerics $(INTERPRETER_LIB))
+	$(call side_by_side,examples shared $(BUILD)/test_numerics $(BUILD)/test_driver $(INTERPRETER_LIB))
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh release
 
-gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples
+gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/test_driver $(BUILD)/interpreter/run_instructions examples
 	@BUILD=$(BUILD) bash tests/gpu.sh
 
 # Of a few rows, then of a language model's vocabulary.
@@ -122,7 +123,8 @@ gpu-test-2: $(BUILD)/09_nccl
 
 BENCH_PROGRAMS := $(BUILD)/bench $(BUILD)/libbench.so $(BUILD)/first_loss $(BUILD)/schedules $(BUILD)/compare
 REPORT ?= tests/gpu-report.txt
-gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/interpreter/run_instructions examples $(BENCH_PROGRAMS)
+gpu-report: need-cmocka $(BUILD)/test_numerics $(BUILD)/test_driver $(BUILD)/interpreter/run_instructions examples \
+		$(BENCH_PROGRAMS)
 	@BUILD=$(BUILD) bash tests/gpu.sh $(REPORT)
 
 BENCH := $(patsubst %,tests/bench/%.c,bench calls ceilings cells csv data driver floors library options pairs requests \

@@ -42,6 +42,7 @@ sanitized() {
 
 tests() {
     suite 'numerics' numerics
+    suite 'driver' "$BUILD/test_driver"
     suite 'instructions' "$BUILD/interpreter/run_instructions" libcuda.so.1 tests/interpreter/tests \
         tests/interpreter/tests/results_sm_90.txt
     for example in 01_smallest 02_digits 03_distill 07_chunks gpuloss_info; do
@@ -53,6 +54,7 @@ tests() {
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck initcheck synccheck; do
             suite "compute-sanitizer $tool" sanitized $tool
+            suite "random calls, $tool" bash tests/random_calls/sanitized.sh $tool
         done
     else
         skip 'compute-sanitizer' 'it is not installed'

@@ -80,6 +80,7 @@ deep() {
     for part in 1 2 3 4; do
         beside "numerics on sm_90, $part of 4" numerics_on sm_90 1 --part $part/4
     done
+    beside 'driver interpreted' env GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 "$BUILD/test_driver" --small
     beside 'hostile programs' bash tests/hostile/run.sh
     beside 'fuzz' bash tests/hostile/fuzz.sh
     beside 'random calls' bash tests/random_calls/run.sh --seed 1 # the same ones each time; without it, others
@@ -102,6 +103,7 @@ release() {
     suite 'ptx is current' bash tests/ptx.sh
     suite 'mutations of the kernels' of_interpreter interpreter-mutations
     beside 'negative cases' bash tests/bad/run.sh
+    beside 'negative cases of driver' bash tests/bad/driver.sh
     beside 'negative cases of fuzz' bash tests/bad/fuzz.sh
     beside 'negative cases of languages' bash tests/bad/languages.sh
     beside 'negative cases of examples' bash tests/bad/examples.sh

@@ -1,0 +1,3 @@
+/* The library, compiled once for the test program. */
+#define GPULOSS_IMPLEMENTATION
+#include "../../gpuloss.h"

@@ -1,0 +1,41 @@
+/* Captures of streams. */
+#ifndef TESTS_DRIVER_GRAPH_H
+#define TESTS_DRIVER_GRAPH_H
+
+#include "work.h"
+
+/* How a capture is begun: with a mode, on a stream of some flags. It is the state of a test. */
+typedef struct capture_kind {
+    int mode;
+    unsigned stream_flags;
+} capture_kind;
+extern capture_kind global_apart, thread_local_apart, relaxed_apart; /* streams that do not wait for the default one */
+extern capture_kind global_blocking, thread_local_blocking, relaxed_blocking;
+
+#define GRAPH_TEST(test, kind)                                                                                         \
+    { #test "." #kind, test, NULL, NULL, &kind }
+#define GRAPH_TESTS_APART(test)                                                                                        \
+    GRAPH_TEST(test, global_apart), GRAPH_TEST(test, thread_local_apart), GRAPH_TEST(test, relaxed_apart)
+#define GRAPH_TESTS_BLOCKING(test)                                                                                     \
+    GRAPH_TEST(test, global_blocking), GRAPH_TEST(test, thread_local_blocking), GRAPH_TEST(test, relaxed_blocking)
+
+/* First in a test of graphs: its kind. The primary CUcontext is current then. */
+const capture_kind *graph_kind_of(void **state);
+
+void graph_begin(const capture_kind *kind, struct CUstream_st *stream);
+/* Whether the stream is captured, and nothing has made its graph invalid. */
+int graph_is_valid(struct CUstream_st *stream);
+/* Ends a capture that is valid. */
+void *graph_end(struct CUstream_st *stream);
+/* Ends one that may not be. NULL: there is no graph, as something had made it invalid. */
+void *graph_end_of_any(struct CUstream_st *stream);
+
+/* The nodes of a graph of the calls of `w`, captured without anything else. */
+size_t graph_nodes_of(const work *w, const capture_kind *kind, struct CUstream_st *stream);
+/* Each of several launches of the graph writes the results. It has so many nodes, and is destroyed. */
+void graph_expect(void *graph, size_t nodes, const work *w, struct CUstream_st *stream, const unsigned char *results);
+/* Captures the calls once more, and expects that of their graph. */
+void graph_capture_and_expect(const capture_kind *kind, size_t nodes, const work *w, struct CUstream_st *stream,
+                              const unsigned char *results);
+
+#endif
