@@ -32,9 +32,8 @@ template <class E> struct KlDiv {
         N scale; /* The factor of t or of t / q in the gradient. */
     };
 
-    /* The results that are wanted. kGeneral: all pairs take the general code. kFast: the fast path has all that is
-     * wanted. */
-    enum { kTerms = 1, kElements = 2, kGradient = 4, kGeneral = 8, kFast = 16 };
+    /* The results that are wanted. kKeepsNan: 0 * inf is NaN. kFast: the fast path has all that is wanted. */
+    enum { kTerms = 1, kElements = 2, kGradient = 4, kKeepsNan = 8, kFast = 16 };
 
     DEVICE bool log_input() { return has(GPULOSSI_KL_INPUT_LOGARITHMS); }
     DEVICE bool log_target() { return has(GPULOSSI_KL_TARGET_LOGARITHMS); }
@@ -49,8 +48,8 @@ template <class E> struct KlDiv {
             grad_scale() = gradient_scale<N>(p.rows, 1.0);
         __syncthreads();
         wanted = (p.rows.loss || p.rows.loss_rows || p.elements ? kTerms : 0) | (p.elements ? kElements : 0) |
-                 (p.rows.grad ? kGradient : 0) | (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN ? kGeneral : 0);
-        if (kShort && !(wanted & (kElements | kGeneral)) && ((log_input() && log_target()) || eps == 0))
+                 (p.rows.grad ? kGradient : 0) | (p.rows.flags & GPULOSSI_KEEP_ZERO_NAN ? kKeepsNan : 0);
+        if (kShort && !(wanted & kElements) && ((log_input() && log_target()) || eps == 0))
             wanted |= kFast;
         keep(wanted);
     }
@@ -130,7 +129,7 @@ template <class E> struct KlDiv {
 
     __device__ __forceinline__ N any_gradient_of(const Row &r, N q, N target) const {
         N t = weight(target);
-        if (t == 0 && !(wanted & kGeneral))
+        if (t == 0 && !(wanted & kKeepsNan))
             return N(0);
         return (log_input() ? t : Format<N>::divide(t, q)) * r.scale;
     }
@@ -298,14 +297,16 @@ template <class E> struct KlDiv {
             if (!log_target() && i % W == 0)
                 signs |= x[i / W][1].signs();
         }
-        bool fine = worst < Format<N>::range() && signs == 0 && !(wants & kGeneral);
+        /* With 16 bits, zeros that may make NaN have no registers here. */
+        bool fine = worst < Format<N>::range() && signs == 0 && !(kShort && wants & kKeepsNan);
         int rest = wants & (kTerms | kGradient);
         N sum = 0;
         if (wants & kTerms) {
 #pragma unroll
             for (int i = 0; i < n; i++) {
                 N weighs = weight(t[i]), l = logarithm(q[i], t[i]);
-                y[i] = (log_input() || log_target()) && weighs == 0 ? N(0) : l;
+                const bool has_no_nan = kShort || !(wants & kKeepsNan);
+                y[i] = (log_input() || log_target()) && weighs == 0 && has_no_nan ? N(0) : l;
                 sum = fma(weighs, y[i], sum);
             }
             fine = fine && fabs(sum) < Limits<N>::infinity();
