@@ -52,7 +52,7 @@ planted "a crash of gpuloss_destroy" "primary_ends.release_then_destroy: ended b
     's/gpulossi_enter(context, "gpuloss_destroy", &scope) == GPULOSS_OK/(& || (abort(), 0))/'
 planted "the primary context is retained once" "gpuloss_create(&context, &desc): GPULOSS_ERROR_DRIVER" \
     primary_ends.release_then_destroy \
-    's/code = driver->primary_retain(&context->cuda_context, context->device);/{ static struct CUctx_st *kept;\n&\n}/
-    s/driver->primary_retain(&context->cuda_context, \(.*\));/kept != NULL ? 0 : driver->primary_retain(\&kept, \1);\n        context->cuda_context = kept;/'
+    's/code = driver->primary_retain(&context->cuda_context, context->device);/{ static struct CUctx_st *only;\n&\n}/
+    s/driver->primary_retain(&context->cuda_context, \(.*\));/only != NULL ? 0 : driver->primary_retain(\&only, \1);\n        context->cuda_context = only;/'
 
 report 'bad driver'

@@ -2,9 +2,9 @@
 
 enum { LAUNCHES = 3 };
 
-capture_kind global_apart = {CAPTURE_GLOBAL, STREAM_NON_BLOCKING};
-capture_kind thread_local_apart = {CAPTURE_THREAD_LOCAL, STREAM_NON_BLOCKING};
-capture_kind relaxed_apart = {CAPTURE_RELAXED, STREAM_NON_BLOCKING};
+capture_kind global_non_blocking = {CAPTURE_GLOBAL, STREAM_NON_BLOCKING};
+capture_kind thread_local_non_blocking = {CAPTURE_THREAD_LOCAL, STREAM_NON_BLOCKING};
+capture_kind relaxed_non_blocking = {CAPTURE_RELAXED, STREAM_NON_BLOCKING};
 capture_kind global_blocking = {CAPTURE_GLOBAL, STREAM_BLOCKING};
 capture_kind thread_local_blocking = {CAPTURE_THREAD_LOCAL, STREAM_BLOCKING};
 capture_kind relaxed_blocking = {CAPTURE_RELAXED, STREAM_BLOCKING};

@@ -9,13 +9,15 @@ typedef struct capture_kind {
     int mode;
     unsigned stream_flags;
 } capture_kind;
-extern capture_kind global_apart, thread_local_apart, relaxed_apart; /* streams that do not wait for the default one */
+extern capture_kind global_non_blocking, thread_local_non_blocking,
+    relaxed_non_blocking; /* streams that do not wait for the default one */
 extern capture_kind global_blocking, thread_local_blocking, relaxed_blocking;
 
 #define GRAPH_TEST(test, kind)                                                                                         \
     { #test "." #kind, test, NULL, NULL, &kind }
-#define GRAPH_TESTS_APART(test)                                                                                        \
-    GRAPH_TEST(test, global_apart), GRAPH_TEST(test, thread_local_apart), GRAPH_TEST(test, relaxed_apart)
+#define GRAPH_TESTS_NON_BLOCKING(test)                                                                                 \
+    GRAPH_TEST(test, global_non_blocking), GRAPH_TEST(test, thread_local_non_blocking),                                \
+        GRAPH_TEST(test, relaxed_non_blocking)
 #define GRAPH_TESTS_BLOCKING(test)                                                                                     \
     GRAPH_TEST(test, global_blocking), GRAPH_TEST(test, thread_local_blocking), GRAPH_TEST(test, relaxed_blocking)
 
@@ -32,9 +34,9 @@ void *graph_end_of_any(struct CUstream_st *stream);
 
 /* The nodes of a graph of the calls of `w`, captured without anything else. */
 size_t graph_nodes_of(const work *w, const capture_kind *kind, struct CUstream_st *stream);
-/* Each of several launches of the graph writes the results. It has so many nodes, and is destroyed. */
+/* The graph has `nodes` nodes, and each of several launches of it writes the results. It is destroyed. */
 void graph_expect(void *graph, size_t nodes, const work *w, struct CUstream_st *stream, const unsigned char *results);
-/* Captures the calls once more, and expects that of their graph. */
+/* graph_expect() of another capture of the calls. */
 void graph_capture_and_expect(const capture_kind *kind, size_t nodes, const work *w, struct CUstream_st *stream,
                               const unsigned char *results);
 

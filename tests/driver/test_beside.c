@@ -162,13 +162,13 @@ static void thread_that_destroys_a_context(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    GRAPH_TESTS_APART(thread_that_calls),
+    GRAPH_TESTS_NON_BLOCKING(thread_that_calls),
     GRAPH_TESTS_BLOCKING(thread_that_calls),
-    GRAPH_TESTS_APART(thread_that_preloads),
+    GRAPH_TESTS_NON_BLOCKING(thread_that_preloads),
     GRAPH_TESTS_BLOCKING(thread_that_preloads),
-    GRAPH_TESTS_APART(thread_that_creates_a_context),
+    GRAPH_TESTS_NON_BLOCKING(thread_that_creates_a_context),
     GRAPH_TESTS_BLOCKING(thread_that_creates_a_context),
-    GRAPH_TESTS_APART(thread_that_destroys_a_context),
+    GRAPH_TESTS_NON_BLOCKING(thread_that_destroys_a_context),
     GRAPH_TESTS_BLOCKING(thread_that_destroys_a_context),
 };
 const test_list beside_tests = TEST_LIST(tests);

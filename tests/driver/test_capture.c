@@ -89,8 +89,8 @@ static void first_use_of_a_stream(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    GRAPH_TESTS_APART(preloaded_calls),       GRAPH_TESTS_BLOCKING(preloaded_calls),
-    GRAPH_TESTS_APART(first_use_of_kernels),  GRAPH_TESTS_BLOCKING(first_use_of_kernels),
-    GRAPH_TESTS_APART(first_use_of_a_stream), GRAPH_TESTS_BLOCKING(first_use_of_a_stream),
+    GRAPH_TESTS_NON_BLOCKING(preloaded_calls),       GRAPH_TESTS_BLOCKING(preloaded_calls),
+    GRAPH_TESTS_NON_BLOCKING(first_use_of_kernels),  GRAPH_TESTS_BLOCKING(first_use_of_kernels),
+    GRAPH_TESTS_NON_BLOCKING(first_use_of_a_stream), GRAPH_TESTS_BLOCKING(first_use_of_a_stream),
 };
 const test_list capture_tests = TEST_LIST(tests);

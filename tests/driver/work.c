@@ -34,7 +34,7 @@ static size_t result_size(gpuloss_dtype dtype) {
     return dtype == GPULOSS_F64 ? 8 : 4;
 }
 
-/* The next place of an array of so many bytes. */
+/* The offset of the next array, which has `bytes` bytes. */
 static size_t take(size_t *end, size_t bytes) {
     const size_t at = *end;
     *end += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;

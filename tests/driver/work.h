@@ -10,7 +10,7 @@ typedef struct work {
     gpuloss_context *context;
     struct CUstream_st *copies; /* of inputs and outputs */
     unsigned char *inputs, *outputs, *workspace;
-    size_t output_bytes, written_bytes; /* without the places between the arrays */
+    size_t output_bytes, written_bytes; /* the latter without the gaps between arrays */
     gpuloss_cross_entropy_desc rows, long_rows;
     gpuloss_kl_div_desc divergence;
     gpuloss_kl_div_sparse_desc sparse;

@@ -622,10 +622,10 @@ static void shared_memory_of_every_kernel(void **state) {
         const int is_row_cluster = strstr(module->entry, "_row_cluster_") != NULL;
         const int is_other = strstr(module->entry, "_clustered_") != NULL || is_row_cluster;
         const int is_pipeline = strstr(module->entry, "_pipeline_") != NULL;
-        const int is_short = strstr(module->entry, "_distances_clustered_any16") != NULL; /* 32768 or 49152 */
+        const int is_short = strstr(module->entry, "_distances_clustered_any16") != NULL;
         const int bytes = is_reg || is_pipeline        ? 98304
                           : is_row_cluster             ? 196608
-                          : is_short                   ? (module->shared_bytes_set == 32768 ? 32768 : 49152)
+                          : is_short                   ? 32768
                           : is_packed                  ? 49152
                           : is_other || is_packed_pair ? 65536
                           : is_block_pair              ? 32768

@@ -463,7 +463,7 @@ static void two_logits_that_agree_but_in_one_class(void **state) {
             in.target[i] = dtype_round(c.dtype, target);
             in.input[i] = dtype_round(c.dtype, is_alone ? -60 : target + 0.01 * random_normal(&random));
         }
-        kl_test(&c, "one class apart");
+        kl_test(&c, "one class differs");
         kl_inputs_free(&in);
     }
     test_done();

@@ -28,7 +28,7 @@ HAS_WORKSPACE = 0.1  # a share of the calls
 # A context has a kernel for each set of options: in the interpreter one takes a megabyte.
 CALLS_OF_CONTEXT = 50
 PARTS_OF_JOB = 8
-SOME_NUMBERS = 50000  # fewer say nothing about a share
+SOME_NUMBERS = int(os.environ.get("SOME_NUMBERS", "10000"))
 MOST_UNSPECIFIED = 0.05  # a share
 U_OF_FLOAT = 2.0**-24
 INTERPRETER = str(BUILD / "interpreter" / "libcuda.so.1")

@@ -180,7 +180,7 @@ def _save(ctx, inputs, output):
     ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
     ctx.options = len(inputs) - 4
     ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)  # of the gradients, which are as large as they
+    ctx.set_materialize_grads(False)  # zeros as large as the gradients
     ctx.save_for_backward(*output[1:])
 
 

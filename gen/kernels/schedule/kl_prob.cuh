@@ -297,7 +297,7 @@ template <class E> struct KlDiv {
             if (!log_target() && i % W == 0)
                 signs |= x[i / W][1].signs();
         }
-        /* With 16 bits, zeros that may make NaN have no registers here. */
+        /* With 16 bits the general code has PyTorch's zeros, which would spill registers here. */
         bool fine = worst < Format<N>::range() && signs == 0 && !(kShort && wants & kKeepsNan);
         int rest = wants & (kTerms | kGradient);
         N sum = 0;
