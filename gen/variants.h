@@ -68,7 +68,7 @@ typedef struct variant {
     VARIANT(kl_div, row_pipeline, any16, "f16_" name, call, format)                                                    \
     VARIANT(kl_div, row_pipeline, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
 
-/* Jensen-Shannon and total variation of long rows of logits for each type. */
+/* Jensen-Shannon, total variation and reverse KL of long rows of logits for each type. */
 #define DISTANCES(name, call)                                                                                          \
     VARIANT(kl_div, distances_clustered, f32, name, call, 0)                                                           \
     VARIANT(kl_div, distances_clustered, any16, "f16_" name, call, 0)                                                  \
@@ -183,6 +183,7 @@ static const variant usual_variants[] = {
     DISTANCES("any_beta_gradient", GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_GRADIENT)
     DISTANCES("variation_loss", GPULOSSI_KL_TOTAL_VARIATION)
     DISTANCES("variation_gradient", GPULOSSI_KL_TOTAL_VARIATION | GPULOSSI_KL_GRADIENT)
+    DISTANCES("reverse_gradient", GPULOSSI_KL_REVERSE | GPULOSSI_KL_GRADIENT)
     /* clang-format on */
 };
 

@@ -229,8 +229,8 @@ static void expect_logits_of(int64_t vectors, gpuloss_kl_div_desc d, const char 
 }
 
 /* Both arrays count, whether or not there is a gradient; a block has a row to itself, unless there are few, or two of them
- * have it, or another odd number. Losses alone go to the pipeline, unless rows are fewer than the multiprocessors, and so
- * does reverse KL. */
+ * have it, or another odd number. Losses alone go to the pipeline. Those of forward KL
+ * do not where rows are fewer than the multiprocessors. */
 static void long_rows_of_logits(void **state) {
     static const int64_t rows[] = {1, 32, 33, 131, 132, 1000};
     size_t t, r;
@@ -265,8 +265,16 @@ static void long_rows_of_logits(void **state) {
                 expect_losses_of(1025, d, loss, __LINE__);
                 expect_losses_of(65536, d, loss, __LINE__);
                 d.divergence = GPULOSS_REVERSE_KL;
-                expect_logits_of(257, d, "row_pipeline", "row_pipeline", __LINE__);
-                expect_logits_of(65536, d, "row_pipeline", "row_pipeline", __LINE__);
+                expect_logits_of(256, d, "row_pipeline", "row_pipeline", __LINE__);
+                expect_losses_of(257, d, "row_pipeline", __LINE__);
+                expect_losses_of(65536, d, "row_pipeline", __LINE__);
+                expect_gradients_of(65536, d, "distances_clustered", "distances_clustered", __LINE__);
+                if (d.dtype == GPULOSS_F32) {
+                    expect_gradients_of(257, d, "distances_clustered", "distances_clustered", __LINE__);
+                } else {
+                    expect_gradients_of(8192, d, "row_pipeline", "row_pipeline", __LINE__);
+                    expect_gradients_of(8193, d, "distances_clustered", "distances_clustered", __LINE__);
+                }
             } else {
                 expect_logits_of(256, d, "row_memory", "row_memory", __LINE__);
                 expect_logits_of(5130, d, "row_memory", "row_memory", __LINE__);

@@ -140,15 +140,16 @@ static void long_pairs_of_calls(gpuloss_dtype dtype) {
     PAIRS("teacher_cluster_gradient", 1, (d.rows = 100, d.target_kind = GPULOSS_PROBABILITIES));
 }
 
-/* Jensen-Shannon and total variation of long rows of logits. */
+/* Jensen-Shannon, total variation and reverse KL of long rows of logits. */
 static void distances_of_calls(gpuloss_dtype dtype) {
     const char *kernel = "distances_clustered";
-    const int64_t vectors = 4000;
+    const int64_t vectors = 9000;
     PAIRS("shannon_loss", 0, (d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5));
     PAIRS("shannon_gradient", 1, (d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5));
     PAIRS("any_beta_gradient", 1, (d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.25));
     PAIRS("variation_loss", 0, d.divergence = GPULOSS_TOTAL_VARIATION);
     PAIRS("variation_gradient", 1, d.divergence = GPULOSS_TOTAL_VARIATION);
+    PAIRS("reverse_gradient", 1, d.divergence = GPULOSS_REVERSE_KL);
 }
 
 /* Divergences of a sparse teacher, whose other classes are a bucket unless a call renormalises. */

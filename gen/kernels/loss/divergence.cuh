@@ -69,6 +69,16 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     /* Whether the KL of two arrays of logits is summed along with the softmax, or that of one. */
     DEVICE bool in_one_sweep() { return has(GPULOSSI_KL_ONE_SWEEP); }
     DEVICE bool is_direct() { return has(GPULOSSI_KL_DIRECT); }
+    /* Whether the terms are those of short_pairs(). */
+    DEVICE bool has_short_pairs() {
+        const bool is_any = has(GPULOSSI_KL_TOTAL_VARIATION) || (has(GPULOSSI_KL_HALF_BETA) && sizeof(Bits) == 4);
+        return is_any && sizeof(N) == 4 && has_two_logits();
+    }
+    /* Whether a call has short formulas, for the rows of which exponentials are fast. */
+    DEVICE bool has_short_formulas() {
+        return (in_one_sweep() || has_short_pairs() || (is_direct() && is_logits(kInput))) &&
+               !has(GPULOSSI_KL_ELEMENTS);
+    }
     DEVICE bool logits_weigh() { return is_logits(weighing()); }
     DEVICE bool has_divergence() { return has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS | GPULOSSI_KL_OWN_GRADIENT); }
     /* Whether the gradient of a side needs a sum of the sweep for the sums. */
@@ -535,11 +545,15 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
      * middle of the row, or in their maxima if the middle is masked. Of a direct KL it is the lse. */
     struct Sides {
         N max[2], inverse[2], log_sum[2], shift[2], lse_difference;
+        bool is_fast;        /* Whether the row has short formulas, with `exp`. */
+        ScaledExp<N> exp[2]; /* q and p are these times of_exp. */
+        N of_exp[2];
     };
     __device__ __forceinline__ Sides sides_of(const Row &r, const State &s) const {
         const bool is_far = r.shift[kInput] != 0 || r.shift[kTarget] != 0 ||
                             (has_two_logits() && fabs(difference(s.max[kInput], s.max[kTarget])) > N(kFar));
-        Sides of = {};
+        const ScaledExp<N> none(N(0));
+        Sides of = {{}, {}, {}, {}, N(0), false, {none, none}, {}};
 #pragma unroll
         for (int a = kInput; a <= kTarget; a++)
             if (is_logits(a)) {
@@ -557,6 +571,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                     ? fma(difference(s.max[kInput], of.shift[kInput]) - difference(s.max[kTarget], of.shift[kTarget]),
                           inverse_temperature, log_any_ratio(s.sum[kInput], s.sum[kTarget]))
                     : Limits<N>::nan();
+        if (has_short_formulas()) {
+            of.is_fast = in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget]);
+#pragma unroll
+            for (int a = kInput; a <= kTarget; a++) {
+                of.exp[a] = ScaledExp<N>(finite(s.max[a]), inverse_temperature);
+                of.of_exp[a] = of.inverse[a] * of.exp[a].factor;
+            }
+        }
         return of;
     }
     /* A direct KL. Probabilities that are all 0 have none, whatever the lse is. */
@@ -721,20 +743,93 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         y.of_p = Limits<N>::nan();
         y.of_lp = is_logarithm(kTarget) ? zero : y.of_p;
     }
+    /* q, p, f, df/dq and df/dp of a vector of each side, in a row whose exponentials are fast. With y half of log p - log q,
+     * the root of p q is q exp(y). Jensen-Shannon of beta 1/2 is, with polynomials where |y| is below kClose:
+     *
+     *   f = root (y sinh(y) - cosh(y) log(cosh(y)))            df/dq = (-y - log(cosh(y))) / 2 */
+    __device__ __forceinline__ void short_pairs(const Sides &of, const N (&z)[2][W], N (&probability)[2][W], N (&f)[W],
+                                                N (&slope)[2][W]) const {
+        enum { kClose = 2, kMost = 160 }; /* kMost is finite, so that a probability of 0 adds nothing. */
+        const bool is_variation = has(GPULOSSI_KL_TOTAL_VARIATION);
+        N y[W];
+        bool are_close = true;
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            if (is_variation || has_sum(a))
+                probabilities(of, a, z[a], probability[a]);
+        if (is_variation) {
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                const N difference = probability[kInput][i] - probability[kTarget][i];
+                f[i] = N(0.5) * fabs(difference);
+                slope[kInput][i] = difference > 0 ? N(0.5) : difference < 0 ? N(-0.5) : difference;
+                slope[kTarget][i] = -slope[kInput][i];
+            }
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            y[i] = N(0.5) * log_ratio_of_logits(of, z[kInput][i], z[kTarget][i]);
+            are_close &= fabs(y[i]) < kClose;
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const N square = y[i] * y[i], log_cosh = square * log_cosh_over_square<true>(square),
+                    power = fma(y[i], N(1.442695041), of.exp[kInput].power(z[kInput][i]));
+            f[i] = of.of_exp[kInput] * power_of_2(power) * (square * divergence_over_square<true>(square));
+            slope[kInput][i] = N(-0.5) * (y[i] + log_cosh);
+            slope[kTarget][i] = N(0.5) * (y[i] - log_cosh);
+        }
+        if (are_close)
+            return;
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            probabilities(of, a, z[a], probability[a]);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const HalfLogs<N> logs(larger(-larger(N(-2) * y[i], N(-kMost)), N(-kMost)));
+            const bool is_close = fabs(y[i]) < kClose;
+            const N distant = fma(probability[kTarget][i], logs.of_p, probability[kInput][i] * logs.of_q);
+            f[i] = is_close ? f[i] : N(0.5) * distant;
+            slope[kInput][i] = is_close ? slope[kInput][i] : N(0.5) * logs.of_q;
+            slope[kTarget][i] = is_close ? slope[kTarget][i] : N(0.5) * logs.of_p;
+        }
+    }
+    __device__ __forceinline__ void probabilities(const Sides &of, int side, const N (&z)[W], N (&p)[W]) const {
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            p[i] = of.exp[side].exp(z[i]) * of.of_exp[side];
+    }
+    /* f, and u of each side, from short_pairs(). */
+    __device__ __forceinline__ void short_values(const Sides &of, const N (&z)[2][W], N (&f)[W], N (&u)[2][W]) const {
+        if constexpr (sizeof(N) == 4) {
+            N probability[2][W];
+            short_pairs(of, z, probability, f, u);
+#pragma unroll
+            for (int a = kInput; a <= kTarget; a++)
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    u[a][i] *= probability[a][i];
+        }
+    }
     /* Adds a vector to the sums of the row. */
     template <class Side>
     __device__ __forceinline__ void add_values(Values &s, const Sides &of, const Vector<E> &x, const Side &side,
                                                int k) const {
         N z[2][W], d[W], f[W], of_log[2][W];
         load(x, side, k, z);
-        log_ratios(of, z, d);
+        if (has_short_pairs() && of.is_fast) {
+            short_values(of, z, f, of_log);
+        } else {
+            log_ratios(of, z, d);
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            const Pair<N> y = pair(of, z[kInput][i], z[kTarget][i], d[i]);
-            const bool is_inside = side.is_inside(k, i);
-            f[i] = is_inside ? y.f : N(0);
-            of_log[kInput][i] = is_inside ? y.of_lq : N(0);
-            of_log[kTarget][i] = is_inside ? y.of_lp : N(0);
+            for (int i = 0; i < W; i++) {
+                const Pair<N> y = pair(of, z[kInput][i], z[kTarget][i], d[i]);
+                const bool is_inside = side.is_inside(k, i);
+                f[i] = is_inside ? y.f : N(0);
+                of_log[kInput][i] = is_inside ? y.of_lq : N(0);
+                of_log[kTarget][i] = is_inside ? y.of_lp : N(0);
+            }
         }
         s.f += (double)in_halves<Sum>(f);
 #pragma unroll
@@ -767,13 +862,10 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         N of_terms;         /* factor of the terms */
         double f;           /* sum of the pairs that this thread has written */
         bool is_zero, is_fast;
-        ScaledExp<N> exp[2]; /* if it is fast */
-        N of_exp[2];         /* q and p are these times the exponentials */
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
-        const ScaledExp<N> none(N(0));
-        Gradient g = {sides_of(r, s), {N(0), N(0)}, {N(0), N(0)}, N(0),        0.0,
-                      r.weight == 0,  false,        {none, none}, {N(0), N(0)}};
+        Gradient g = {sides_of(r, s), {N(0), N(0)}, {N(0), N(0)}, N(0), 0.0, r.weight == 0, false};
+        g.is_fast = g.sides.is_fast;
         const double scale = this->scale_of(row, r.weight);
         g.of_terms = (N)(p.factor * (double)r.weight);
 #pragma unroll
@@ -786,14 +878,6 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             g.sum[kInput] = g.sum[kTarget] = (N)outcome(r, s).sum();
         else if (is_direct())
             g.sum[kInput] = own(s.sum);
-        if ((in_one_sweep() || (is_direct() && is_logits(kInput))) && !has(GPULOSSI_KL_ELEMENTS)) {
-            g.is_fast = in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget]);
-#pragma unroll
-            for (int a = kInput; a <= kTarget; a++) {
-                g.exp[a] = ScaledExp<N>(finite(s.max[a]), inverse_temperature);
-                g.of_exp[a] = g.sides.inverse[a] * g.exp[a].factor;
-            }
-        }
         return g;
     }
     /* The gradient of an element, without its factor. A logit of probability 0 has no part of the sum, also if that is
@@ -814,10 +898,11 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     }
     /* The gradients of the KL of two logits. */
     __device__ __forceinline__ void fast_gradients(const Gradient &g, N (&z)[2][W]) const {
-        const N of_q = g.of_exp[kInput], of_p = g.of_exp[kTarget];
+        const N of_q = g.sides.of_exp[kInput], of_p = g.sides.of_exp[kTarget];
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            const N q = g.exp[kInput].exp(z[kInput][i]) * of_q, p = g.exp[kTarget].exp(z[kTarget][i]) * of_p;
+            const N q = g.sides.exp[kInput].exp(z[kInput][i]) * of_q,
+                    p = g.sides.exp[kTarget].exp(z[kTarget][i]) * of_p;
             const N less = difference(q, p); /* and -less of the other side */
             N d = N(0);
             if (has(GPULOSSI_KL_OWN_GRADIENT))
@@ -832,12 +917,24 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     __device__ __forceinline__ void direct_gradients(const Gradient &g, N (&z)[2][W]) const {
         N v[W], p[W];
         direct_distances(g.sides.shift[kInput], z, v, p);
-        const N less = g.sides.lse_difference + g.sum[kInput], of_q = g.of_exp[kInput] * g.sum[kInput];
+        const N less = g.sides.lse_difference + g.sum[kInput], of_q = g.sides.of_exp[kInput] * g.sum[kInput];
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            const N e = g.exp[kInput].exp(z[kInput][i]), q = e * g.of_exp[kInput],
+            const N e = g.sides.exp[kInput].exp(z[kInput][i]), q = e * g.sides.of_exp[kInput],
                     own = q == 0 ? N(0) : q * (-v[i] - less);
             z[kInput][i] = fma(logits_weigh() ? own : fma(e, of_q, -p[i]), g.scale[kInput], N(0));
+        }
+    }
+    /* The gradients of both sides from short_pairs(). */
+    __device__ __forceinline__ void short_gradients(const Gradient &g, N (&z)[2][W]) const {
+        if constexpr (sizeof(N) == 4) {
+            N probability[2][W], f[W], slope[2][W];
+            short_pairs(g.sides, z, probability, f, slope);
+#pragma unroll
+            for (int a = kInput; a <= kTarget; a++)
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    z[a][i] = fma(probability[a][i] * (slope[a][i] - g.sum[a]), g.scale[a], N(0));
         }
     }
     /* Writes the gradients of a vector, and its terms. They are 0 if the row has none. */
@@ -851,6 +948,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             fast_gradients(g, z);
         } else if (has_gradient && is_direct() && g.is_fast) {
             direct_gradients(g, z);
+        } else if (has_gradient && has_short_pairs() && g.is_fast) {
+            short_gradients(g, z);
         } else if (has_gradient) {
             log_ratios(g.sides, z, d);
 #pragma unroll

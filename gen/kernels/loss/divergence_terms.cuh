@@ -74,6 +74,18 @@ template <bool wide> DEVICE float log_cosh_over_square(float z) {
     return fmaf(p, z, 0.5f);
 }
 
+/* log(p / M) and log(q / M) where beta is 1/2, from d = log p - log q. Each has an error of 2^-23 and 2^-23 of itself, so they
+ * are for pairs that are not close. */
+template <class N> struct HalfLogs {
+    N of_p, of_q;
+    __device__ __forceinline__ explicit HalfLogs(N d) {
+        const N of_sum = log2_of(N(1) + power_of_2(fabs(d) * N(-1.442695041))), positive = larger(d, N(0)),
+                of_larger = fma(of_sum, N(-0.693147181), N(0.693147181));
+        of_q = of_larger - positive;
+        of_p = of_larger - (positive - d);
+    }
+};
+
 /* The mixture M = b p + c q, of which p and q take the shares 1 + x = p / M and 1 + y = q / M. With b + c = 1 and
  * g(x) = (1 + x) log(1 + x) - x, which is never negative, the Jensen-Shannon divergence of the pair is
  * M (b g(x) + c g(y)), because b x + c y is 0. It keeps its digits where p and q are close.
