@@ -139,7 +139,7 @@ static void options_leave_the_basic_kernels(void **state) {
 }
 
 /* `gaps`: the kernel of rows that are not contiguous or do not begin on 16 bytes. `losses`: without a gradient.
- * `distances`: of Jensen-Shannon and total variation. `options`: with options that the kernels of logits do not have. */
+ * `distances`: of Jensen-Shannon, total variation and reverse KL. `options`: with options that the kernels of logits do not have. */
 static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const char *logits, const char *gaps,
                                          const char *losses, const char *distances, const char *options) {
     gpuloss_kl_div_desc base = *call, d;
@@ -147,9 +147,9 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES((void)0, logits, 0);
     TAKES(d.input_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
     TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
-    TAKES(d.divergence = GPULOSS_REVERSE_KL, options, 0);
+    TAKES(d.divergence = GPULOSS_REVERSE_KL, distances, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), distances, 0);
-    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), options, 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), distances, 0);
     TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, distances, 0);
     TAKES(d.target_dtype = other, options, 0);
     TAKES(d.grad_target = AT(6), options, 0);

@@ -526,8 +526,11 @@ static void teams_of_blocks(void **state) {
             weighted_rows_of(cases[i].dtype, cases[i].target, cases[i].rows, cases[i].vectors, cases[i].writes);
         if (cases[i].is_logits)
             d.input_kind = d.target_kind = GPULOSS_LOGITS;
-        if (cases[i].is_logits && cases[i].writes)
-            d.divergence = GPULOSS_REVERSE_KL; /* gradients of forward KL have kernels of their own */
+        if (cases[i].is_logits && cases[i].writes) { /* gradients of the input alone have kernels of their own */
+            d.grad_target = d.grad_input;
+            d.grad_target_stride = d.grad_input_stride;
+            d.grad_input = NULL;
+        }
         const gpulossi_rows *rows = &in_pipeline(&d, __LINE__)->parameters.rows;
         if (rows->group != cases[i].group || rows->of.tile_rows != cases[i].slots ||
             (last_launch()->module->words[GPULOSSI_FORMAT_WORD] & SHORT) != cases[i].format)
