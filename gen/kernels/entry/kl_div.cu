@@ -1,5 +1,5 @@
 /* The kernels of divergences, under their names in the module table. */
-#include "../schedule/jsd_logits.cuh"
+#include "../schedule/distances.cuh"
 #include "../schedule/kl_logits.cuh"
 #include "../schedule/packed_reg2.cuh"
 #include "../schedule/kl_prob.cuh"

@@ -8,8 +8,8 @@
  * gradient reads it from there. The first pass finds the forward KL as well, which tells a row that is close to 0. Other rows
  * take a short formula, and close rows one of log p - log q where beta is 1/2. The loader decides the divergence, whether beta
  * is 1/2, and whether there is a gradient. */
-#ifndef GPULOSSI_JSD_LOGITS_CUH
-#define GPULOSSI_JSD_LOGITS_CUH
+#ifndef GPULOSSI_DISTANCES_CUH
+#define GPULOSSI_DISTANCES_CUH
 
 #include "kl_logits.cuh"
 
