@@ -590,17 +590,6 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         }
         return sum == 0 ? s.weighted : fma(sum, of.lse_difference, s.weighted);
     }
-    /* log1p(m) - m. */
-    DEVICE N log_excess(N m) {
-        if (fabs(m) < N(0.125)) {
-            N sum = N(0);
-#pragma unroll
-            for (int k = sizeof(N) == 4 ? 9 : 19; k >= 2; k--)
-                sum = fma(sum, -m, N(1.0) / N(k));
-            return -m * m * sum;
-        }
-        return log_plus_1(m) - m;
-    }
     /* The sums of a row's KL of two logits from the first sweep. `Way` selects the mean, the excess, or a sweep of its own.
      * Logarithms and quotients are approximate here, because they only select. A direct sum has enough digits if it is
      * 1/16 of its terms and more: a shift rounds the maxima, else their difference is what rounds. The other sum has an

@@ -34,6 +34,18 @@ template <class N> DEVICE N excess(N x) {
     return x * x * excess_over_square(x);
 }
 
+/* log1p(m) - m. */
+template <class N> DEVICE N log_excess(N m) {
+    if (fabs(m) < N(0.125)) {
+        N sum = N(0);
+#pragma unroll
+        for (int k = sizeof(N) == 4 ? 9 : 19; k >= 2; k--)
+            sum = fma(sum, -m, N(1.0) / N(k));
+        return -m * m * sum;
+    }
+    return log_plus_1(m) - m;
+}
+
 /* Of z = y^2 in [0, 1], or in [0, 4] if `wide`: (y sinh(y) - cosh(y) log(cosh(y))) / z and log(cosh(y)) / z, as minimax
  * polynomials. They are within 2^-26 of the result, or within 2^-24 if `wide`. */
 template <bool wide> DEVICE float divergence_over_square(float z) {
