@@ -194,23 +194,42 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
         }
     }
 
-    /* Jensen-Shannon where it is not close to 0. Let e be the exponentials of the logits less their row maximum, and z
-     * their log2. Let M be the mixture of e_input and e_target * ratio. Computes e, and z - log2(M) of both sides,
-     * which for the target lacks log2(ratio). In 32 bits an error of 2^-22 in every log2(M) would be seen in the sum. */
+    /* Jensen-Shannon where it is not close to 0. Computes e, the exponentials of the logits less their row maximum, and
+     * log2(q / M) and log2(p / M). In 32 bits an error of 2^-22 in a logarithm would be seen in the sum, and ex2.approx is
+     * 2^-24 low on average, which would be in every log2(M). With d = log2(p / q) it is in the smaller share of M only:
+     *
+     *   log2(p / M) = -log2(b + c 2^-d)  where d > 0           log2(q / M) = log2(p / M) - d
+     *
+     * In 16 bits, with z the log2 of e, they are z - log2(M), where M is that of e_input and e_target * ratio. That of the
+     * target lacks log2(ratio). */
     template <int k, int m>
     __device__ __forceinline__ void approximate_terms(const Row &r, const Vector<E> (&x)[k][2], N (&q)[m], N (&t)[m],
                                                       N (&q_to_m)[m], N (&t_to_m)[m]) const {
-        ScaledExp<N> input(r.input_max, this->inverse_temperature), target(r.target_max, this->inverse_temperature);
-        N b = beta * r.ratio, c = input_share;
+        const ScaledExp<N> input(r.input_max, this->inverse_temperature),
+            target(r.target_max, this->inverse_temperature);
+        const N b = beta * r.ratio, c = input_share;
+        N of_input[m], of_target[m], d[m];
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            of_input[i] = x[i / W][0].get(i % W), of_target[i] = x[i / W][1].get(i % W);
+        if (W < 8)
+            this->log_ratios(r, of_input, of_target, N(1.442695041), d);
 #pragma unroll
         for (int i = 0; i < m; i++) {
-            N z_input = input.power(x[i / W][0].get(i % W)), z_target = target.power(x[i / W][1].get(i % W));
+            const N z_input = input.power(of_input[i]), z_target = target.power(of_target[i]);
             q[i] = power_of_2(z_input);
             t[i] = power_of_2(z_target);
-            const N m_of_pair = fma(b, t[i], c * q[i]);
-            N of_m = sizeof(Bits) == 2 ? log2_of(m_of_pair) : ordinary_log2(m_of_pair);
-            q_to_m[i] = z_input - of_m;
-            t_to_m[i] = z_target - of_m;
+            if (W < 8) {
+                const bool is_less = d[i] < 0; /* p than q */
+                const N less = power_of_2(-fabs(d[i]));
+                const N of_larger = -ordinary_log2(is_less ? fma(beta, less, c) : fma(c, less, beta));
+                q_to_m[i] = of_larger - larger(d[i], N(0));
+                t_to_m[i] = of_larger - larger(-d[i], N(0));
+            } else {
+                const N of_m = log2_of(fma(b, t[i], c * q[i]));
+                q_to_m[i] = z_input - of_m;
+                t_to_m[i] = z_target - of_m;
+            }
         }
     }
     template <int m> DEVICE void drop_zeros(const N (&weight)[m], N (&x)[m]) {
@@ -453,7 +472,8 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
         r.sum = (N)sums.f;
         r.mean = (N)sums.u;
         if (is_approximate(r)) {
-            r.sum = N(0.693147181) * fma(r.sum, r.inverse, beta * (natural_log(r.ratio) * N(1.442695041)));
+            const N of_ratio = W < 8 ? N(0) : beta * (natural_log(r.ratio) * N(1.442695041));
+            r.sum = N(0.693147181) * fma(r.sum, r.inverse, of_ratio);
             r.mean *= r.inverse;
             r.known = r.approximate = r.ordinary = r.sum > N(kLeast) && r.sum < Limits<N>::infinity();
             r.repeated = !r.known;
