@@ -281,6 +281,33 @@ static void nan_beside_lse(void **state) {
     test_done();
 }
 
+/* A target of class weight 0 in a row that has no softmax, whose given lse says so: NaN, also beside a z-loss. */
+static void weightless_targets_beside_lse(void **state) {
+    enum { ROWS = 7, CLASSES = 5000 };
+    static const int64_t lengths[] = {1, 10, 257, CLASSES};
+    static const double lse[ROWS] = {9, (double)NAN, 10, (double)INFINITY, 9.5, (double)-INFINITY, 11};
+    static const double class_weights[CLASSES];
+    size_t d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+            int64_t n = lengths[k];
+            ce_case c = fresh(all_dtypes[d], ROWS, n);
+            x[1 * n + n / 2] = (double)NAN;
+            x[3 * n + n - 1] = (double)INFINITY;
+            mask(5, n, 0, n, 0, 0);
+            c.class_weights = class_weights;
+            c.lse_in = lse;
+            c.reduction = GPULOSS_NONE;
+            c.outputs = CE_OUT_LOSS_ROWS;
+            ce_test(&c, "targets of weight 0 beside a given lse");
+            c.lse_square_scale = 0.25;
+            ce_test(&c, "targets of weight 0 beside a given lse, z-loss");
+        }
+    test_done();
+}
+
 /* Logits at the ends of the type. The rows are not summed up: a loss of 6e38 is not a float. */
 static void huge_logits(void **state) {
     enum { ROWS = 6 };
@@ -324,6 +351,7 @@ int run_cross_entropy_corner_tests(void) {
         cmocka_unit_test(lonely_nan),
         cmocka_unit_test(huge_logits),
         cmocka_unit_test(nan_beside_lse),
+        cmocka_unit_test(weightless_targets_beside_lse),
     };
     return cmocka_run_group_tests_name("cross_entropy corners", tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@ from bounded import LEAST
 from cases import CASES
 from draw import Draw
 from gpu import Gpu, Refused, desc_text
-from reference import OneOf, OrNan
+from reference import OneOf
 from storage import INDICES, rounded
 
 BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
@@ -57,10 +57,6 @@ def _first_outside(array, expected, counts):
         good = is_class & expected.acceptable[np.arange(len(got)), np.where(is_class, got, 0)]
         want = [np.flatnonzero(row) for row in expected.acceptable]
         return _first(~good, got, lambda place: f"one of {want[place[0]]}")
-    may_be_nan = False
-    if isinstance(expected, OrNan):
-        may_be_nan = np.reshape(expected.may_be_nan, got.shape)
-        expected = expected.numbers
     value = expected.value.reshape(got.shape)
     error = np.broadcast_to(expected.error, expected.value.shape).reshape(got.shape)
     # 0 times an infinite error is NaN. The errors of numbers that are not finite have no meaning.
@@ -73,7 +69,7 @@ def _first_outside(array, expected, counts):
     else:
         least = 0.0 if array.type_name == "float64" else np.where(error > 0, LEAST, 0.0)
         low, high = (rounded(array.type_name, value + sign * (error + least)) for sign in (-1, 1))
-    good = is_any | ((low <= got) & (got <= high)) | ((np.isnan(value) | may_be_nan) & np.isnan(got))
+    good = is_any | ((low <= got) & (got <= high)) | (np.isnan(value) & np.isnan(got))
     counts.elements += good.size
     counts.unspecified += int(is_any.sum())
     return _first(~good, got, lambda place: f"{value[place]:.9g} +- {error[place]:.3g}")

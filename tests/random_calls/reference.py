@@ -16,17 +16,8 @@ class OneOf:
         self.acceptable = acceptable
 
 
-class OrNan:
-    """Numbers, instead of which NaN is allowed where may_be_nan is set."""
-
-    def __init__(self, numbers, may_be_nan):
-        self.numbers, self.may_be_nan = numbers, may_be_nan
-
-
 def added(output, number):
     """An output of one number that is added to this number: a count exactly, a loss with one more rounding."""
-    if isinstance(output, OrNan):
-        return OrNan(added(output.numbers, number), output.may_be_nan)
     if number.dtype == np.int64:
         return Bounded(output.value + number, output.error, output.u)
     return output + number
@@ -141,11 +132,7 @@ def cross_entropy(given, arithmetic):
     nothing = _column(ignored | (row_weights == 0)) != 0
     undefined, bad_column = soft.undefined[:, None], bad[:, None]
     loss = loss.where(undefined | bad_column, np.nan, 0.0)
-    # With lse_in only the target's logit may be read. The loss of such a row is 0 or NaN, if it weighs nothing.
-    may_be_nan = np.zeros((rows, 1), dtype=bool)
-    if "lse_in" in given:
-        may_be_nan = undefined & ~bad_column & ~nothing & (target_weight.value.sum(axis=1, keepdims=True) == 0)
-    loss = loss.where(may_be_nan | nothing, 0.0)
+    loss = loss.where(nothing, 0.0)
     z_rows = z * _column(row_weights)
     # The header says nothing of the z-loss of a row that has no loss.
     z_rows = z_rows.where(undefined | bad_column, 0.0, np.inf).where(nothing, 0.0)
@@ -154,9 +141,9 @@ def cross_entropy(given, arithmetic):
     # The lse of a row of all -inf is -inf, that of a row with NaN is NaN. Of +inf the header says nothing.
     of_undefined = np.where(soft.max == -np.inf, -np.inf, np.nan)
     outputs = {
-        "loss_rows": OrNan(loss, may_be_nan),
+        "loss_rows": loss,
         "z_loss_rows": z_rows,
-        "loss": OrNan(loss.exact_sum() / divisor, may_be_nan.any()),
+        "loss": loss.exact_sum() / divisor,
         "z_loss": z_rows.exact_sum() / divisor,
         "lse": lse.where(undefined, of_undefined).where(np.isposinf(soft.max), 0.0, np.inf),
     }

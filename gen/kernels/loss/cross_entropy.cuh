@@ -677,7 +677,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         } else if (r.weight != 0) {
             if (has_index()) {
                 const N hard = hard_of(r), of_target = log_sum + (shift - z_y);
-                of.loss = hard == 0 ? hard * log_sum : hard * at_least_0(of_target); /* rounding may make it negative */
+                of.loss =
+                    hard == 0 ? hard * fabs(lse) : hard * at_least_0(of_target); /* rounding may make it negative */
             }
             if (has_soft())
                 of.loss += s.soft_sum * log_sum + s.drop;
