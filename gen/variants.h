@@ -63,10 +63,10 @@ typedef struct variant {
     VARIANT(kl_div, row_memory, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
 
 /* Divergences of rows in the pipeline for each type. */
-#define PAIR_PIPELINE(name, call, format)                                                                              \
-    VARIANT(kl_div, row_pipeline, f32, name, call, format)                                                             \
-    VARIANT(kl_div, row_pipeline, any16, "f16_" name, call, format)                                                    \
-    VARIANT(kl_div, row_pipeline, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
+#define PAIR_PIPELINE(name, call, of_f32, of_16_bits)                                                                  \
+    VARIANT(kl_div, row_pipeline, f32, name, call, of_f32)                                                             \
+    VARIANT(kl_div, row_pipeline, any16, "f16_" name, call, of_16_bits)                                                \
+    VARIANT(kl_div, row_pipeline, any16, "bf16_" name, call, (of_16_bits) | GPULOSSI_FORMAT_BF16)
 
 /* Jensen-Shannon, total variation and reverse KL of long rows of logits for each type. */
 #define DISTANCES(name, call)                                                                                          \
@@ -80,19 +80,22 @@ typedef struct variant {
     VARIANT(kl_div, sparse_memory, f64, name, call, 0)                                                                 \
     VARIANT(kl_div, sparse_memory, any16, "f16_" name, call, 0)                                                        \
     VARIANT(kl_div, sparse_memory, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)                                    \
-    VARIANT(kl_div, sparse_pipeline, f32, name, call, 0)                                                               \
-    VARIANT(kl_div, sparse_pipeline, any16, "f16_" name, call, 0)                                                      \
-    VARIANT(kl_div, sparse_pipeline, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+    VARIANT(kl_div, sparse_pipeline, f32, name, call, GPULOSSI_FORMAT_SHORT_ROWS)                                      \
+    VARIANT(kl_div, sparse_pipeline, any16, "f16_" name, call, GPULOSSI_FORMAT_SHORT_ROWS)                             \
+    VARIANT(kl_div, sparse_pipeline, any16, "bf16_" name, call, GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_BF16)
 
 /* Of a mean over rows that are not ignored. With many rows and a gradient another kernel counts them before. */
 enum {
     VARIANT_LOSS = GPULOSSI_CE_LOSS | GPULOSSI_CE_COUNTS,
     VARIANT_GRADIENT = GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT,
     VARIANT_WEIGHTS = GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS, /* whose sum that kernel has, too */
-    VARIANT_SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS,
-    VARIANT_SHORT = GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_THREE_BLOCKS,
+    VARIANT_SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_SHORT_ROWS,
+    VARIANT_SHORT = GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_THREE_BLOCKS | GPULOSSI_FORMAT_SHORT_ROWS,
     VARIANT_SHORT_ROWS = GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_REGISTERS, /* row_basic */
     VARIANT_STAGED = GPULOSSI_FORMAT_STAGED_TARGETS,
+    VARIANT_PAIRS = GPULOSSI_FORMAT_STAGED_TARGETS | GPULOSSI_FORMAT_SHORT_ROWS,
+    VARIANT_THREE = VARIANT_PAIRS | GPULOSSI_FORMAT_THREE_BLOCKS,
+    VARIANT_STAGED_CLUSTER = GPULOSSI_FORMAT_STAGED_TARGETS | GPULOSSI_FORMAT_CLUSTER,
     VARIANT_RAGGED = GPULOSSI_FORMAT_RAGGED,
     VARIANT_CLUSTER = GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_WIDE,
     VARIANT_LOGITS = GPULOSSI_KL_LOSS | GPULOSSI_KL_INPUT_LOGITS | GPULOSSI_KL_TARGET_LOGITS,
@@ -162,14 +165,15 @@ static const variant usual_variants[] = {
     PAIRS("teacher_loss", VARIANT_TEACHER)
     PAIRS("teacher_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT)
     PAIRS("teacher_reverse_gradient", VARIANT_TEACHER_REVERSE | GPULOSSI_KL_GRADIENT)
-    PAIR_PIPELINE("logits_loss", VARIANT_KL, VARIANT_STAGED)
-    PAIR_PIPELINE("logits_gradient", VARIANT_KL | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
-    PAIR_PIPELINE("reverse_gradient", VARIANT_REVERSE | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
-    PAIR_PIPELINE("shannon_gradient", VARIANT_SHANNON | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
-    PAIR_PIPELINE("teacher_loss", VARIANT_TEACHER, VARIANT_STAGED)
-    PAIR_PIPELINE("teacher_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
-    PAIR_PIPELINE("teacher_reverse_gradient", VARIANT_TEACHER_REVERSE | GPULOSSI_KL_GRADIENT, VARIANT_STAGED)
-    PAIR_PIPELINE("teacher_cluster_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT, VARIANT_STAGED | GPULOSSI_FORMAT_CLUSTER)
+    PAIR_PIPELINE("logits_loss", VARIANT_KL, VARIANT_PAIRS, VARIANT_PAIRS)
+    PAIR_PIPELINE("logits_gradient", VARIANT_KL | GPULOSSI_KL_GRADIENT, VARIANT_PAIRS, VARIANT_PAIRS)
+    PAIR_PIPELINE("reverse_gradient", VARIANT_REVERSE | GPULOSSI_KL_GRADIENT, VARIANT_PAIRS, VARIANT_PAIRS)
+    PAIR_PIPELINE("shannon_gradient", VARIANT_SHANNON | GPULOSSI_KL_GRADIENT, VARIANT_PAIRS, VARIANT_THREE)
+    PAIR_PIPELINE("teacher_loss", VARIANT_TEACHER, VARIANT_PAIRS, VARIANT_THREE)
+    PAIR_PIPELINE("teacher_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT, VARIANT_PAIRS, VARIANT_THREE)
+    PAIR_PIPELINE("teacher_reverse_gradient", VARIANT_TEACHER_REVERSE | GPULOSSI_KL_GRADIENT, VARIANT_PAIRS, VARIANT_PAIRS)
+    PAIR_PIPELINE("teacher_cluster_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT, VARIANT_STAGED_CLUSTER,
+                  VARIANT_STAGED_CLUSTER)
     /* a sparse teacher with a bucket, and Jensen-Shannon of one that is renormalised */
     SPARSE("sparse_loss", VARIANT_SPARSE)
     SPARSE("sparse_gradient", VARIANT_SPARSE | GPULOSSI_KL_GRADIENT)

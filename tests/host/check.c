@@ -189,7 +189,9 @@ unsigned shared_bytes_of(const fake_launched *l) {
         return 16384;
     if (strstr(l->entry, "_pipeline_") == NULL)
         return 0;
-    return (l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_THREE_BLOCKS) != 0 ? 49152 : 98304;
+    if ((l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_THREE_BLOCKS) == 0)
+        return 98304;
+    return (l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SHORT_STAGES) != 0 ? 49152 : 65536;
 }
 
 int is_pipeline_of_divergences(const char *entry) {

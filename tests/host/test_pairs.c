@@ -30,10 +30,10 @@ enum {
                 GPULOSSI_KL_TARGET_SUM | GPULOSSI_KL_VALUES | GPULOSSI_KL_WRITTEN_VALUES
 };
 
-/* But for the bits that follow from others. */
+/* But for the bits that follow from others, or from the length of rows. */
 static void expect_words(const fake_launched *l, uint32_t call, uint32_t format, int line) {
-    const uint32_t *got = l->module->words;
-    if ((got[GPULOSSI_CALL_WORD] & ~(uint32_t)FOLLOWING) != call || got[GPULOSSI_FORMAT_WORD] != format)
+    const uint32_t *got = l->module->words, of_length = GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_THREE_BLOCKS;
+    if ((got[GPULOSSI_CALL_WORD] & ~(uint32_t)FOLLOWING) != call || (got[GPULOSSI_FORMAT_WORD] & ~of_length) != format)
         fail_msg("line %d: %s has the words %#x, %#x instead of %#x, %#x", line, l->entry, got[GPULOSSI_CALL_WORD],
                  got[GPULOSSI_FORMAT_WORD], call, format);
 }
@@ -396,6 +396,50 @@ static void sweeps_of_calls(void **state) {
     end();
 }
 
+/* Rows of 8 KiB may begin on lines. */
+static void rows_without_lines(void **state) {
+    gpuloss_kl_div_desc d = rows_of(GPULOSS_F16, 1000, 512);
+    (void)state;
+    begin();
+    assert_int_equal(in_pipeline(&d, __LINE__)->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SHORT_ROWS, 0);
+    d.classes--;
+    assert_int_not_equal(in_pipeline(&d, __LINE__)->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SHORT_ROWS,
+                         0);
+    end();
+}
+
+/* Three blocks at a time have rows of logits of 16 bits that are in one stage, unless they take many registers. */
+static void three_blocks_of_pairs(void **state) {
+    gpuloss_kl_div_desc base = rows_of(GPULOSS_BF16, 100000, 128), d;
+    (void)state;
+    begin();
+#define BLOCKS(change, three, bytes)                                                                                   \
+    do {                                                                                                               \
+        d = base;                                                                                                      \
+        change;                                                                                                        \
+        assert_int_equal(                                                                                              \
+            (in_pipeline(&d, __LINE__)->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_THREE_BLOCKS) != 0,      \
+            three);                                                                                                    \
+        assert_int_equal(last_launch()->shared_bytes, bytes);                                                          \
+        assert_int_equal(last_launch()->module->shared_bytes_set, bytes);                                              \
+    } while (0)
+    BLOCKS((void)0, 1, 65536);
+    BLOCKS(d.classes = 64 * 8, 1, 49152);
+    BLOCKS(d.classes += 8, 0, 98304);
+    BLOCKS(d.grad_input = NULL, 1, 65536);
+    BLOCKS(d.grad_target = AT(6), 0, 98304);
+    BLOCKS(d.divergence = GPULOSS_TOTAL_VARIATION, 1, 65536);
+    BLOCKS(d.divergence = GPULOSS_REVERSE_KL, 0, 98304);
+    BLOCKS((d.divergence = GPULOSS_REVERSE_KL, d.grad_input = NULL), 1, 65536);
+    BLOCKS(d.target_dtype = GPULOSS_F16, 1, 49152);
+    BLOCKS((d.input_kind = GPULOSS_LOG_PROBABILITIES, d.row_weights = AT(6)), 0, 98304);
+    BLOCKS((d.target_kind = GPULOSS_LOGITS, d.divergence = GPULOSS_TOTAL_VARIATION), 1, 65536);
+    BLOCKS((d.target_kind = GPULOSS_LOGITS, d.divergence = GPULOSS_REVERSE_KL), 0, 98304);
+    base = rows_of(GPULOSS_F32, 100000, 128);
+    BLOCKS((void)0, 0, 98304);
+    end();
+}
+
 /* Vectors of both arrays count where both are in stages, and floats beside 16 bits twice. Rows of 2048 vectors and more are for
  * clusters if they are fewer than the multiprocessors. */
 static void rows_for_clusters(void **state) {
@@ -607,11 +651,11 @@ static void gpus_without_a_pipeline(void **state) {
 
 int pair_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_bit_for_each_option),   TEST(a_bit_for_each_kind), TEST(a_bit_for_counts),
-        TEST(columns_of_pairs),        TEST(bits_that_follow),    TEST(rows_that_are_ragged),
-        TEST(types_of_targets),        TEST(sweeps_of_calls),     TEST(rows_for_clusters),
-        TEST(clusters_of_pairs),       TEST(teams_of_blocks),     TEST(calls_that_share_a_kernel),
-        TEST(gpus_without_a_pipeline),
+        TEST(a_bit_for_each_option), TEST(a_bit_for_each_kind),       TEST(a_bit_for_counts),
+        TEST(columns_of_pairs),      TEST(bits_that_follow),          TEST(rows_that_are_ragged),
+        TEST(types_of_targets),      TEST(sweeps_of_calls),           TEST(rows_for_clusters),
+        TEST(rows_without_lines),    TEST(three_blocks_of_pairs),     TEST(clusters_of_pairs),
+        TEST(teams_of_blocks),       TEST(calls_that_share_a_kernel), TEST(gpus_without_a_pipeline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

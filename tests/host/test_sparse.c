@@ -114,9 +114,11 @@ static void gpus_without_a_pipeline(void **state) {
     }
 }
 
+/* But for the bit of the length of rows. */
 static void expect_words(const fake_launched *l, uint32_t call, uint32_t format, int line) {
     const uint32_t *got = l->module->words;
-    if (got[GPULOSSI_CALL_WORD] != call || got[GPULOSSI_FORMAT_WORD] != format)
+    if (got[GPULOSSI_CALL_WORD] != call ||
+        (got[GPULOSSI_FORMAT_WORD] & ~(uint32_t)GPULOSSI_FORMAT_SHORT_ROWS) != format)
         fail_msg("line %d: %s has the words %#x, %#x instead of %#x, %#x", line, l->entry, got[GPULOSSI_CALL_WORD],
                  got[GPULOSSI_FORMAT_WORD], call, format);
 }
@@ -358,6 +360,18 @@ static void groups_in_memory(void **state) {
     end();
 }
 
+/* Rows of 8 KiB may begin on lines. */
+static void rows_without_lines(void **state) {
+    gpuloss_kl_div_sparse_desc d = rows_of(GPULOSS_BF16, 1, 1000, 512, 16);
+    (void)state;
+    begin();
+    assert_int_equal(in_pipeline(&d, __LINE__)->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SHORT_ROWS, 0);
+    d.classes--;
+    assert_int_not_equal(in_pipeline(&d, __LINE__)->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SHORT_ROWS,
+                         0);
+    end();
+}
+
 /* In the pipeline a row has the fewest threads that have space for it. Of many short rows a team takes four in a row;
  * stages are short where a thread has no more than 4 vectors. */
 static void groups_in_the_pipeline(void **state) {
@@ -523,9 +537,19 @@ static void workspace(void **state) {
 
 int sparse_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(kernels_of_calls), TEST(gpus_without_a_pipeline), TEST(a_bit_for_each_option), TEST(bits_of_formulas),
-        TEST(a_bit_for_counts), TEST(rows_that_are_ragged),    TEST(types_of_entries),      TEST(bits_of_classes),
-        TEST(groups_in_memory), TEST(groups_in_the_pipeline),  TEST(rows_for_clusters),     TEST(no_rows),
+        TEST(kernels_of_calls),
+        TEST(gpus_without_a_pipeline),
+        TEST(a_bit_for_each_option),
+        TEST(bits_of_formulas),
+        TEST(a_bit_for_counts),
+        TEST(rows_that_are_ragged),
+        TEST(types_of_entries),
+        TEST(bits_of_classes),
+        TEST(rows_without_lines),
+        TEST(groups_in_memory),
+        TEST(groups_in_the_pipeline),
+        TEST(rows_for_clusters),
+        TEST(no_rows),
         TEST(workspace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

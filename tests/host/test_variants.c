@@ -194,7 +194,7 @@ static void usual_variants_are_those_of_calls(void **state) {
         pairs_of_calls(every_dtype[v].dtype, "row_memory", 40);
         sparse_calls(every_dtype[v].dtype, "sparse_memory", 40);
         if (every_dtype[v].dtype != GPULOSS_F64) {
-            pairs_of_calls(every_dtype[v].dtype, "row_pipeline", 200);
+            pairs_of_calls(every_dtype[v].dtype, "row_pipeline", 125);
             sparse_calls(every_dtype[v].dtype, "sparse_pipeline", 200);
             long_pairs_of_calls(every_dtype[v].dtype);
             distances_of_calls(every_dtype[v].dtype);

@@ -25,7 +25,11 @@ template <class E> struct row_memory {
 template <class E> struct row_pipeline {
     typedef gpulossi_kl_div Params;
     enum { threads = GPULOSSI_BLOCK, blocks = 2 };
-    DEVICE void run(const Params &p) { RowPipeline<Divergence<E>>::run(p); }
+    DEVICE void run(const Params &p) {
+        if constexpr (sizeof(typename E::Bits) == 2)
+            asm volatile(EITHER_FORMAT(GPULOSSI_FORMAT_THREE_BLOCKS, BOUNDS(256, 3), BOUNDS(256, 2)));
+        RowPipeline<Divergence<E>>::run(p);
+    }
 };
 
 template <class E> struct logits_clustered {

@@ -66,6 +66,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         return is_kl() || (has(GPULOSSI_KL_JENSEN_SHANNON) && sizeof(Bits) != 2 && !is_probability(kInput) &&
                            !is_probability(kTarget));
     }
+    /* Whether the two sides of a row are subtracted from each other. */
+    DEVICE bool has_distance() { return is_direct() || (has_two_logits() && has_ratios()); }
     /* Whether the KL of two arrays of logits is summed along with the softmax, or that of one. */
     DEVICE bool in_one_sweep() { return has(GPULOSSI_KL_ONE_SWEEP); }
     DEVICE bool is_direct() { return has(GPULOSSI_KL_DIRECT); }
@@ -123,7 +125,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             in.label = read_index(p.labels, p.label_type, row);
         if (has(GPULOSSI_KL_ROW_WEIGHTS))
             in.weight = ((const N *)p.row_weights)[row];
-        if (has_two_logits() || is_direct()) {
+        if (has_distance()) {
             in.input = first_input(p)[element<kMayHaveColumns>(row, p.input_stride, c)];
             in.target = Targets(p.target, 0).load(element<kMayHaveColumns>(row, p.target_stride, c));
         }
@@ -158,7 +160,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             const N of_row = shift_of(E::widen(in.input), Targets::widen(in.target), lanes);
             r.shift[kInput] = is_logits(kInput) ? of_row : N(0);
             r.shift[kTarget] = is_logits(kTarget) ? of_row : N(0);
-        } else if (has_two_logits()) {
+        } else if (has_distance()) {
             const N x = E::widen(in.input), distance = Targets::widen(in.target) - x;
             const bool is_finite = fabs(distance) < Limits<N>::infinity();
             N sums[3] = {is_finite ? N(1) : N(0), is_finite ? x : N(0), is_finite ? distance : N(0)};
@@ -565,7 +567,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         if (is_direct())
             of.lse_difference = fma(difference(of_logits(of.max[kInput], of.max[kTarget]), s.shift),
                                     inverse_temperature, of_logits(of.log_sum[kInput], of.log_sum[kTarget]));
-        if (has_two_logits())
+        if (has_two_logits() && has_ratios())
             of.lse_difference =
                 s.sum[kInput] > 0 && s.sum[kTarget] > 0
                     ? fma(difference(s.max[kInput], of.shift[kInput]) - difference(s.max[kTarget], of.shift[kTarget]),

@@ -30,8 +30,7 @@ template <class Loss> class RowPipeline {
         kShortVectors = kBlockVectors / 2,
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
         kMaxRows = 4,
-        kWeightsOfWarp = kLanes * W * 4, /* bytes of the weights of a vector of each lane */
-        kLongRowBytes = 8192
+        kWeightsOfWarp = kLanes * W * 4 /* bytes of the weights of a vector of each lane */
     };
 
     /* A stage of the ring, and the phase parity of its barrier. */
@@ -83,7 +82,9 @@ template <class Loss> class RowPipeline {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
             return Loss::kClusterSlots / kClusterVectors;
         const int all = Loss::kHasEntries || has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) ? 2 : (int)GPULOSSI_RING_STEPS;
-        return has_format(GPULOSSI_FORMAT_SHORT_STAGES) && !has_format(GPULOSSI_FORMAT_THREE_BLOCKS) ? 2 * all : all;
+        if (has_format(GPULOSSI_FORMAT_THREE_BLOCKS))
+            return has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? all : 2;
+        return has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? 2 * all : all;
     }
     DEVICE int stage_bytes() { return kLanes * vectors() * (GPULOSSI_VECTOR_BYTES + second_bytes()); }
 
@@ -321,7 +322,7 @@ template <class Loss> class RowPipeline {
      * those of the same vectors in every row. */
     DEVICE bool counts_lines(const Params &p, int most_vectors) {
         const uint32_t of_line = kLine / (uint32_t)sizeof(Bits), classes = (uint32_t)p.rows.classes;
-        return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) && classes >= kLongRowBytes / (uint32_t)sizeof(Bits) &&
+        return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_SHORT_ROWS) &&
                ((uint64_t)Loss::first_input(p) | (uint64_t)Loss::stride_of_input(p) * sizeof(Bits)) % kLine != 0 &&
                (classes + of_line - 1) / W <= (uint32_t)most_vectors;
     }
@@ -377,7 +378,8 @@ template <class Loss> class RowPipeline {
         return (step * team.warps + team.warp) * vectors() * kLanes;
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
-        return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS)
+        const bool is_even = has_format(GPULOSSI_FORMAT_SHORT_ROWS) && !has_format(GPULOSSI_FORMAT_RAGGED);
+        return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) || is_even
                    ? Cut<E>(0, p.rows.classes)
                    : Cut<E>::counted(loss.logits(row), p.rows.classes, has_lines, kLine);
     }
