@@ -220,7 +220,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
             q[i] = power_of_2(z_input);
             t[i] = power_of_2(z_target);
             if (W < 8) {
-                const bool is_less = d[i] < 0; /* p than q */
+                const bool is_less = d[i] < 0; /* p is less than q */
                 const N less = power_of_2(-fabs(d[i]));
                 const N of_larger = -ordinary_log2(is_less ? fma(beta, less, c) : fma(c, less, beta));
                 q_to_m[i] = of_larger - larger(d[i], N(0));
