@@ -178,6 +178,10 @@ static unsigned tile_bytes_of(const fake_launched *l) {
     return bytes == 8 ? 36864 : 20480;
 }
 
+int has_format(const fake_launched *l, uint32_t feature) {
+    return (l->module->words[GPULOSSI_FORMAT_WORD] & feature) != 0;
+}
+
 unsigned shared_bytes_of(const fake_launched *l) {
     if (strstr(l->entry, "_row_thread_") != NULL)
         return tile_bytes_of(l);
@@ -189,9 +193,9 @@ unsigned shared_bytes_of(const fake_launched *l) {
         return 16384;
     if (strstr(l->entry, "_pipeline_") == NULL)
         return 0;
-    if ((l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_THREE_BLOCKS) == 0)
+    if (!has_format(l, GPULOSSI_FORMAT_THREE_BLOCKS))
         return 98304;
-    return (l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SHORT_STAGES) != 0 ? 49152 : 65536;
+    return has_format(l, GPULOSSI_FORMAT_SHORT_STAGES) ? 49152 : 65536;
 }
 
 int is_pipeline_of_divergences(const char *entry) {

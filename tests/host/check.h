@@ -42,6 +42,9 @@ const char *text_dtype(gpuloss_dtype dtype);
 /* The last launch is of the text of that name and dtype, and of the variant for this type of 16 bits. */
 void expect_module(const char *name, gpuloss_dtype dtype, int line);
 
+/* Whether the text of a launch is specialised for a feature of the format word. */
+int has_format(const fake_launched *l, uint32_t feature);
+
 /* f32, i64 targets, mean with ignore_index, loss and gradient: the call that does most. */
 gpuloss_cross_entropy_desc some_cross_entropy(void);
 /* Makes probabilities its targets. */

@@ -401,10 +401,9 @@ static void rows_without_lines(void **state) {
     gpuloss_kl_div_desc d = rows_of(GPULOSS_F16, 1000, 512);
     (void)state;
     begin();
-    assert_int_equal(in_pipeline(&d, __LINE__)->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SHORT_ROWS, 0);
+    assert_false(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_SHORT_ROWS));
     d.classes--;
-    assert_int_not_equal(in_pipeline(&d, __LINE__)->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SHORT_ROWS,
-                         0);
+    assert_true(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_SHORT_ROWS));
     end();
 }
 
@@ -417,9 +416,7 @@ static void three_blocks_of_pairs(void **state) {
     do {                                                                                                               \
         d = base;                                                                                                      \
         change;                                                                                                        \
-        assert_int_equal(                                                                                              \
-            (in_pipeline(&d, __LINE__)->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_THREE_BLOCKS) != 0,      \
-            three);                                                                                                    \
+        assert_int_equal(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_THREE_BLOCKS), three);                  \
         assert_int_equal(last_launch()->shared_bytes, bytes);                                                          \
         assert_int_equal(last_launch()->module->shared_bytes_set, bytes);                                              \
     } while (0)

@@ -209,7 +209,14 @@ static void masked_classes(void **state) {
     test_done();
 }
 
-/* A row with NaN or +inf, or of -inf only, and its neighbours, which it must not touch. */
+/* Rows 1, 3 and 5 of n classes get a NaN, a +inf, and -inf only. */
+static void put_rows_without_softmax(int64_t n) {
+    x[1 * n + n / 2] = (double)NAN;
+    x[3 * n + n - 1] = (double)INFINITY;
+    mask(5, n, 0, n, 0, 0);
+}
+
+/* Rows without a softmax, and their neighbours, which they must not touch. */
 static void rows_without_softmax(void **state) {
     enum { ROWS = 7 };
     static const int64_t lengths[] = {1, 10, 257, 5000};
@@ -220,9 +227,7 @@ static void rows_without_softmax(void **state) {
         for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
             int64_t n = lengths[k];
             ce_case c = fresh(all_dtypes[d], ROWS, n);
-            x[1 * n + n / 2] = (double)NAN;
-            x[3 * n + n - 1] = (double)INFINITY;
-            mask(5, n, 0, n, 0, 0);
+            put_rows_without_softmax(n);
             test_everywhere(&c, "rows of NaN, +inf, -inf");
             /* Ignored: 0, whatever they hold. */
             targets[1] = targets[3] = targets[5] = -100;
@@ -294,9 +299,7 @@ static void weightless_targets_beside_lse(void **state) {
         for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
             int64_t n = lengths[k];
             ce_case c = fresh(all_dtypes[d], ROWS, n);
-            x[1 * n + n / 2] = (double)NAN;
-            x[3 * n + n - 1] = (double)INFINITY;
-            mask(5, n, 0, n, 0, 0);
+            put_rows_without_softmax(n);
             c.class_weights = class_weights;
             c.lse_in = lse;
             c.reduction = GPULOSS_NONE;
