@@ -160,6 +160,16 @@ class Linear(Case):
                     with self.subTest(dtype=dtype, keeps=keeps):
                         self.assertEqual(array.data_ptr() == got.data_ptr(), not keeps)
 
+    def test_upstream_gradient_beyond_float16(self):
+        """A gradient scaler begins with 65536."""
+        hidden, weight, _ = self.layer(torch.float16, bias=False)
+        for keeps_graph in (True, False):
+            loss = gpuloss.linear_cross_entropy(hidden, weight, self.targets)
+            ones = torch.autograd.grad(loss, (hidden, weight), retain_graph=True)
+            scaled = torch.autograd.grad(loss, (hidden, weight), loss.new_tensor(65536.0), retain_graph=keeps_graph)
+            for one, got in zip(ones, scaled):
+                self.assertTrue(torch.equal(got, (one.double() * 65536).half()))
+
     def test_second_derivatives_are_refused(self):
         hidden, weight, _ = self.layer()
         loss = gpuloss.linear_cross_entropy(hidden, weight, self.targets)

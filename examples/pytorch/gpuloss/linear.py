@@ -165,9 +165,19 @@ def _(
     return _outputs(hidden, weight, bias, weight_grad_dtype, wants_hidden, wants_weight, wants_bias)
 
 
+def _multiply(gradient, factor):
+    """In place. gradient.mul_(factor) rounds the factor as well, and takes 2.5 times as long for bfloat16. It is not
+    rounded for float16, which has no number 65536, where gradient scalers begin."""
+    if gradient.dtype == torch.float16:
+        torch.mul(gradient, factor.reshape(1), out=gradient)
+    else:
+        torch._foreach_mul_([gradient], factor.to(gradient.dtype))
+    return gradient
+
+
 @torch.library.custom_op("gpuloss::linear_cross_entropy_backward", mutates_args=())
 def _scale(grad: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    return (gradient * grad).to(dtype)
+    return _multiply(gradient.clone(), grad).to(dtype)
 
 
 @_scale.register_fake
@@ -192,7 +202,7 @@ def _may_overwrite(gradient):
 
 def _scaled(grad, gradient, dtype):
     if _may_overwrite(gradient):
-        return gradient.mul_(grad).to(dtype)
+        return _multiply(gradient, grad).to(dtype)
     return _scale(grad, gradient, dtype)
 
 
@@ -254,7 +264,8 @@ def linear_cross_entropy(
     chunk_bytes: bounds the temporary memory, of which chunk_sizes() has the formula
     weight_grad_dtype: in which the chunks' gradients of weight and bias are added up; None: that of weight
 
-    The gradients are computed with the loss; backward() only scales them. The loss is float32, or float64 if hidden is.
+    The gradients are computed with the loss. backward() only multiplies them by the upstream gradient, rounded to their
+    type, but for float16. The loss is float32, or float64 if hidden is.
     """
     _check(hidden, weight, targets, bias, label_smoothing, chunk_bytes)
     kind = named(Reduction, "reduction", reduction)
