@@ -1,6 +1,8 @@
-/* first_loss LOSS DTYPE [ROWS CLASSES]: prints how long the first loss of a process takes, part by part, in milliseconds.
- * first_loss: prints the heading of those lines. LOSS: cross_entropy or kl_div; DTYPE: f32 or bf16 (a loss of zeros, or of
- * one likely class: its value is known). */
+/* first_loss CALL DTYPE [ROWS CLASSES]: prints how long the first loss of a process takes, part by part, in milliseconds.
+ * first_loss: prints the heading of these lines.
+ *
+ * CALL: cross_entropy; gradient: cross-entropy with its gradient; options: this with class weights and smoothing; kl_div.
+ * DTYPE: f32 or bf16. The logits are zeros, and of a target one class is certain, so the loss is known. */
 #define _POSIX_C_SOURCE 200809L
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
@@ -68,7 +70,7 @@ static struct {
     gpuloss_context *context;
     gpuloss_cross_entropy_desc cross_entropy;
     gpuloss_kl_div_desc kl_div;
-    int is_kl_div;
+    int is_kl_div, has_gradient, has_options;
     void *loss;
     double expected;
 } call;
@@ -116,6 +118,12 @@ static void prepare(gpuloss_dtype dtype, int64_t rows, int64_t classes) {
         c.targets = uploaded(targets, (size_t)rows * sizeof *targets);
         c.target_type = GPULOSS_I64;
         c.rows = rows, c.classes = classes, c.dtype = dtype, c.loss = call.loss;
+        if (call.has_gradient)
+            c.grad_logits = array(is_bf16, rows, classes, 0, 0);
+        if (call.has_options) {
+            c.label_smoothing = 0.1;
+            c.class_weights = array(0, 1, classes, 1, 1);
+        }
         free(targets);
     }
     call.cross_entropy = c;
@@ -159,18 +167,20 @@ int main(int argc, char **argv) {
     gpuloss_create_desc desc = {NULL, 0, getenv("GPULOSS_DRIVER"), NULL, NULL, 0};
     char why[256] = "";
     gpulossi_driver driver;
-    int64_t rows = argc > 4 ? atoll(argv[3]) : 1024, classes = argc > 4 ? atoll(argv[4]) : 1000;
+    int64_t rows = argc > 4 ? atoll(argv[3]) : 8192, classes = argc > 4 ? atoll(argv[4]) : 1000;
     double start, init, context, create, first, later;
     if (argc == 1) {
-        printf("%-14s %-5s %8s %8s %8s %8s %8s %8s %8s\n", "loss", "dtype", "init", "context", "create", "load",
+        printf("%-14s %-5s %8s %8s %8s %8s %8s %8s %8s\n", "call", "dtype", "init", "context", "create", "load",
                "driver's", "call", "all");
         return 0;
     }
-    require(argc == 3 || argc == 5, "LOSS DTYPE [ROWS CLASSES] are required");
-    require(strcmp(argv[1], "cross_entropy") == 0 || strcmp(argv[1], "kl_div") == 0, "there is no such loss");
+    require(argc == 3 || argc == 5, "CALL DTYPE [ROWS CLASSES] are required");
+    call.is_kl_div = strcmp(argv[1], "kl_div") == 0;
+    call.has_options = strcmp(argv[1], "options") == 0;
+    call.has_gradient = call.has_options || strcmp(argv[1], "gradient") == 0;
+    require(call.is_kl_div || call.has_gradient || strcmp(argv[1], "cross_entropy") == 0, "there is no such call");
     require(strcmp(argv[2], "f32") == 0 || strcmp(argv[2], "bf16") == 0, "there is no such dtype");
     require(rows > 0 && classes > 1, "rows and classes are too small");
-    call.is_kl_div = strcmp(argv[1], "kl_div") == 0;
 
     start = seconds();
     check(gpulossi_find_driver(&driver, &desc));

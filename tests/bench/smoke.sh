@@ -434,15 +434,15 @@ check_first() {
         NF != 10 { fail("not all columns") }
         $1 != ((NR % 2) ? "cold" : "warm") { fail("cold and warm do not alternate") }
         { for (i = 4; i <= 10; i++) if (number($i) < 0) fail("negative: " $i); above_zero($7); above_zero($10); lines++ }
-        END { if (!bad && lines != 6) fail(lines + 0 " lines of 6") }'
+        END { if (!bad && lines != 8) fail(lines + 0 " lines of 8") }'
     checked "$1"
 }
 run_first() { bash tests/bench/first_loss.sh "$@" >"$out/first"; }
 accept 'the first loss' run_first 4 10
 accept 'the time to the first loss' check_first "$out/first"
-changed "$out/first" '$d' && reject 'a first loss too few' '5 lines of 6' check_first "$out/bad"
+changed "$out/first" '$d' && reject 'a first loss too few' '7 lines of 8' check_first "$out/bad"
 changed "$out/first" '6s/[0-9.]*$/inf/' && reject 'a time that is no number' 'not a number' check_first "$out/bad"
-reject 'a loss that there is not' 'no such loss' "$BUILD/first_loss" hinge f32
+reject 'a loss that there is not' 'no such call' "$BUILD/first_loss" hinge f32
 reject 'a driver that there is not' 'could not be loaded' \
     env GPULOSS_DRIVER="$out/none.so" "$BUILD/first_loss" kl_div f32
 

@@ -200,11 +200,36 @@ static int is_prepared_by(const fake_launched *l, const gpulossi_cross_entropy *
                      prepared->ignore_index == kl->ignore_index;
 }
 
+static uint32_t index_format(uint32_t type) {
+    static const uint32_t formats[] = {[GPULOSS_I32] = GPULOSSI_FORMAT_INDEX_I32,
+                                       [GPULOSS_I16] = GPULOSSI_FORMAT_INDEX_I16,
+                                       [GPULOSS_U8] = GPULOSSI_FORMAT_INDEX_U8};
+    return type < sizeof formats / sizeof *formats ? formats[type] : 0;
+}
+
+/* Kernels without options, and the prepare kernel, take from their words what they are to read. */
+static void check_words(const fake_launched *l) {
+    const uint32_t types = GPULOSSI_FORMAT_INDEX_I32 | GPULOSSI_FORMAT_INDEX_I16 | GPULOSSI_FORMAT_INDEX_U8;
+    const gpulossi_cross_entropy *p = &l->parameters.cross_entropy;
+    const uint32_t call = l->module->words[GPULOSSI_CALL_WORD], format = l->module->words[GPULOSSI_FORMAT_WORD];
+    const int is_prepare = strstr(l->entry, "prepare_targets") != NULL;
+    if (!is_prepare && strstr(l->entry, "row_basic") == NULL && strstr(l->entry, "column_basic") == NULL)
+        return;
+    if ((format & types) != index_format(p->target_type))
+        fake_violate("%s has the format %#x for indices of type %u", l->entry, format, p->target_type);
+    if (is_prepare && ((call & GPULOSSI_PREPARE_WEIGHTS) != 0) != (p->class_weights != 0))
+        fake_violate("%s has the call word %#x", l->entry, call);
+    if ((format & GPULOSSI_FORMAT_PACKED) != 0 &&
+        ((format & GPULOSSI_FORMAT_RAGGED) != 0) != ((p->rows.flags & GPULOSSI_EVEN) == 0))
+        fake_violate("%s has the format %#x and the flags %#x", l->entry, format, p->rows.flags);
+}
+
 /* The results of a prepare kernel in the scratch are for the next launch. */
 static void check_prepared(const fake_launched *l) {
     const gpulossi_cross_entropy *p = &l->parameters.cross_entropy;
-    const int is_output = (p->rows.flags & GPULOSSI_WRITES_DIVISOR) != 0; /* of the call: the scratch gets nothing */
-    const int prepares = strstr(l->entry, "prepare_targets") != NULL && !is_output;
+    const int is_prepare = strstr(l->entry, "prepare_targets") != NULL;
+    const int is_output = is_prepare && (l->module->words[GPULOSSI_CALL_WORD] & GPULOSSI_PREPARE_OUTPUT) != 0;
+    const int prepares = is_prepare && !is_output; /* an output is the call's: the scratch gets nothing */
     const int is_prepared = (p->rows.flags & GPULOSSI_PREPARED) != 0 && !is_output;
     int i;
     for (i = 0; i < fake.prepares && fake.prepared[i].rows.scratch != p->rows.scratch; i++)
@@ -387,6 +412,7 @@ static int launch(const char *symbol, void *function, const fake_config *config,
     made->stream = config->stream;
     memcpy(&made->parameters, parameters[0], parameter_bytes(module->entry));
     check_scratch(made->parameters.rows.scratch, config->stream);
+    check_words(made);
     check_prepared(made);
     fake.launches++;
     return fake_end(0);

@@ -56,7 +56,7 @@ static gpuloss_status preload(const chunk_desc *d, struct CUstream_st *stream) {
 
 /* One launch of the prepare kernel, which leaves nothing to another one: `flags` among those of divisors and results. */
 static void expect_written(const chunk_desc *d, unsigned flags, double divisor, int line) {
-    const unsigned all = GPULOSSI_IGNORES | GPULOSSI_DATA_DIVISOR | GPULOSSI_WRITES_DIVISOR | GPULOSSI_F64_RESULTS;
+    const unsigned all = GPULOSSI_IGNORES | GPULOSSI_DATA_DIVISOR | GPULOSSI_F64_RESULTS;
     const void *targets = d->loss == CROSS_ENTROPY ? d->ce.targets
                           : d->loss == KL_DIV      ? d->kl.labels
                                                    : d->sparse.labels;
@@ -66,11 +66,12 @@ static void expect_written(const chunk_desc *d, unsigned flags, double divisor, 
     p = &last_launch()->parameters.cross_entropy;
     if (fake.launches != 1 || fake.prepares != 0)
         fail_msg("line %d: %d launches, %d prepare", line, fake.launches, fake.prepares);
-    if ((p->rows.flags & all) != (flags | GPULOSSI_WRITES_DIVISOR))
+    if ((p->rows.flags & all) != flags)
         fail_msg("line %d: the flags are %#x instead of %#x", line, p->rows.flags & all, flags);
     if (p->rows.divisor != divisor)
         fail_msg("line %d: the divisor is %g instead of %g", line, p->rows.divisor, divisor);
     assert_string_equal(last_launch()->entry, PREPARE_KERNEL);
+    assert_true((last_launch()->module->words[GPULOSSI_CALL_WORD] & GPULOSSI_PREPARE_OUTPUT) != 0);
     assert_int_equal(last_launch()->block, GPULOSSI_BLOCK);
     assert_ptr_equal(last_launch()->stream, stream_number(1));
     assert_int_equal(p->rows.loss, ADDRESS(30));

@@ -33,20 +33,25 @@ static int find_variant(const char *loss, const char *kernel, const char *name, 
     return v;
 }
 
+/* A launch has the words of a variant, with that format. */
+static void expect_words(int v, uint32_t format, const uint32_t *got, int line) {
+    const uint32_t call = usual_variants[v].words[GPULOSSI_CALL_WORD];
+    if (got[GPULOSSI_CALL_WORD] != call || got[GPULOSSI_FORMAT_WORD] != format)
+        fail_msg("line %d: the variant %s has %#x, %#x, a call %#x, %#x", line, usual_variants[v].name, call, format,
+                 got[GPULOSSI_CALL_WORD], got[GPULOSSI_FORMAT_WORD]);
+    seen[v]++;
+}
+
 /* The last launch is of that variant. */
 static void expect_launched(const char *loss, const char *kernel, const char *name, gpuloss_dtype dtype, int line) {
     const int v = find_variant(loss, kernel, name, dtype);
-    const uint32_t *words = usual_variants[v].words, *got;
     /* The format of distances decides lines of their text, which has no format word. */
-    const uint32_t format = strcmp(kernel, "distances_clustered") == 0 ? 0 : words[GPULOSSI_FORMAT_WORD];
+    const uint32_t format =
+        strcmp(kernel, "distances_clustered") == 0 ? 0 : usual_variants[v].words[GPULOSSI_FORMAT_WORD];
     char module[64];
     snprintf(module, sizeof module, "%s_%s", loss, kernel);
     expect_module(module, dtype, line);
-    got = last_launch()->module->words;
-    if (got[GPULOSSI_CALL_WORD] != words[GPULOSSI_CALL_WORD] || got[GPULOSSI_FORMAT_WORD] != format)
-        fail_msg("line %d: the variant %s has %#x, %#x, a call %#x, %#x", line, usual_variants[v].name,
-                 words[GPULOSSI_CALL_WORD], format, got[GPULOSSI_CALL_WORD], got[GPULOSSI_FORMAT_WORD]);
-    seen[v]++;
+    expect_words(v, format, last_launch()->module->words, line);
 }
 
 static void expect_variant(const char *kernel, const char *name, const gpuloss_cross_entropy_desc *d, int line) {
@@ -175,9 +180,38 @@ static void sparse_calls(gpuloss_dtype dtype, const char *kernel, int64_t vector
            (d.residual = GPULOSS_RENORMALIZE, d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5));
 }
 
+/* The prepare kernel, which is the first launch of a call. */
+static void expect_prepared(const char *name, int line) {
+    int v = 0;
+    while (v < USUAL_VARIANTS &&
+           (strcmp(usual_variants[v].kernel, "prepare") != 0 || strcmp(usual_variants[v].name, name) != 0))
+        v++;
+    if (v == USUAL_VARIANTS)
+        fail_msg("there is no variant %s", name);
+    assert_string_equal(fake.launch[0].entry, PREPARE_KERNEL);
+    expect_words(v, usual_variants[v].words[GPULOSSI_FORMAT_WORD], fake.launch[0].module->words, line);
+}
+
+static void prepared_calls(void) {
+    gpuloss_cross_entropy_desc d = rows_of(GPULOSS_F32, 1, 8192, 100);
+    fake.launches = 0;
+    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+    expect_prepared("count", __LINE__);
+    d.class_weights = AT(6);
+    fake.launches = 0;
+    expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+    expect_prepared("weights", __LINE__);
+    d.class_weights = NULL;
+    d.target_type = GPULOSS_I32;
+    fake.launches = 0;
+    expect_ok(gpuloss_cross_entropy_divisor(context, &d, AT(30), stream_number(1)));
+    expect_prepared("divisor", __LINE__);
+}
+
 static int is_of_calls(const variant *v) {
     return strcmp(v->kernel, "row_pipeline") == 0 || strncmp(v->kernel, "sparse_", 7) == 0 ||
            strcmp(v->kernel, "row_thread") == 0 || strcmp(v->kernel, "distances_clustered") == 0 ||
+           strcmp(v->kernel, "prepare") == 0 ||
            (strcmp(v->loss, "kl_div") == 0 &&
             (strcmp(v->kernel, "row_memory") == 0 || strcmp(v->kernel, "probabilities") == 0));
 }
@@ -189,6 +223,7 @@ static void usual_variants_are_those_of_calls(void **state) {
     calls_of(GPULOSS_F32);
     calls_of(GPULOSS_F16);
     calls_of(GPULOSS_BF16);
+    prepared_calls();
     for (v = 0; v < DTYPES; v++) {
         calls_of_probabilities(every_dtype[v].dtype);
         pairs_of_calls(every_dtype[v].dtype, "row_memory", 40);

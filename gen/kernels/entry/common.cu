@@ -16,14 +16,15 @@ template <class> struct prepare {
             return p.rows.flags & GPULOSSI_F64_RESULTS ? ((const double *)p.class_weights)[c]
                                                        : (double)((const float *)p.class_weights)[c];
         }
-        __device__ __forceinline__ bool is_output() const { return p.rows.flags & GPULOSSI_WRITES_DIVISOR; }
-        __device__ __forceinline__ bool wants(int) const { return p.class_weights != 0; }
-        __device__ __forceinline__ bool concludes() const { return p.class_weights != 0 || is_output(); }
+        DEVICE bool is_output() { return has(GPULOSSI_PREPARE_OUTPUT); }
+        DEVICE bool is_weighted() { return has(GPULOSSI_PREPARE_WEIGHTS); }
+        __device__ __forceinline__ bool wants(int) const { return is_weighted(); }
+        __device__ __forceinline__ bool concludes() const { return is_weighted() || is_output(); }
         __device__ __forceinline__ bool prepared() const { return false; }
         __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
             double divisor = p.rows.divisor;
             if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
-                divisor = p.class_weights ? sums[kTargets] : (double)counts[GPULOSSI_COUNT_ROWS] * divisor;
+                divisor = is_weighted() ? sums[kTargets] : (double)counts[GPULOSSI_COUNT_ROWS] * divisor;
             if (!is_output()) {
                 scratch->target_weights = sums[kTargets];
                 scratch->class_weights = sums[kClasses];
@@ -40,18 +41,16 @@ template <class> struct prepare {
         enum { kAtOnce = 8 };
         const int64_t last = p.rows.rows - 1, stride = (int64_t)gridDim.x * blockDim.x;
         int counted = 0;
-        with_targets(p, [&](auto *from) {
 #pragma unroll 1
-            for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row <= last; row += kAtOnce * stride) {
-                int64_t y[kAtOnce];
+        for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row <= last; row += kAtOnce * stride) {
+            int64_t y[kAtOnce];
 #pragma unroll
-                for (int i = 0; i < kAtOnce; i++)
-                    y[i] = from[min(row + i * stride, last)];
+            for (int i = 0; i < kAtOnce; i++)
+                y[i] = read_target(p, min(row + i * stride, last));
 #pragma unroll
-                for (int i = 0; i < kAtOnce; i++)
-                    counted += row + i * stride <= last && kind_of(p, y[i]) != kIgnored;
-            }
-        });
+            for (int i = 0; i < kAtOnce; i++)
+                counted += row + i * stride <= last && kind_of(p, y[i]) != kIgnored;
+        }
         return counted;
     }
 
@@ -90,14 +89,14 @@ template <class> struct prepare {
         __shared__ typename Divisor::Totals totals[GPULOSSI_BLOCK];
         typename Divisor::Totals &total = totals[threadIdx.x];
         let_next_begin();
-        const int counted = (p.rows.flags & GPULOSSI_DATA_DIVISOR) && !p.class_weights ? count(p) : 0;
+        const int counted = !Divisor::is_weighted() && (p.rows.flags & GPULOSSI_DATA_DIVISOR) ? count(p) : 0;
         if (!divisor.concludes()) {
             leave(counted, divisor.scratch);
             return;
         }
         total = Divisor::Totals::zero();
         total.counts[GPULOSSI_COUNT_ROWS] = counted;
-        if (p.class_weights)
+        if (Divisor::is_weighted())
             weigh(divisor, total);
         end(divisor, divisor.scratch, totals);
     }

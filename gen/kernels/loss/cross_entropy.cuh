@@ -124,7 +124,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     template <bool kMayHaveColumns = false> __device__ __forceinline__ RowInput fetch(int64_t row, int = 0) const {
         RowInput in = {0, N(1), N(0)};
         if (has_index())
-            in.index = read_target(p, row);
+            in.index = read_index(p.targets, p.target_type, row);
         if (has(GPULOSSI_CE_ROW_WEIGHTS))
             in.weight = (N)((const R *)p.row_weights)[row];
         if (has(GPULOSSI_CE_LSE_IN))

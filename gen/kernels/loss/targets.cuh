@@ -18,25 +18,26 @@ DEVICE int64_t read_index(uint64_t indices, uint32_t type, int64_t at) {
         return ((const int64_t *)indices)[at];
     }
 }
+
+/* These take the type of the class indices from the format word. Without options, and in the prepare kernel, a text has
+ * several loads of indices. */
 DEVICE int64_t read_target(const gpulossi_cross_entropy &p, int64_t row) {
-    return read_index(p.targets, p.target_type, row);
+    return has_format(GPULOSSI_FORMAT_INDEX_I32)   ? ((const int32_t *)p.targets)[row]
+           : has_format(GPULOSSI_FORMAT_INDEX_I16) ? ((const int16_t *)p.targets)[row]
+           : has_format(GPULOSSI_FORMAT_INDEX_U8)  ? ((const uint8_t *)p.targets)[row]
+                                                   : ((const int64_t *)p.targets)[row];
 }
 
 /* Calls `use` with a typed pointer to the first class index. */
 template <class Use> DEVICE void with_targets(const gpulossi_cross_entropy &p, Use use) {
-    switch (p.target_type) {
-    case GPULOSS_I32:
+    if (has_format(GPULOSSI_FORMAT_INDEX_I32))
         use((const int32_t *)p.targets);
-        break;
-    case GPULOSS_I16:
+    else if (has_format(GPULOSSI_FORMAT_INDEX_I16))
         use((const int16_t *)p.targets);
-        break;
-    case GPULOSS_U8:
+    else if (has_format(GPULOSSI_FORMAT_INDEX_U8))
         use((const uint8_t *)p.targets);
-        break;
-    default:
+    else
         use((const int64_t *)p.targets);
-    }
 }
 
 DEVICE Target kind_of(const gpulossi_cross_entropy &p, int64_t y) {

@@ -124,7 +124,7 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
     __device__ __forceinline__ uint32_t rows_in_registers(int64_t first, int count, N &product, Totals &total) {
         enum { m = 2 / kElements }; /* A row of floats has twice as many words. */
         const int words = classes / kElements;
-        if (p.rows.flags & GPULOSSI_EVEN)
+        if (!has_format(GPULOSSI_FORMAT_RAGGED))
             return words == 4                     ? rows_of<true, 4, 4>(first, count, product, total)
                    : words == 8 || kElements == 2 ? rows_of<true, 8, 8>(first, count, product, total)
                                                   : rows_of<true, 12, 20>(first, count, product, total);

@@ -134,7 +134,7 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
 
     /* Works on row `row` of the row tile; all lanes of the warp call. `live`: this lane's group has a row. */
     __device__ __forceinline__ void work(int64_t first, int row, bool live, Totals &total) {
-        bool even = p.rows.flags & GPULOSSI_EVEN;
+        const bool even = !has_format(GPULOSSI_FORMAT_RAGGED);
         Row r = this->row_of(first + row, live ? Base::targets()[row] : -1);
         State state = State::empty();
         Bits *at_target = (Bits *)(ring_base() + stage_offset(consumer) + row * row_bytes) + r.position;
@@ -161,12 +161,13 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         if (Loss::writes()) {
             /* All lanes have read the target's logit before it is overwritten. */
             __syncwarp();
-            if (live)
+            if (live) {
                 loss.slope(r, state, Loss::reduces());
-            if (live && even)
-                write(Part<16>(stage_offset(consumer), row, live, *this), r);
-            else if (live)
-                write(Part<4>(stage_offset(consumer), row, live, *this), r);
+                if (even)
+                    write(Part<16>(stage_offset(consumer), row, live, *this), r);
+                else
+                    write(Part<4>(stage_offset(consumer), row, live, *this), r);
+            }
             __syncwarp();
             if (rank == 0 && r.position >= 0)
                 *at_target = E::narrow(loss.of_target(r, x_y));
