@@ -14,7 +14,7 @@ make -s -f tests/interpreter/interpreter.mk BUILD="$build" interpreter &&
 
 # line_of FILE WHERE: the number of the line that a chain of "> PATTERN", "< PATTERN" and "= PATTERN" leads to, or nothing.
 line_of() {
-    awk -v where="$2" '
+    where=$2 awk '
         function label_of(branch) {
             sub(/^.* /, "", branch)
             sub(/;$/, "", branch)
@@ -23,6 +23,7 @@ line_of() {
         { text[NR] = $0 }
         /^[A-Za-z0-9_$]+:$/ { labels[substr($0, 1, length($0) - 1)] = NR }
         END {
+            where = ENVIRON["where"]
             at = 0
             while (match(where, /^ *[<>=] +/)) {
                 step = where ~ /^ *</ ? -1 : 1
