@@ -209,11 +209,13 @@ static uint32_t index_format(uint32_t type) {
 
 /* Kernels without options, and the prepare kernel, take from their words what they are to read. */
 static void check_words(const fake_launched *l) {
+    static const char *const entries[] = {"prepare_targets", "cross_entropy_packed_", "cross_entropy_column_",
+                                          "cross_entropy_block_rows_", NULL};
     const uint32_t types = GPULOSSI_FORMAT_INDEX_I32 | GPULOSSI_FORMAT_INDEX_I16 | GPULOSSI_FORMAT_INDEX_U8;
     const gpulossi_cross_entropy *p = &l->parameters.cross_entropy;
     const uint32_t call = l->module->words[GPULOSSI_CALL_WORD], format = l->module->words[GPULOSSI_FORMAT_WORD];
     const int is_prepare = strstr(l->entry, "prepare_targets") != NULL;
-    if (!is_prepare && strstr(l->entry, "row_basic") == NULL && strstr(l->entry, "column_basic") == NULL)
+    if (!has_part(l->entry, entries))
         return;
     if ((format & types) != index_format(p->target_type))
         fake_violate("%s has the format %#x for indices of type %u", l->entry, format, p->target_type);
