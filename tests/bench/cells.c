@@ -201,11 +201,11 @@ static const struct masked {
 
 /* Divergences: those that the grid without options lacks, and those of logits that are close. */
 static const struct pair_group {
-    const char *losses[12];
+    const char *losses[13];
     struct group cells;
 } pair_groups[] = {
-    {{"reverse_logits", "tv_logits", "logits_p", "logits_l", "logits_both", "reverse_ll", "jsd_pp", "tv_pp",
-      "ll_weights", "ll_labels", "ll_rows"},
+    {{"reverse_logits", "tv_logits", "logits_p", "logits_l", "reverse_p", "logits_both", "reverse_ll", "jsd_pp",
+      "tv_pp", "ll_weights", "ll_labels", "ll_rows"},
      {OPTION(PLAIN), {"f32", "bf16"}, {PAIR_ROWS}, LOSS | BOTH, BENCH_PACKED}},
     {{"sparse_16", "sparse_64", "sparse_256", "sparse_reverse", "sparse_jsd", "sparse_tv"},
      {OPTION(PLAIN), {"f32", "bf16"}, {PAIR_ROWS}, LOSS | BOTH, BENCH_PACKED}},

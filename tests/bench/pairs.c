@@ -50,6 +50,9 @@ static const bench_pair pairs[] = {
     /* The same, but for the teacher a multiplication and an exponential, which the gradient takes anew as well. */
     {"logits_l", .input = BENCH_OF_LOGITS, .target = BENCH_OF_LOGARITHMS, TYPE_OF_INPUT,
      .work = {{2, 9}, {2, 5}, 1, 1, 1}},
+    /* The gradient takes the teacher's logarithm anew, too, and two differences. */
+    {"reverse_p", .input = BENCH_OF_LOGITS, .target = BENCH_OF_PROBABILITIES, .divergence = BENCH_REVERSE,
+     TYPE_OF_INPUT, .work = {{2, 8}, {2, 5}, 1, 1, 1}},
     /* Another type of the target only changes how it is loaded (floors.c). */
     {"logits_f32", LOGITS, .target_dtype = "f32", .work = WORK_LOGITS},
     /* The target's gradient takes another difference, a fused multiplication that subtracts the divergence, and a

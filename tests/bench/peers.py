@@ -239,6 +239,7 @@ def torch_function(bench, i, cell):
         "tv_logits": lambda x, t: total_variation(F.softmax(x, dim=1), F.softmax(t, dim=1)),
         "logits_p": lambda x, t: F.kl_div(F.log_softmax(x, dim=1), t, reduction="batchmean"),
         "logits_l": lambda x, t: F.kl_div(F.log_softmax(x, dim=1), t, reduction="batchmean", log_target=True),
+        "reverse_p": lambda x, t: F.kl_div(torch.log(t), F.log_softmax(x, dim=1), reduction="batchmean", log_target=True),
         "logits_f32": lambda x, t: forward_of_logits(x.float(), t),
         "logits_both": forward_of_logits,
         "reverse_ll": lambda x, t: F.kl_div(t, x, reduction="batchmean", log_target=True),

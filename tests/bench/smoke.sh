@@ -35,6 +35,7 @@ check_csv() {
             sum["kl_div_pp"] = sum["kl_div_logits"] = 2
             sum["jsd_logits"] = 5
             sum["logits_p"] = sum["logits_l"] = sum["logits_f32"] = sum["logits_both"] = sum["reverse_logits"] = 2
+            sum["reverse_p"] = gradient["reverse_p"] = 2
             sum["reverse_ll"] = sum["ll_weights"] = sum["ll_labels"] = sum["ll_rows"] = 1
             sum["pp_f32"] = 2
             sum["jsd_pp"] = 3
@@ -47,7 +48,7 @@ check_csv() {
             gradient["logits_p"] = gradient["reverse_logits"] = 1
             gradient["logits_l"] = gradient["logits_f32"] = gradient["logits_both"] = gradient["tv_logits"] = 2
             logarithms["cross_entropy"] = logarithms["cross_entropy_options"] = logarithms["columns"] = 1
-            logarithms["logits_p"] = logarithms["logits_l"] = 1
+            logarithms["logits_p"] = logarithms["logits_l"] = logarithms["reverse_p"] = 1
             logarithms["kl_div_logits"] = logarithms["jsd_logits"] = logarithms["reverse_logits"] = 2
             logarithms["tv_logits"] = logarithms["logits_f32"] = logarithms["logits_both"] = 2
             more["softcap"] = more["all"] = 2
