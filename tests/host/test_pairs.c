@@ -555,6 +555,9 @@ static void many_rows_for_clusters(void **state) {
           d.grad_input = NULL),
          16);
 #undef ROWS
+    d = rows_of(GPULOSS_BF16, 1395, 16032);
+    d.divergence = GPULOSS_REVERSE_KL;
+    assert_int_equal(in_pipeline(&d, __LINE__)->cluster, 0);
     end();
 }
 
