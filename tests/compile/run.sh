@@ -204,7 +204,7 @@ with=$(milliseconds gcc -O2 -c -o impl.o $src/implementation.c)
 without=$(milliseconds gcc -O2 -c -o decls.o $src/program.c)
 text_bytes=$(wc -c <gpuloss.h)
 accept "gpuloss.h is at most 1022 KiB" [ "$text_bytes" -le 1046528 ]
-accept "the implementation takes at most 356 KiB" [ "$bytes" -le 364544 ]
+accept "the implementation takes at most 357 KiB" [ "$bytes" -le 365568 ]
 echo "cost: $text_bytes bytes of text, $bytes bytes, implementation $with ms, declarations $without ms"
 
 report compile
