@@ -40,7 +40,7 @@ damaged "rm MANIFEST" && reject "no MANIFEST" "is missing" $check_block
 damaged "sed -i '/ $one /d' MANIFEST" && reject "a missing row" "not one row of $one" $check_block
 damaged "sed -i '/ $one /p' MANIFEST" && reject "a row twice" "not one row of $one" $check_block
 damaged "sed -i '/ $one /{p;s/ $one / more /}' MANIFEST" && reject "an extra row" "there_is_nothing_more" $check_block
-damaged "sed -i -E 's/^([0-9a-f]+ $one +[0-9]+ +)0 /\\116 /' MANIFEST" && reject "a spill" "spills 16 bytes" $check_block
+damaged "sed -i -E 's/^([0-9a-f]+ $one +[0-9]+ +)0 /\\18 /' MANIFEST" && reject "a spill" "spills 8 bytes" $check_block
 damaged "sed -i '/ $one /s/^..../0000/' MANIFEST" && reject "a wrong sum" "the_sums_are_right" $check_block
 damaged "sed -i '/ $one /s/[0-9]*\$/7/' MANIFEST" && reject "a wrong size" "every_module_has_its_row" $check_block
 variant='cross_entropy_row_pipeline_f32 +gradient '

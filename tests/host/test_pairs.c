@@ -513,7 +513,7 @@ static void clusters_of_pairs(void **state) {
 }
 
 /* Clusters retain many rows, too, for the gradient of a KL without eps, if a block does not retain half of both arrays, or of 16
- * bits a quarter. Their sizes are those that were the fastest on an H100, which has as many resident clusters. */
+ * bits a quarter. The resident clusters are those of an H100. */
 static void many_rows_for_clusters(void **state) {
     static const int resident[FAKE_CLUSTER_SIZES] = {0,  264, 132, 79, 62, 47, 39, 32, 30,
                                                      23, 21,  16,  16, 14, 14, 14, 14};
