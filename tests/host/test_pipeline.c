@@ -325,7 +325,7 @@ static void three_blocks_of_losses(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Class weights are in shared memory where all targets need them and 2048 vectors a block, or 1024 of 16 bits, have room. */
+/* Class weights are in shared memory where all targets need them and there are at most 8192 of them. */
 static void weights_in_shared_memory(void **state) {
     enum { SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS, SHORT = GPULOSSI_FORMAT_SHORT_STAGES };
     static const struct {
@@ -362,8 +362,12 @@ static void weights_in_shared_memory(void **state) {
     FORMAT((d.label_smoothing = 0.1, d.class_weights = NULL), 0);
     FORMAT(give_probabilities(&d), SMEM | GPULOSSI_FORMAT_STAGED_TARGETS);
     FORMAT((give_probabilities(&d), d.class_weights = NULL), GPULOSSI_FORMAT_STAGED_TARGETS);
-    FORMAT((d.label_smoothing = 0.1, d.class_weights = (const char *)AT(6) + 4), GPULOSSI_FORMAT_RAGGED);
-    FORMAT((d.label_smoothing = 0.1, d.logits_stride = 1001), GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.label_smoothing = 0.1, d.class_weights = (const char *)AT(6) + 4), SMEM | GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.label_smoothing = 0.1, d.logits_stride = 1001), SMEM | GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.label_smoothing = 0.1, d.classes = 8191), SMEM | GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.label_smoothing = 0.1, d.classes = 8193), GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.label_smoothing = 0.1, d.rows = 100, d.classes = 8192, d.class_weights = (const char *)AT(6) + 4),
+           GPULOSSI_FORMAT_RAGGED | GPULOSSI_FORMAT_CLUSTER);
     gpuloss_destroy(context);
 }
 

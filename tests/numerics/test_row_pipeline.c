@@ -183,6 +183,37 @@ static void clusters_of_the_pipeline(void **state) {
     test_done();
 }
 
+/* Class weights in the shared memory of a block, up to the most classes, and one class more. Rows begin at every element
+ * of a vector, and on lines and between them. */
+static void weights_of_the_pipeline(void **state) {
+    static const struct {
+        layout layout;
+        unsigned options;
+    } cases[] = {{{9, CLASSES_AS_THEY_ARE, 801, STRIDE_PACKED, 0, 0}, 0},
+                 {{9, CLASSES_AS_THEY_ARE, 1000, STRIDE_PACKED, 3, 1}, 0},
+                 {{9, CLASSES_AS_THEY_ARE, 4099, STRIDE_PACKED, 0, 0}, 0},
+                 {{5, CLASSES_AS_THEY_ARE, 8191, STRIDE_PACKED, 0, 0}, 0},
+                 {{5, CLASSES_AS_THEY_ARE, 8192, STRIDE_ONE_MORE, 0, 0}, 0},
+                 {{9, CLASSES_AS_THEY_ARE, 8193, STRIDE_PACKED, 0, 0}, 0},
+                 {{9, 61, 3, STRIDE_ONE_MORE, 1, 0}, OPTION_ALL},
+                 {{9, 300, 5, STRIDE_ONE_MORE, 7, 1}, OPTION_PROBABILITIES}};
+    unsigned d, k, writes;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof cases / sizeof cases[0]; k++)
+            for (writes = 0; writes < 2; writes++) {
+                option_inputs in;
+                ce_case c = case_of(dtypes[d], &cases[k].layout,
+                                    cases[k].options | OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_IGNORE_INDEX,
+                                    LOGITS_NORMAL, k, &in);
+                c.outputs = writes ? CE_OUT_LOSS | CE_OUT_GRAD : CE_OUT_LOSS;
+                ce_test(&c, "class weights of the pipeline");
+                option_inputs_free(&in);
+            }
+    test_done();
+}
+
 /* Every type of gradients and of target probabilities, in rows of whole vectors and others; a row has no weight. */
 static void types_of_the_pipeline(void **state) {
     static const layout layouts[] = {
@@ -350,10 +381,11 @@ static void shards_of_the_pipeline(void **state) {
 
 int run_row_pipeline_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_of_the_pipeline),     cmocka_unit_test(clusters_of_the_pipeline),
-        cmocka_unit_test(types_of_the_pipeline),     cmocka_unit_test(steps_of_the_pipeline),
-        cmocka_unit_test(many_rows_of_the_pipeline), cmocka_unit_test(logits_of_the_pipeline),
-        cmocka_unit_test(shards_of_the_pipeline),    cmocka_unit_test(many_calls_of_the_pipeline),
+        cmocka_unit_test(calls_of_the_pipeline),      cmocka_unit_test(clusters_of_the_pipeline),
+        cmocka_unit_test(weights_of_the_pipeline),    cmocka_unit_test(types_of_the_pipeline),
+        cmocka_unit_test(steps_of_the_pipeline),      cmocka_unit_test(many_rows_of_the_pipeline),
+        cmocka_unit_test(logits_of_the_pipeline),     cmocka_unit_test(shards_of_the_pipeline),
+        cmocka_unit_test(many_calls_of_the_pipeline),
     };
     return cmocka_run_group_tests_name("row pipeline", tests, NULL, NULL);
 }

@@ -164,7 +164,9 @@ template <class Loss> class RowPipeline {
         template <class Array>
         __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
             const int64_t c = first(k);
-            if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
+            if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) && has_format(GPULOSSI_FORMAT_RAGGED))
+                load_ragged_weights(weights + (uint32_t)(k * kLanes * 4), first_row(cut), y);
+            else if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
                 load_weights(weights + (uint32_t)k * kWeightsOfWarp, y);
             else if (!has_format(GPULOSSI_FORMAT_RAGGED) || array.is_aligned(c))
                 array.read_vector(c, y);
@@ -318,11 +320,10 @@ template <class Loss> class RowPipeline {
                    : 0;
     }
     /* Whether vectors are counted from the start of a line, so that the source and the destination of a copy begin on
-     * lines. Vectors of short rows are not, nor where a row would have a step more. Class weights in shared memory are
-     * those of the same vectors in every row. */
+     * lines. Vectors of short rows are not, nor where a row would have a step more. */
     DEVICE bool counts_lines(const Params &p, int most_vectors) {
         const uint32_t of_line = kLine / (uint32_t)sizeof(Bits), classes = (uint32_t)p.rows.classes;
-        return !has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_SHORT_ROWS) &&
+        return !has_even_weights() && !has_format(GPULOSSI_FORMAT_SHORT_ROWS) &&
                ((uint64_t)Loss::first_input(p) | (uint64_t)Loss::stride_of_input(p) * sizeof(Bits)) % kLine != 0 &&
                (classes + of_line - 1) / W <= (uint32_t)most_vectors;
     }
@@ -346,12 +347,41 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ uint32_t smem_stage(int stage) const {
         return smem_ring + (uint32_t)(stage * stage_bytes());
     }
-    /* The address of the weights of vector v of a row, after the stages of all warps. The vectors of 32 lanes are
-     * contiguous by fours of weights, so that the lanes access different banks. */
-    DEVICE uint32_t smem_weights(int v) {
-        return Shared::address(stash_of_block()) +
-               (uint32_t)(GPULOSSI_BLOCK / kLanes * stages() * stage_bytes() + v / kLanes * kWeightsOfWarp +
-                          v % kLanes * GPULOSSI_VECTOR_BYTES);
+    /* ---- class weights in shared memory, after the stages of all warps ---- */
+
+    /* Whether a vector has the same classes in every row. */
+    DEVICE bool has_even_weights() {
+        return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) && !has_format(GPULOSSI_FORMAT_RAGGED);
+    }
+    DEVICE uint32_t smem_weights() {
+        return Shared::address(stash_of_block()) + (uint32_t)(GPULOSSI_BLOCK / kLanes * stages() * stage_bytes());
+    }
+    /* The address of the weights of vector v. The vectors of 32 lanes are contiguous by fours of weights, so that the
+     * lanes access different banks. */
+    DEVICE uint32_t smem_even_weights(int v) {
+        return smem_weights() + (uint32_t)(v / kLanes * kWeightsOfWarp + v % kLanes * GPULOSSI_VECTOR_BYTES);
+    }
+    /* The weights of ragged rows are a matrix of W rows, and class c is in row c % W. Neighbouring vectors then access
+     * neighbouring banks. */
+    DEVICE int matrix_row_bytes() {
+        const int bytes = GPULOSSI_BLOCK_WEIGHTS * 4 / W;
+        return has_format(GPULOSSI_FORMAT_THREE_BLOCKS) ? bytes / 2 : bytes;
+    }
+    /* The matrix row of the first class of every vector. */
+    DEVICE int first_row(const Cut<E> &cut) {
+        return -cut.head & (W - 1);
+    }
+    DEVICE uint32_t smem_column(const Cut<E> &cut, int v) {
+        return smem_weights() + (uint32_t)((v - (cut.head + first_row(cut)) / W) * 4);
+    }
+    /* Loads from a column, and from the next one where the rows end. */
+    DEVICE void load_ragged_weights(uint32_t column, int row, N (&y)[W]) {
+        const uint32_t here = column + (uint32_t)(row * matrix_row_bytes()),
+                       next = here + 4 - (uint32_t)(W * matrix_row_bytes());
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            y[i] = __uint_as_float(
+                Shared::bits<uint32_t>((row + i < W ? here : next) + (uint32_t)(i * matrix_row_bytes())));
     }
     DEVICE void load_weights(uint32_t at, N (&y)[W]) {
         Few<f32, W> weights;
@@ -362,16 +392,28 @@ template <class Loss> class RowPipeline {
     }
     /* The teams of a block share the weights of the classes. All its threads call, once a launch. */
     __device__ __forceinline__ void store_weights() const {
+        if (has_format(GPULOSSI_FORMAT_RAGGED))
+            store_matrix();
+        else
+            store_vectors();
+        __syncthreads();
+    }
+    __device__ __forceinline__ void store_matrix() const {
+#pragma unroll 1
+        for (int c = (int)threadIdx.x; c < (int)p.rows.classes; c += GPULOSSI_BLOCK)
+            Shared::store(smem_weights() + (uint32_t)(c % W * matrix_row_bytes() + c / W * 4),
+                          __float_as_uint(loss.class_weights().base[c]));
+    }
+    __device__ __forceinline__ void store_vectors() const {
 #pragma unroll 1
         for (int v = (int)threadIdx.x; v < (int)(p.rows.classes / W); v += GPULOSSI_BLOCK) {
             Few<f32, W> weights;
             weights.load(loss.class_weights().base + (int64_t)v * W);
 #pragma unroll
             for (int i = 0; i < W; i += 4)
-                Shared::store<4>(smem_weights(v) + (uint32_t)(i / 4 * kLanes * GPULOSSI_VECTOR_BYTES),
+                Shared::store<4>(smem_even_weights(v) + (uint32_t)(i / 4 * kLanes * GPULOSSI_VECTOR_BYTES),
                                  weights.word + i);
         }
-        __syncthreads();
     }
     /* The first vector of this warp in a step of a row. */
     __device__ __forceinline__ int vector(int step) const {
@@ -379,9 +421,8 @@ template <class Loss> class RowPipeline {
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
         const bool is_even = has_format(GPULOSSI_FORMAT_SHORT_ROWS) && !has_format(GPULOSSI_FORMAT_RAGGED);
-        return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) || is_even
-                   ? Cut<E>(0, p.rows.classes)
-                   : Cut<E>::counted(loss.logits(row), p.rows.classes, has_lines, kLine);
+        return has_even_weights() || is_even ? Cut<E>(0, p.rows.classes)
+                                             : Cut<E>::counted(loss.logits(row), p.rows.classes, has_lines, kLine);
     }
 
     /* Copies steps of the known rows until no stage is free. The last known row is excluded, because its input may
@@ -526,7 +567,7 @@ template <class Loss> class RowPipeline {
         const Side side = {cut,
                            row,
                            smem_stage(at.stage) + (uint32_t)lane() * GPULOSSI_VECTOR_BYTES,
-                           smem_weights(v),
+                           has_format(GPULOSSI_FORMAT_RAGGED) ? smem_column(cut, v) : smem_even_weights(v),
                            v,
                            v < cut.lead ? 1 : 0, /* fewer than 32 vectors come before the first whole one */
                            min(vectors(), (left + kLanes - 1) >> kLaneShift),
