@@ -208,83 +208,60 @@ struct Exact {
                         : 0;
     }
 
-    /* The sum of all blocks as a double, rounded once, in lane 0. Digit i of the integers' sum is the `word` of lane
-     * first + i. Digits in memory, if there are some, are added and reset to zero. A warp calls. */
-    DEVICE double take(int64_t *from, bool some_in_memory, int64_t word, int first) {
-        __shared__ int64_t digits[GPULOSSI_DIGITS];
-        uint32_t lane = threadIdx.x % kLanes;
-        int lowest = GPULOSSI_DIGIT_NAN, highest = -1;
-#pragma unroll
-        for (int at = 0; at < GPULOSSI_DIGITS; at += kLanes) {
-            int own = at + (int)lane - unit_digit;
-            int64_t digit = __shfl_sync(0xffffffffu, (long long)word, first + own);
-            if (own < 0 || own >= kOwnDigits)
-                digit = 0;
-            if (some_in_memory && at + lane < GPULOSSI_DIGITS)
-                digit += take_number((uint64_t *)&from[at + lane]);
-            if (at + lane < GPULOSSI_DIGITS)
-                digits[at + lane] = digit;
-            uint32_t used = __ballot_sync(0xffffffffu, digit != 0 && at + lane < GPULOSSI_DIGIT_NAN);
-            if (used != 0) {
-                lowest = min(lowest, at + __ffs((int)used) - 1);
-                highest = at + 31 - __clz((int)used);
-            }
+    /* The sum of all blocks as a double, rounded once. `own` has the digits of the integers' sum. The digits in memory
+     * are `others`, if there are some. One thread calls. */
+    DEVICE double rounded(const int64_t *own, const int64_t *others, bool has_others) {
+        if (has_others) {
+            bool has_infinity = others[GPULOSSI_DIGIT_INFINITY] != 0;
+            bool has_minus_infinity = others[GPULOSSI_DIGIT_MINUS_INFINITY] != 0;
+            if (others[GPULOSSI_DIGIT_NAN] != 0 || (has_infinity && has_minus_infinity))
+                return CUDART_NAN;
+            if (has_infinity || has_minus_infinity)
+                return has_infinity ? CUDART_INF : -CUDART_INF;
         }
-        __syncwarp();
-        if (digits[GPULOSSI_DIGIT_NAN] != 0 ||
-            (digits[GPULOSSI_DIGIT_INFINITY] != 0 && digits[GPULOSSI_DIGIT_MINUS_INFINITY] != 0))
-            return CUDART_NAN;
-        if (digits[GPULOSSI_DIGIT_INFINITY] != 0)
-            return CUDART_INF;
-        if (digits[GPULOSSI_DIGIT_MINUS_INFINITY] != 0)
-            return -CUDART_INF;
-        return lane == 0 ? value(digits, lowest, highest) : 0.0;
-    }
-
-  private:
-    DEVICE double value(const int64_t *digits, int lowest, int highest) {
-        __shared__ uint32_t carried[GPULOSSI_DIGITS + 2];
-        int end, sign = 1;
-        int64_t carry;
-        /* Carries reduce the digits to 32 bits. A negative number is carried again with the other sign. */
+        /* Carries reduce the digits to words of 32 bits, of which the highest that is not zero and two more remain. The
+         * last bit of these tells whether lower words are not zero. A negative number is carried again, negated. */
+        const int begin = has_others ? 0 : unit_digit, end = has_others ? GPULOSSI_DIGIT_NAN : unit_digit + kOwnDigits;
+        uint32_t high, middle, low, sign = 0;
+        int at;
 #pragma unroll 1
         for (;;) {
-            carry = 0;
+            int64_t carry = 0;
+            uint32_t before = 0, earlier = 0;
+            high = middle = low = 0;
+            at = begin;
 #pragma unroll 1
-            for (end = lowest; end <= highest || (carry != 0 && carry != -1); end++) {
-                carry += end <= highest ? sign * digits[end] : 0;
-                carried[end] = (uint32_t)carry;
+            for (int i = begin; i <= end; i++) { /* The last one is zero, and takes the carry. */
+                int64_t digit = has_others ? others[i] : 0;
+                if ((uint32_t)(i - unit_digit) < kOwnDigits)
+                    digit += own[i - unit_digit];
+                carry += sign ? -digit : digit;
+                const uint32_t word = (uint32_t)carry;
                 carry >>= 32;
+                if (word != 0) {
+                    high = word;
+                    middle = before;
+                    low = earlier;
+                    at = i;
+                }
+                earlier = before | (earlier != 0 ? 1 : 0);
+                before = word;
             }
             if (carry >= 0)
                 break;
-            sign = -1;
+            sign = 0x80000000u;
         }
-        /* The highest digit that is not zero, and two more. The digits below only matter if one of them is not zero. */
-        uint32_t high[3] = {0, 0, 0};
-        bool below = false;
-        int at = end - 1;
-#pragma unroll 1
-        for (; at >= lowest && carried[at] == 0; at--) {
-        }
-        if (at < lowest)
-            return 0.0;
-#pragma unroll
-        for (int i = 0; i < 3; i++)
-            high[i] = at - i >= lowest ? carried[at - i] : 0;
-#pragma unroll 1
-        for (int i = lowest; i < at - 2; i++)
-            below = below || carried[i] != 0;
-        int shift = __clz((int)high[0]), power = 32 * (at - 1) - 1074 - shift;
-        uint64_t leading = ((uint64_t)high[0] << 32 | high[1]) << shift | (uint64_t)high[2] << shift >> 32;
-        below = below || (high[2] << shift) != 0;
-        /* The last of the 64 bits is a sticky bit for all digits below, which suffices to round to 53 bits. */
-        double rounded = (double)(leading | (below ? 1 : 0));
-        return sign * rounded * power_of_two(power / 2) * power_of_two(power - power / 2);
+        /* The last of 64 bits is a sticky bit for the others, which suffices to round to 53 bits. */
+        const int shift = __clz((int)high), power = 32 * (at - 1) - 1074 - shift;
+        const uint64_t leading =
+            (uint64_t)__funnelshift_l(middle, high, shift) << 32 | __funnelshift_l(low, middle, shift);
+        const double size = (double)(leading | (__funnelshift_l(0, low, shift) != 0 ? 1 : 0));
+        return size * power_of_two(power / 2, sign) * power_of_two(power - power / 2, 0);
     }
 
-    DEVICE double power_of_two(int n) {
-        return __longlong_as_double((long long)(n + 1023) << 52);
+  private:
+    DEVICE double power_of_two(int n, uint32_t sign) {
+        return __hiloint2double((int)((uint32_t)(n + 1023) << 20 | sign), 0);
     }
 };
 
@@ -307,12 +284,12 @@ struct AllWanted {
 
 /* The sums and counts of a launch over all rows, which are the first ones of the scratch. `Wanted` says which of them
  * have anything to add up. */
-template <int n_sums, int n_counts, class Wanted = AllWanted, class Count = int64_t> struct Total {
+template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
     typedef Wanted WantedOnes;
     enum { kSums = n_sums, kCounts = n_counts };
     Exact sums[n_sums];
-    Count counts[n_counts];
-    Count some_in_memory; /* 1 if a number went to memory at once. A Count leaves no bytes of a total undefined. */
+    uint32_t counts[n_counts];
+    uint32_t some_in_memory; /* 1 if a number went to memory at once */
 
     DEVICE Total zero() {
         Total t;
@@ -373,10 +350,12 @@ template <int n_sums, int n_counts, class Wanted = AllWanted, class Count = int6
         word = lane == kInMemory ? (int64_t)some_in_memory : 0;
 #pragma unroll
         for (int i = 0; i < (int)kFirstCount; i++)
-            word = lane == i ? sums[i / Exact::kOwnDigits].digit(i % Exact::kOwnDigits) : word;
+            if (Wanted::sum(i / Exact::kOwnDigits))
+                word = lane == i ? sums[i / Exact::kOwnDigits].digit(i % Exact::kOwnDigits) : word;
 #pragma unroll
         for (int i = 0; i < n_counts; i++)
-            word = lane == kFirstCount + i ? (int64_t)counts[i] : word;
+            if (Wanted::count(i))
+                word = lane == kFirstCount + i ? (int64_t)counts[i] : word;
         bool counts_too = prepared && lane >= kFirstCount && lane < kInMemory;
         int64_t earlier = 0; /* counts of the prepare kernel */
         if (counts_too)
@@ -418,15 +397,8 @@ template <int n_sums, int n_counts, class Wanted = AllWanted, class Count = int6
         for (int i = 0; i < n_counts; i++) {
             if (!Wanted::count(i))
                 continue;
-            if (is_sm_80()) {
-                uint32_t pieces[kPieces];
-                sum_pieces((uint64_t)counts[i], pieces);
-                counts[i] = (Count)joined_pieces(pieces);
-            } else {
-#pragma unroll 1
-                for (int distance = kLanes / 2; distance > 0; distance /= 2)
-                    counts[i] += (Count)__shfl_xor_sync(0xffffffffu, (long long)counts[i], distance);
-            }
+            counts[i] = is_sm_80() ? (uint32_t)sum_over(WholeWarp(), (int)counts[i])
+                                   : SomeLanes{kLanes}.over<Sum>(counts[i]); /* not unrolled */
         }
         some_in_memory = __any_sync(0xffffffffu, some_in_memory != 0);
     }
@@ -437,6 +409,27 @@ template <class R> DEVICE double divisor_of(const gpulossi_rows &p) {
     return p.divisor_in ? (double)*(const R *)p.divisor_in : p.divisor;
 }
 
+/* a / b for results of the type of the first argument. The division of doubles is a function of its own with many
+ * cases. An assembler takes a seventh of its time for it. */
+DEVICE double quotient_for(double, double a, double b) {
+    return a / b;
+}
+/* The steps are those of the main case of that function, so the result has the same bits. The factor brings any b into
+ * the range of that case. A quotient that is not rounded correctly is 0 or infinite as a float. */
+DEVICE double quotient_for(float, double a, double b) {
+    const double size = fabs(b), factor = size < 0x1p-500 ? 0x1p600 : size > 0x1p500 ? 0x1p-600 : 1.0;
+    double first;
+    a *= factor;
+    b *= factor;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(first) : "d"(b));
+    double inverse = __hiloint2double(__double2hiint(first), 1), error = fma(-b, inverse, 1.0);
+    inverse = fma(inverse, fma(error, error, error), inverse);
+    inverse = fma(inverse, fma(-b, inverse, 1.0), inverse);
+    const double quotient = a * inverse, rounded = fma(inverse, fma(-b, quotient, a), quotient);
+    /* If an operand is 0, infinite or NaN, the steps give 0 or NaN. */
+    return fabs(rounded) > 0 ? rounded : a * first;
+}
+
 /* The factor of all gradients: the host's times the device's, over the divisor. `part` is the factor of the divisor
  * that rows decide, 1 with divisor_in. A mean over no rows, or over rows of no weight, has the gradient 0. */
 template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double part) {
@@ -444,7 +437,7 @@ template <class R> DEVICE double gradient_scale(const gpulossi_rows &p, double p
     double scale = p.grad_scale;
     if (p.grad_loss)
         scale *= *(const R *)p.grad_loss;
-    return divisor != 0 ? scale / divisor : 0.0;
+    return divisor != 0 ? quotient_for(R(), scale, divisor) : 0.0;
 }
 
 /* Writes a sum over all rows, or adds it to the number there, which is then rounded once. One thread calls. The load
@@ -461,24 +454,25 @@ template <class R, class Sum> DEVICE void put_sum(const gpulossi_rows &p, uint64
 template <class Loss>
 DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch, bool some_in_memory, int64_t word) {
     typedef typename Loss::Totals Totals;
+    __shared__ int64_t words[kLanes], digits[GPULOSSI_DIGITS];
     __shared__ double sums[Totals::kSums];
-    int64_t counts[Totals::kCounts];
+    const uint32_t lane = threadIdx.x;
+    words[lane] = word;
 #pragma unroll 1
     for (int i = 0; i < Totals::kSums; i++) {
-        double sum = 0;
+        if (some_in_memory)
+#pragma unroll 1
+            for (uint32_t k = lane; k < GPULOSSI_DIGITS; k += kLanes)
+                digits[k] = take_number((uint64_t *)&scratch->digits[i][k]);
         __syncwarp();
-        if (loss.wants(i))
-            sum = Exact::take(scratch->digits[i], some_in_memory, word, i * Exact::kOwnDigits);
-        if (threadIdx.x == 0)
-            sums[i] = sum;
-        if (Totals::WantedOnes::first_only())
+        if (lane == 0)
+            sums[i] = loss.wants(i) ? Exact::rounded(words + i * Exact::kOwnDigits, digits, some_in_memory) : 0.0;
+        if (Totals::kSums == 1 || Totals::WantedOnes::first_only())
             break;
+        __syncwarp();
     }
-#pragma unroll
-    for (int i = 0; i < Totals::kCounts; i++)
-        counts[i] = __shfl_sync(0xffffffffu, (long long)word, Totals::kFirstCount + i);
-    if (threadIdx.x == 0)
-        loss.conclude(sums, counts);
+    if (lane == 0)
+        loss.conclude(sums, words + Totals::kFirstCount);
 }
 
 /* The last step of a kernel. The first warp of a block calls with the block's total. */

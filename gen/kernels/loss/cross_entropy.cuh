@@ -47,7 +47,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         }
         DEVICE bool first_only() { return !has(GPULOSSI_CE_Z_OUTPUTS); }
     };
-    typedef Total<GPULOSSI_SUM_Z_LOSS + 1, GPULOSSI_COUNTS, Wanted, uint32_t> Totals;
+    typedef Total<GPULOSSI_SUM_Z_LOSS + 1, GPULOSSI_COUNTS, Wanted> Totals;
 
     DEVICE bool has_soft() { return has(GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_SMOOTHING); }
     DEVICE bool has_index() { return !has(GPULOSSI_CE_PROBABILITIES); }
@@ -83,11 +83,11 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         smooth = softcap = inverse_softcap = N(0); /* no assembler leaves out a division that nobody needs */
         if (has(GPULOSSI_CE_SMOOTHING)) {
             keep = (N)(1.0 - p.label_smoothing);
-            smooth = (N)(p.label_smoothing / (double)p.total_classes);
+            smooth = (N)quotient_for(N(), p.label_smoothing, (double)p.total_classes);
         }
         if (has(GPULOSSI_CE_SOFTCAP)) {
             softcap = (N)p.softcap;
-            inverse_softcap = (N)(1.0 / p.softcap);
+            inverse_softcap = (N)quotient_for(N(), 1.0, p.softcap);
             set_series();
         }
         if (writes()) {
@@ -750,10 +750,10 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         if (has_index() && (p.rows.flags & GPULOSSI_DATA_DIVISOR))
             divisor = has(GPULOSSI_CE_CLASS_WEIGHTS) ? scratch()->target_weights : (double)counts[GPULOSSI_COUNT_ROWS];
         if (p.rows.loss)
-            put_sum<R>(p.rows, p.rows.loss, sums[GPULOSSI_SUM_LOSS] / divisor);
-        if (p.z_loss)
-            put_sum<R>(p.rows, p.z_loss, sums[GPULOSSI_SUM_Z_LOSS] / divisor);
-        if (p.correct)
+            put_sum<R>(p.rows, p.rows.loss, quotient_for(R(), sums[GPULOSSI_SUM_LOSS], divisor));
+        if (has(GPULOSSI_CE_Z_OUTPUTS) && p.z_loss)
+            put_sum<R>(p.rows, p.z_loss, quotient_for(R(), sums[GPULOSSI_SUM_Z_LOSS], divisor));
+        if (has(GPULOSSI_CE_ARGMAX) && p.correct)
             put_sum<int64_t>(p.rows, p.correct, counts[GPULOSSI_COUNT_CORRECT]);
         if (p.bad_targets)
             put_sum<int64_t>(p.rows, p.bad_targets, take_number(&scratch()->bad_targets));

@@ -20,7 +20,7 @@ template <class E, class RowParams> struct DivergenceRows {
         DEVICE bool count(int) { return has(GPULOSSI_KL_COUNTS); }
         DEVICE bool first_only() { return true; }
     };
-    typedef Total<1, 1, Wanted, uint32_t> Totals;
+    typedef Total<1, 1, Wanted> Totals;
 
     DEVICE bool sums_only() { return false; }
     DEVICE bool is_basic() { return false; }
@@ -97,7 +97,7 @@ template <class E, class RowParams> struct DivergenceRows {
         if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
             divisor = (double)counts[GPULOSSI_COUNT_ROWS] * p.rows.divisor;
         if (p.rows.loss)
-            put_sum<N>(p.rows, p.rows.loss, sums[GPULOSSI_SUM_LOSS] / divisor);
+            put_sum<N>(p.rows, p.rows.loss, quotient_for(N(), sums[GPULOSSI_SUM_LOSS], divisor));
     }
 
     /* They are rarely read, so they are in shared memory. */

@@ -56,9 +56,10 @@ template <class N, class Params> struct Masked {
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         double rows = (double)counts[GPULOSSI_COUNT_ROWS];
         if (p.rows.loss)
-            put_sum<N>(p.rows, p.rows.loss,
-                       sums[GPULOSSI_SUM_LOSS] /
-                           (p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows * p.rows.divisor : divisor_of<N>(p.rows)));
+            put_sum<N>(
+                p.rows, p.rows.loss,
+                quotient_for(N(), sums[GPULOSSI_SUM_LOSS],
+                             p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows * p.rows.divisor : divisor_of<N>(p.rows)));
     }
 };
 

@@ -70,29 +70,13 @@ template <class E> struct BasicCrossEntropy {
     __device__ __forceinline__ typename E::Bits *grad(int64_t row) const {
         return (typename E::Bits *)p.rows.grad + row * p.rows.grad_stride;
     }
-    __device__ __forceinline__ gpulossi_scratch *scratch() const {
-        gpulossi_scratch *of_stream = (gpulossi_scratch *)p.rows.scratch;
-#if MODULE_TARGET >= 90
-        keep(of_stream); /* rarely used, so it is computed again each time and takes no registers */
-#endif
-        return of_stream;
-    }
-    __device__ __forceinline__ N absent(int) const {
-        return -Limits<N>::infinity();
-    }
-    DEVICE bool reduces() {
-        return !has(GPULOSSI_CE_LSE_IN);
-    }
-    DEVICE bool writes() {
-        return has(GPULOSSI_CE_GRADIENT);
-    }
-    DEVICE bool has_row_outputs() {
-        return has(GPULOSSI_CE_ROW_OUTPUTS);
-    }
+    __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
+    __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
+    DEVICE bool reduces() { return !has(GPULOSSI_CE_LSE_IN); }
+    DEVICE bool writes() { return has(GPULOSSI_CE_GRADIENT); }
+    DEVICE bool has_row_outputs() { return has(GPULOSSI_CE_ROW_OUTPUTS); }
     /* Whether rows without a target are read. */
-    __device__ __forceinline__ bool reads_ignored() const {
-        return has_row_outputs() && p.lse != 0;
-    }
+    __device__ __forceinline__ bool reads_ignored() const { return has_row_outputs() && p.lse != 0; }
     /* Whether there are results besides the gradient. */
     __device__ __forceinline__ bool has_results() const {
         return has(GPULOSSI_CE_LOSS | GPULOSSI_CE_ROW_OUTPUTS | GPULOSSI_CE_COUNTS) || p.bad_targets;
@@ -130,14 +114,10 @@ template <class E> struct BasicCrossEntropy {
         return has(GPULOSSI_CE_ROW_GRADIENTS) ? (N)(grad_scale() * ((const N *)p.rows.grad_loss_rows)[row])
                                               : common_scale();
     }
-    __device__ __forceinline__ N common_scale() const {
-        return (N)grad_scale();
-    }
+    __device__ __forceinline__ N common_scale() const { return (N)grad_scale(); }
 
     /* The loss of a row. Without the clamp, rounding could make it negative in a confident row. */
-    DEVICE N loss_of(N log_sum, N row_max, N x_y) {
-        return at_least_0(log_sum + (row_max - x_y));
-    }
+    DEVICE N loss_of(N log_sum, N row_max, N x_y) { return at_least_0(log_sum + (row_max - x_y)); }
     /* Writes all results of a row, and returns its loss. It is not yet added to the sum of losses. */
     __device__ __forceinline__ N result(const Unfinished &u, Totals &total) const {
         N log_sum = reduces() ? natural_log(u.sum) : N(0);
@@ -156,9 +136,7 @@ template <class E> struct BasicCrossEntropy {
         return loss;
     }
     /* Whether the rows that are not ignored are counted. count() adds to their count. */
-    DEVICE bool counts() {
-        return has(GPULOSSI_CE_COUNTS);
-    }
+    DEVICE bool counts() { return has(GPULOSSI_CE_COUNTS); }
     __device__ __forceinline__ void count(int rows, Totals &total) const {
         if (counts())
             total.counts[GPULOSSI_COUNT_ROWS] += rows;
@@ -176,24 +154,17 @@ template <class E> struct BasicCrossEntropy {
     __device__ __forceinline__ N of_target(const Row &r, N x_y) const {
         return of_target(exp_below(x_y, r.row_max) * r.inverse, r.scale);
     }
-    DEVICE N of_target(N probability, N scale) {
-        return (at_most_1(probability) - N(1)) * scale;
-    }
+    DEVICE N of_target(N probability, N scale) { return (at_most_1(probability) - N(1)) * scale; }
 
-    __device__ __forceinline__ bool wants(int) const {
-        return has(GPULOSSI_CE_LOSS);
-    }
-    __device__ __forceinline__ bool prepared() const {
-        return p.rows.flags & GPULOSSI_PREPARED;
-    }
-    __device__ __forceinline__ bool concludes() const {
-        return has(GPULOSSI_CE_LOSS) || p.bad_targets || prepared();
-    }
+    __device__ __forceinline__ bool wants(int) const { return has(GPULOSSI_CE_LOSS); }
+    __device__ __forceinline__ bool prepared() const { return p.rows.flags & GPULOSSI_PREPARED; }
+    __device__ __forceinline__ bool concludes() const { return has(GPULOSSI_CE_LOSS) || p.bad_targets || prepared(); }
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         double rows = (double)counts[GPULOSSI_COUNT_ROWS];
         if (has(GPULOSSI_CE_LOSS))
             put_sum<N>(p.rows, p.rows.loss,
-                       sums[GPULOSSI_SUM_LOSS] / (p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows : divisor_of<N>(p.rows)));
+                       quotient_for(N(), sums[GPULOSSI_SUM_LOSS],
+                                    p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows : divisor_of<N>(p.rows)));
         if (p.bad_targets)
             put_sum<int64_t>(p.rows, p.bad_targets, take_number(&scratch()->bad_targets));
     }

@@ -378,7 +378,7 @@ template <class E> struct KlDiv {
         return false;
     }
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *) const {
-        put_sum<N>(p.rows, p.rows.loss, sums[0] / divisor_of<N>(p.rows));
+        put_sum<N>(p.rows, p.rows.loss, quotient_for(N(), sums[0], divisor_of<N>(p.rows)));
     }
 
   private:

@@ -67,10 +67,16 @@ template <class E> class BlockRows {
     __device__ __forceinline__ explicit BlockRows(const Params &p)
         : p(p), loss(p), vectors((int)(p.rows.classes / W)), deferred_rows(0) {}
 
-    DEVICE Deferred &smem_deferred(int i) {
-        __shared__ Deferred of_block[kLanes];
-        return of_block[i];
+    /* A total is rarely accessed, so it is not in registers. One address serves it and the row that its lane finishes. */
+    struct OfLane {
+        typename Loss::Totals total;
+        Deferred deferred;
+    };
+    DEVICE OfLane &smem_of_lane(int lane) {
+        __shared__ OfLane of_block[kLanes];
+        return of_block[lane];
     }
+    DEVICE Deferred &smem_deferred(int i) { return smem_of_lane(i).deferred; }
     DEVICE RowInput &smem_input(int buffer) {
         __shared__ RowInput of_block[2];
         return of_block[buffer];
@@ -226,7 +232,7 @@ template <class E> class BlockRows {
     __device__ __forceinline__ void finish(typename Loss::Totals &total) {
         __syncthreads();
         if (threadIdx.x < (uint32_t)deferred_rows) {
-            Deferred done = smem_deferred((int)threadIdx.x);
+            Deferred done = smem_deferred((int)(threadIdx.x % kLanes));
             Row r;
             r.row = done.row;
             r.position = done.target_class;
@@ -396,11 +402,12 @@ template <class E> class BlockRows {
     }
 
     DEVICE void run(const Params &p) {
-        __shared__ typename Loss::Totals totals[kLanes]; /* rarely accessed, so not in registers */
-        if (!Loss::writes() && threadIdx.x < kStaticTargets)
-            smem_coming((int)threadIdx.x).reads = true;
+        if (!Loss::writes() && threadIdx.x == 0) /* at fixed addresses, which take no register */
+#pragma unroll
+            for (int i = 0; i < kStaticTargets; i++)
+                smem_coming(i).reads = true;
         BlockRows of_block(p); /* with a barrier */
-        typename Loss::Totals &total = totals[threadIdx.x % kLanes];
+        typename Loss::Totals &total = smem_of_lane((int)(threadIdx.x % kLanes)).total;
         if (threadIdx.x < kLanes)
             total = Loss::Totals::zero();
         if (Loss::writes())
