@@ -7,7 +7,8 @@ gpuloss_context *choice_context;
 
 const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const char *name, int line) {
     const int in_clusters = strcmp(name, "clusters") == 0, is_pipeline = in_clusters || strcmp(name, "pipeline") == 0;
-    const int in_registers = strcmp(name, "registers") == 0, in_memory = in_registers || strcmp(name, "memory") == 0;
+    const int may_register = strcmp(name, "registers") == 0, in_memory = may_register || strcmp(name, "memory") == 0;
+    const int in_registers = may_register && d->dtype != GPULOSS_F64; /* rows of doubles never are */
     char text[64];
     fake.launches = 0;
     expect_ok_(gpuloss_cross_entropy(choice_context, d, NULL), line);
@@ -349,8 +350,10 @@ static void expect_group(const gpuloss_cross_entropy_desc *d, const char *name, 
  * that it has no registers for twice. One thread does not write more than half of what it has registers for. */
 static void check_groups_of_rows_in_registers(gpuloss_cross_entropy_desc d) {
     const int width = 16 / every_dtype[d.dtype - GPULOSS_F32].bytes;
-    const int most = GPULOSSI_REG_VECTORS / (d.dtype == GPULOSS_F64 ? 2 : 1);
+    const int most = GPULOSSI_REG_VECTORS;
     unsigned group;
+    if (d.dtype == GPULOSS_F64) /* those rows do not stay in registers */
+        return;
     d.logits_stride = d.grad_logits_stride = 1 << 16; /* all begin at vectors */
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2) {
         const char *next = group < GPULOSSI_BLOCK ? "registers" : "memory";
@@ -374,6 +377,8 @@ static void check_groups_of_rows_in_registers(gpuloss_cross_entropy_desc d) {
 static void check_options_in_registers(gpuloss_cross_entropy_desc base) {
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     gpuloss_cross_entropy_desc d;
+    if (base.dtype == GPULOSS_F64)
+        return;
     base.classes = 1000 * 16 / every_dtype[base.dtype - GPULOSS_F32].bytes;
     TAKES((void)0, "registers");
     assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED, 0);
@@ -757,7 +762,10 @@ static void groups_of_rows_with_options(void **state) {
                 d = even;
                 d.rows = 100000;
                 d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
-                expect_group(&d, "memory", group, __LINE__);
+                if (even.dtype == GPULOSS_F64) /* many rows of doubles have fewer threads each */
+                    expect_group(&d, "memory", group > 8 ? group * 2 / GPULOSSI_F64_VECTORS : 1, __LINE__);
+                else
+                    expect_group(&d, "memory", group, __LINE__);
             }
         }
     gpuloss_destroy(choice_context);

@@ -51,21 +51,98 @@ DEVICE double inverse_power_of_2(double x) {
     return 1.0 / x;
 }
 
+/* exp(d), for d <= 0. */
+DEVICE float exp_of_difference(float d) {
+    return power_of_2(d * 1.442695041f);
+}
+/* A constant that stays in registers. The assembler would make it anew for each use, in two instructions that wait for the
+ * last use. It does not know that the grid has one dimension. */
+DEVICE double reg_constant(double constant) {
+    int zero;
+    asm("mov.u32 %0, %%ctaid.y;" : "=r"(zero));
+    return __hiloint2double(__double2hiint(constant) + zero, __double2loint(constant));
+}
+/* exp(d) without a branch, so that several overlap. It is 2^-n exp(r), with r = d + n ln(2) and -n the integer next to
+ * d log2(e). The first part of ln(2) has 21 bits, so that its product with n is exact.
+ *
+ * exp(r) is 1 + r + r^2 / 2 + r^3 P(r). The minimax polynomial P is within 2^-57.2 of the result. Constants of 21 bits are
+ * parts of an instruction, and kInRegisters says whether the others stay in registers. The error is within an ulp: u for the last sum, 0.35u for
+ * the one before, 0.25u for r. */
+template <bool kInRegisters> struct Exponential {
+    int high; /* word of d */
+    double shifted, series;
+
+    __device__ __forceinline__ explicit Exponential(double d) : high(__double2hiint(d)) {
+        const double coefficients[] = {0x1.ad1f6p-26,
+                                       0x1.289ffp-22,
+                                       0x1.71df5p-19,
+                                       constant(0x1.a019aace2c5edp-16),
+                                       constant(0x1.a01a012155b29p-13),
+                                       constant(0x1.6c16c17ce0d61p-10),
+                                       constant(0x1.111111112706bp-7),
+                                       constant(0x1.55555555531a0p-5),
+                                       constant(0x1.5555555555509p-3),
+                                       0.5,
+                                       1.0,
+                                       1.0};
+        const double integer = 0x1.8p52; /* a sum with it is rounded to an integer, which is its low word */
+        shifted = fma(d, -0x1.71547p0, integer);
+        const double n = shifted - integer, r = fma(n, constant(-0x1.05c610ca86c39p-29), fma(n, 0x1.62e43p-1, d));
+        series = coefficients[0];
+#pragma unroll
+        for (int i = 1; i < 12; i++)
+            series = fma(series, r, coefficients[i]);
+    }
+    DEVICE double constant(double c) {
+        return kInRegisters ? reg_constant(c) : c;
+    }
+    /* Some bits are set if d is a NaN or far from 0. */
+    __device__ __forceinline__ uint32_t odd() const {
+        return (uint32_t)__double2hiint(shifted) ^ 0x43380000u;
+    }
+    __device__ __forceinline__ uint32_t exponent() const {
+        return (uint32_t)__double2loint(shifted);
+    }
+    /* For odd() of 0 and an exponent() below 512. */
+    __device__ __forceinline__ double inside() const {
+        return __hiloint2double(__double2hiint(series) - (int)(exponent() << 20), __double2loint(series));
+    }
+    /* `inside` for any d with this high word. Below 2^-1022 it is 0, and above 2^1022 it is inf. */
+    DEVICE double anywhere(int high, double inside) {
+        const int at_end = high <= (int)0xfff00000 ? 0 : (int)max((uint32_t)high, 0x7ff00000u); /* a NaN stays NaN */
+        const bool is_at_end = (high & 0x7fffffff) >= 0x4086232b;
+        return __hiloint2double(is_at_end ? at_end : __double2hiint(inside), is_at_end ? 0 : __double2loint(inside));
+    }
+};
+DEVICE double exp_of_difference(double d) {
+    const Exponential<false> e(d);
+    return e.anywhere(e.high, e.inside());
+}
+/* exp(d) of many d, which are replaced. The ends of the range are looked at for all together. */
+template <int m> DEVICE void exp_of_differences(double (&d)[m]) {
+    uint32_t odd = 0, exponents = 0;
+    int high[m];
+#pragma unroll
+    for (int i = 0; i < m; i++) {
+        const Exponential<true> e(d[i]);
+        odd |= e.odd();
+        exponents |= e.exponent();
+        high[i] = e.high;
+        d[i] = e.inside();
+    }
+    if (odd != 0 || exponents >= 512)
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            d[i] = Exponential<true>::anywhere(high[i], d[i]);
+}
+
 /* exp(x - row_max), for x <= row_max; below 2^-126 it is 0. The difference is formed first, because x and row_max may
  * be near the end of the range. */
 DEVICE float exp_below(float x, float row_max) {
     return power_of_2(difference(x, row_max) * 1.442695041f);
 }
 DEVICE double exp_below(double x, double row_max) {
-    return exp(difference(x, row_max));
-}
-
-/* exp(d), for d <= 0. */
-DEVICE float exp_of_difference(float d) {
-    return power_of_2(d * 1.442695041f);
-}
-DEVICE double exp_of_difference(double d) {
-    return exp(d);
+    return exp_of_difference(difference(x, row_max));
 }
 
 /* exp(x - row_max) of many x <= row_max, but for a common factor next to 1. The exponent of 2 is x log2(e) less the

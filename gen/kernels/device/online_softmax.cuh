@@ -69,11 +69,28 @@ template <class N> struct OnlineSoftmax {
             sum *= exp_below(max, higher);
         max = higher;
     }
-    /* Adds vectors, of which no element is above the maximum. Calls `see` with the elements of each. */
-    template <class E, int K, class See> __device__ __forceinline__ void add(Vector<E> (&x)[K], const See &see) {
+    /* Adds vectors, of which no element is above the maximum. Calls `see` with the elements of each. The sum of doubles is
+     * relative to the maximum `before`: its factor is one more of their exponentials. */
+    template <class E, int K, class See>
+    __device__ __forceinline__ void add(Vector<E> (&x)[K], const See &see, N before) {
         enum { W = Width<E>::value };
         const N from = finite(max);
-        if (ScaledExp<N>::in_fast_range(from)) {
+        if constexpr (sizeof(N) == 8) {
+            N part[K * W + 1];
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                N of_vector[W];
+                x[k].unpack(of_vector);
+                see(k, of_vector);
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    part[k * W + i] = difference(of_vector[i], from);
+            }
+            part[K * W] = difference(before, from);
+            exp_of_differences(part);
+            part[K * W] *= sum;
+            sum = in_halves<Sum>(part);
+        } else if (ScaledExp<N>::in_fast_range(from)) {
             const ScaledExp<N> scaled(from);
             N of_vectors = N(0);
 #pragma unroll

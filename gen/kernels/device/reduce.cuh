@@ -77,6 +77,18 @@ template <class E, int K, bool in_pairs = (MODULE_TARGET >= 80)> struct LargestO
         return in_halves<Maximum>(part);
     }
 };
+/* A comparison with no NaN takes 3 instructions of doubles, and their maximum 8. */
+template <int K, bool in_pairs> struct LargestOf<f64, K, in_pairs> {
+    DEVICE double of(const Vector<f64> (&x)[K], bool negated) {
+        double of_parity[2] = {-CUDART_INF, -CUDART_INF};
+#pragma unroll
+        for (int i = 0; i < 2 * K; i++) {
+            const double given = x[i / 2].get(i % 2), number = negated ? -given : given;
+            of_parity[i % 2] = number > of_parity[i % 2] ? number : of_parity[i % 2];
+        }
+        return of_parity[0] > of_parity[1] ? of_parity[0] : of_parity[1];
+    }
+};
 template <int K> struct LargestOf<any16, K, true> {
     DEVICE float of(const Vector<any16> (&x)[K], bool negated) {
         const uint32_t flip = negated ? 0x80008000u : 0;

@@ -200,7 +200,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         return fabs(a) < 1.0f ? close_to_0 : copysignf(fmaf(-2.0f * e, r, 1.0f), a);
     }
     DEVICE double tanh_of(double a, double &slope) {
-        const double e = exp(-2.0 * fabs(a)), r = 1.0 / (1.0 + e);
+        const double e = exp_of_difference(-2.0 * fabs(a)), r = 1.0 / (1.0 + e);
         slope = 4.0 * e * r * r;
         return tanh(a);
     }
@@ -282,9 +282,12 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             return s;
         }
         __device__ __forceinline__ void raise(N higher) {
+            raise_drop(higher);
+            softmax.raise(higher);
+        }
+        __device__ __forceinline__ void raise_drop(N higher) {
             if (has_soft() && higher != softmax.max && soft_sum != 0)
                 drop += soft_sum * (softmax.finite(higher) - softmax.finite(softmax.max));
-            softmax.raise(higher);
         }
         template <class Lanes> __device__ __forceinline__ void reduce(const Lanes &lanes) {
             raise(largest_over(lanes, softmax.max));
@@ -339,12 +342,20 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     __device__ __forceinline__ N add_to_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
         enum { kUnrolls = K == 1 || !Side::kHasPartialVectors }; /* the code for a partial vector is long */
         const N highest = LargestOf<E, K>::of(x, false);
-        s.raise(larger(s.softmax.max, highest));
-        s.softmax.template add<E, K>(x, [&](int k, const N(&z)[W]) {
+        const N before = s.softmax.max;
+        if constexpr (sizeof(N) == 8) {
+            const N higher = highest > before ? highest : before;
+            s.raise_drop(higher);
+            s.softmax.max = higher;
+        } else {
+            s.raise(larger(s.softmax.max, highest));
+        }
+        const auto see = [&](int k, const N(&z)[W]) {
             if constexpr (kUnrolls)
                 if (is_uniform())
                     add_uniform<K == 1 ? 2 : 1>(s, z, side, k);
-        });
+        };
+        s.softmax.template add<E, K>(x, see, before);
         if constexpr (!kUnrolls)
             if (is_uniform())
 #pragma unroll 1
@@ -423,6 +434,42 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         if (!(fabs(more) < Limits<N>::infinity())) {
 #pragma unroll
             for (int i = 0; i < W; i++)
+                part[i] = shape[i] == 0 ? N(0) : unit() * shape[i] * z[i];
+            more = in_halves<Sum>(part);
+        }
+        s.drop -= more;
+        s.soft_sum += unit() * in_halves<Sum>(shape);
+    }
+    /* Whether accumulate_together() will do. */
+    DEVICE bool adds_together() {
+        return !finds_best() && !has(GPULOSSI_CE_SOFTCAP);
+    }
+    /* accumulate() of several vectors, whose latencies overlap. */
+    template <int K, class Side>
+    __device__ __forceinline__ void accumulate_together(State &s, const Vector<E> (&x)[K], const Side &side) const {
+        typedef N OfVector[W];
+        const N from = s.softmax.finite(s.softmax.max);
+        N z[K * W], part[K * W], shape[K * W];
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (has_soft())
+                shape_of(side, k, (OfVector &)shape[k * W]);
+            x[k].unpack((OfVector &)z[k * W]);
+        }
+#pragma unroll
+        for (int i = 0; i < K * W; i++)
+            part[i] = z[i] = difference(has(GPULOSSI_CE_LOGIT_SCALE) ? z[i] * scale : z[i], from);
+        exp_of_differences(part);
+        s.softmax.sum += in_halves<Sum>(part);
+        if (!has_soft())
+            return;
+#pragma unroll
+        for (int i = 0; i < K * W; i++)
+            part[i] = shape[i] * z[i];
+        N more = unit() * in_halves<Sum>(part);
+        if (!(fabs(more) < Limits<N>::infinity())) { /* as in accumulate() */
+#pragma unroll
+            for (int i = 0; i < K * W; i++)
                 part[i] = shape[i] == 0 ? N(0) : unit() * shape[i] * z[i];
             more = in_halves<Sum>(part);
         }
@@ -554,8 +601,12 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 #pragma unroll
         for (int i = 0; i < W; i++) {
             shape[i] = N(0);
-            of_x[i] = exp_of_difference(difference(of_x[i], g.shift));
+            of_x[i] = difference(of_x[i], g.shift);
+            if (sizeof(N) == 4)
+                of_x[i] = exp_of_difference(of_x[i]);
         }
+        if constexpr (sizeof(N) == 8)
+            exp_of_differences(of_x);
         if (has_soft())
             shape_of(side, k, shape);
 #pragma unroll
@@ -572,6 +623,18 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 #pragma unroll
         for (int i = 0; i < W; i++)
             of_x[i] = is_uniform() ? fma(g.exp.exp(of_x[i]), weight, -g.spread) : g.exp.exp(of_x[i]) * weight;
+    }
+    /* fast_gradients() of several vectors of doubles. */
+    template <int K>
+    __device__ __forceinline__ void fast_gradients(const Gradient &g, const Vector<E> (&x)[K], N (&of_x)[K][W]) const {
+        N e[K * W];
+#pragma unroll
+        for (int i = 0; i < K * W; i++)
+            e[i] = difference(x[i / W].get(i % W), g.shift);
+        exp_of_differences(e);
+#pragma unroll
+        for (int i = 0; i < K * W; i++)
+            of_x[i / W][i % W] = is_uniform() ? fma(e[i], g.weight, -g.spread) : e[i] * g.weight;
     }
     /* The gradient of the target's logit x, before scale and softcap. p is clamped to 1 against rounding, so that p - 1
      * is at most 0. With kReloads the class weight is loaded again, which takes fewer registers. */

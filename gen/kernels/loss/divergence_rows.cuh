@@ -53,7 +53,7 @@ template <class E, class RowParams> struct DivergenceRows {
         if constexpr (sizeof(N) == 4)
             return power_of_2(difference(z, from) * exponent);
         else
-            return exp(difference(z, from) * inverse_temperature);
+            return exp_of_difference(difference(z, from) * inverse_temperature);
     }
     /* The factor of a row's derivatives. */
     __device__ __forceinline__ double scale_of(int64_t row, N weight) const {

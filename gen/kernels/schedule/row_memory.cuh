@@ -3,8 +3,9 @@
  * row, or the same classes of neighbouring columns.
  *
  * A gradient reads the row once more, from its end, which is still in the cache. Short rows stay in registers instead, if
- * the softmax and the sum of the logits are all that they need. The state of a row waits in a thread of its group until each thread
- * has one, but at most 32. Then each thread finishes a row. */
+ * the softmax and the sum of the logits are all that they need. Those of doubles do not, which leaves registers to
+ * exponentials. The state of a row waits in a thread of its group until each thread has one, but at most 32. Then each
+ * thread finishes a row. */
 #ifndef GPULOSSI_ROW_MEMORY_CUH
 #define GPULOSSI_ROW_MEMORY_CUH
 
@@ -27,7 +28,7 @@ template <class Loss> class RowMemory {
         W = Width<E>::value,
         kThreads = GPULOSSI_BLOCK,
         kRegVectors = GPULOSSI_REG_VECTORS / (sizeof(Bits) == 8 ? 2 : 1), /* of a row, in the registers of a thread */
-        kLoads = GPULOSSI_VECTORS_STREAMED / (sizeof(Bits) == 8 ? 2 : 1), /* vectors that a thread loads at once */
+        kLoads = GPULOSSI_VECTORS_STREAMED / (sizeof(Bits) == 8 ? 2 : 1), /* at once, of a thread */
         kPrefetches = sizeof(Bits) == 8, /* vectors two loads ahead are prefetched into the L2 cache */
         kNone = -1
     };
@@ -54,7 +55,9 @@ template <class Loss> class RowMemory {
     Queue queue;
 
     DEVICE bool is_ragged() { return has_format(GPULOSSI_FORMAT_RAGGED); }
-    DEVICE bool in_registers() { return Loss::kHasBasicRows && has_format(GPULOSSI_FORMAT_REGISTERS); }
+    DEVICE bool in_registers() {
+        return Loss::kHasBasicRows && sizeof(Bits) < 8 && has_format(GPULOSSI_FORMAT_REGISTERS);
+    }
     /* Whether the next vectors of a thread are in flight while it works on some. Loads of other arrays would wait for
      * them. */
     DEVICE bool loads_ahead() { return sizeof(Bits) == 8 && Loss::is_basic(); }
@@ -171,8 +174,8 @@ template <class Loss> class RowMemory {
         }
         if (kPrefetches && !has_columns())
 #pragma unroll
-            for (int k = 0; k < kLoads; k++)
-                prefetch(span, 2 * next - v + k * threads);
+            for (int k = 0; k < kLoads; k += 2) /* two vectors are a sector */
+                prefetch(span, v + (next - v) * (GPULOSSI_VECTORS_STREAMED / kLoads) + rank + k * threads);
     }
     __device__ __forceinline__ void prefetch(const Span &span, int v) const {
         if (v >= 0 && v < span.cut.vectors)
@@ -264,6 +267,9 @@ template <class Loss> class RowMemory {
                                                    State &state) const {
         if constexpr (Loss::kHasBasicRows)
             loss.raise(state, loss.highest_of(x));
+        if constexpr (Loss::kHasBasicRows && sizeof(Bits) == 8)
+            if (Loss::adds_together() && v + (K - 1) * threads < span.cut.vectors)
+                return loss.accumulate_together(state, x, Side{*this, span, v, 0, K});
 #pragma unroll 1
         for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
             const Side side = {*this, span, at, 0, 1};
@@ -339,11 +345,16 @@ template <class Loss> class RowMemory {
     template <int K>
     __device__ __forceinline__ void write_fast(const Gradient &g, const Span &span, int v,
                                                const Vector<E> (&x)[K]) const {
+        N all[K][W];
+        if constexpr (Loss::kHasBasicRows && sizeof(Bits) == 8)
+            loss.fast_gradients(g, x, all);
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (span.cut.whole(v + k * threads)) {
                 N y[W];
-                if constexpr (Loss::kHasBasicRows) {
+                if constexpr (Loss::kHasBasicRows && sizeof(Bits) == 8) {
+                    loss.gradients_of(span.row).write_vector(span.cut.first(v + k * threads), all[k]);
+                } else if constexpr (Loss::kHasBasicRows) {
                     loss.fast_gradients(g, x[k], y);
                     loss.gradients_of(span.row).write_vector(span.cut.first(v + k * threads), y);
                 }
