@@ -90,8 +90,7 @@ static void calls_of(gpuloss_dtype dtype) {
     VARIANT("probabilities_gradient", 1, 8192, 1000, give_probabilities(&d));
     VARIANT("ragged_loss", 0, 8192, 4000, d.classes++);
     VARIANT("ragged_gradient", 1, 8192, 4000, d.classes++);
-    VARIANT("ragged_weights_short_loss", 0, 131072, 125,
-            (d.classes++, d.label_smoothing = 0.1, d.class_weights = AT(6)));
+    VARIANT("ragged_weights_loss", 0, 131072, 250, (d.classes++, d.label_smoothing = 0.1, d.class_weights = AT(6)));
     VARIANT("ragged_weights_gradient", 1, 131072, 250, (d.classes++, d.label_smoothing = 0.1, d.class_weights = AT(6)));
     VARIANT("cluster_loss", 0, 100, 16032, (void)0);
     VARIANT("cluster_gradient", 1, 8192, 16032, (void)0);

@@ -456,7 +456,7 @@ DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch, bool some_in_m
     typedef typename Loss::Totals Totals;
     __shared__ int64_t words[kLanes], digits[GPULOSSI_DIGITS];
     __shared__ double sums[Totals::kSums];
-    const uint32_t lane = threadIdx.x;
+    const uint32_t lane = threadIdx.x % kLanes;
     words[lane] = word;
 #pragma unroll 1
     for (int i = 0; i < Totals::kSums; i++) {

@@ -9,7 +9,12 @@ template <class> struct prepare {
     /* Sums of weights are exact. They use the scratch's first digits, and end in its fields of their own names. */
     struct Divisor {
         enum { kTargets, kClasses, kSums };
-        typedef Total<kSums, 1> Totals;
+        struct Wanted {
+            DEVICE bool sum(int) { return is_weighted(); }
+            DEVICE bool count(int) { return true; }
+            DEVICE bool first_only() { return false; }
+        };
+        typedef Total<kSums, 1, Wanted> Totals;
         const gpulossi_cross_entropy &p;
         gpulossi_scratch *scratch;
         DEVICE double weight(const gpulossi_cross_entropy &p, int64_t c) {

@@ -158,7 +158,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     }
     /* Whether the logits of a row have to be read. */
     __device__ __forceinline__ bool is_read(const Row &r) const {
-        return r.weight != 0 || finds_best() || (has(GPULOSSI_CE_ROW_OUTPUTS) && p.lse != 0);
+        const uint64_t lse = has(GPULOSSI_CE_ROW_OUTPUTS) ? p.lse : 0;
+        return r.weight != 0 || finds_best() || lse != 0;
     }
     /* The factor of the target's part of the loss. */
     __device__ __forceinline__ N hard_of(const Row &r) const {

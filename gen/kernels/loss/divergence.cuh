@@ -66,6 +66,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         return is_kl() || (has(GPULOSSI_KL_JENSEN_SHANNON) && sizeof(Bits) != 2 && !is_probability(kInput) &&
                            !is_probability(kTarget));
     }
+    /* Whether what is written needs these logarithms. */
+    DEVICE bool writes_ratios() { return !in_one_sweep() || has(GPULOSSI_KL_OWN_GRADIENT | GPULOSSI_KL_ELEMENTS); }
     /* Whether the two sides of a row are subtracted from each other. */
     DEVICE bool has_distance() { return is_direct() || (has_two_logits() && has_ratios()); }
     /* Whether the KL of two arrays of logits is summed along with the softmax, or that of one. */
@@ -551,7 +553,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         ScaledExp<N> exp[2]; /* q and p are these times of_exp. */
         N of_exp[2];
     };
-    __device__ __forceinline__ Sides sides_of(const Row &r, const State &s) const {
+    __device__ __forceinline__ Sides sides_of(const Row &r, const State &s, bool needs_ratios = true) const {
         const bool is_far = r.shift[kInput] != 0 || r.shift[kTarget] != 0 ||
                             (has_two_logits() && fabs(difference(s.max[kInput], s.max[kTarget])) > N(kFar));
         const ScaledExp<N> none(N(0));
@@ -567,7 +569,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         if (is_direct())
             of.lse_difference = fma(difference(of_logits(of.max[kInput], of.max[kTarget]), s.shift),
                                     inverse_temperature, of_logits(of.log_sum[kInput], of.log_sum[kTarget]));
-        if (has_two_logits() && has_ratios())
+        if (has_two_logits() && has_ratios() && needs_ratios)
             of.lse_difference =
                 s.sum[kInput] > 0 && s.sum[kTarget] > 0
                     ? fma(difference(s.max[kInput], of.shift[kInput]) - difference(s.max[kTarget], of.shift[kTarget]),
@@ -855,7 +857,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         bool is_zero, is_fast;
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
-        Gradient g = {sides_of(r, s), {N(0), N(0)}, {N(0), N(0)}, N(0), 0.0, r.weight == 0, false};
+        Gradient g = {sides_of(r, s, writes_ratios()), {N(0), N(0)}, {N(0), N(0)}, N(0), 0.0, r.weight == 0, false};
         g.is_fast = g.sides.is_fast;
         const double scale = this->scale_of(row, r.weight);
         g.of_terms = (N)(p.factor * (double)r.weight);

@@ -402,12 +402,14 @@ template <class E> class BlockRows {
     }
 
     DEVICE void run(const Params &p) {
+        __shared__ typename Loss::Totals totals[kLanes];
         if (!Loss::writes() && threadIdx.x == 0) /* at fixed addresses, which take no register */
 #pragma unroll
             for (int i = 0; i < kStaticTargets; i++)
                 smem_coming(i).reads = true;
         BlockRows of_block(p); /* with a barrier */
-        typename Loss::Totals &total = smem_of_lane((int)(threadIdx.x % kLanes)).total;
+        const int lane = (int)(threadIdx.x % kLanes);
+        typename Loss::Totals &total = Loss::writes() ? totals[lane] : smem_of_lane(lane).total;
         if (threadIdx.x < kLanes)
             total = Loss::Totals::zero();
         if (Loss::writes())

@@ -30,7 +30,8 @@ template <class Loss> class RowPipeline {
         kShortVectors = kBlockVectors / 2,
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
         kMaxRows = 4,
-        kWeightsOfWarp = kLanes * W * 4 /* bytes of the weights of a vector of each lane */
+        kWeightsOfWarp = kLanes * W * 4, /* bytes of the weights of a vector of each lane */
+        kMatrixRowBytes = GPULOSSI_BLOCK_WEIGHTS * 4 / W
     };
 
     /* A stage of the ring, and the phase parity of its barrier. */
@@ -323,9 +324,10 @@ template <class Loss> class RowPipeline {
      * lines. Vectors of short rows are not, nor where a row would have a step more. */
     DEVICE bool counts_lines(const Params &p, int most_vectors) {
         const uint32_t of_line = kLine / (uint32_t)sizeof(Bits), classes = (uint32_t)p.rows.classes;
-        return !has_even_weights() && !has_format(GPULOSSI_FORMAT_SHORT_ROWS) &&
-               ((uint64_t)Loss::first_input(p) | (uint64_t)Loss::stride_of_input(p) * sizeof(Bits)) % kLine != 0 &&
-               (classes + of_line - 1) / W <= (uint32_t)most_vectors;
+        uint64_t begins = (uint64_t)Loss::first_input(p) | (uint64_t)Loss::stride_of_input(p) * sizeof(Bits);
+        if (has_even_weights() || has_format(GPULOSSI_FORMAT_SHORT_ROWS))
+            begins = 0;
+        return (begins % kLine != 0) & ((classes + of_line - 1) / W <= (uint32_t)most_vectors);
     }
 
     /* ---- the ring of a warp ---- */
@@ -363,10 +365,6 @@ template <class Loss> class RowPipeline {
     }
     /* The weights of ragged rows are a matrix of W rows, and class c is in row c % W. Neighbouring vectors then access
      * neighbouring banks. */
-    DEVICE int matrix_row_bytes() {
-        const int bytes = GPULOSSI_BLOCK_WEIGHTS * 4 / W;
-        return has_format(GPULOSSI_FORMAT_THREE_BLOCKS) ? bytes / 2 : bytes;
-    }
     /* The matrix row of the first class of every vector. */
     DEVICE int first_row(const Cut<E> &cut) {
         return -cut.head & (W - 1);
@@ -376,12 +374,12 @@ template <class Loss> class RowPipeline {
     }
     /* Loads from a column, and from the next one where the rows end. */
     DEVICE void load_ragged_weights(uint32_t column, int row, N (&y)[W]) {
-        const uint32_t here = column + (uint32_t)(row * matrix_row_bytes()),
-                       next = here + 4 - (uint32_t)(W * matrix_row_bytes());
+        const uint32_t here = column + (uint32_t)(row * kMatrixRowBytes),
+                       next = here + 4 - (uint32_t)(W * kMatrixRowBytes);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            y[i] = __uint_as_float(
-                Shared::bits<uint32_t>((row + i < W ? here : next) + (uint32_t)(i * matrix_row_bytes())));
+            y[i] =
+                __uint_as_float(Shared::bits<uint32_t>((row + i < W ? here : next) + (uint32_t)(i * kMatrixRowBytes)));
     }
     DEVICE void load_weights(uint32_t at, N (&y)[W]) {
         Few<f32, W> weights;
@@ -401,7 +399,7 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ void store_matrix() const {
 #pragma unroll 1
         for (int c = (int)threadIdx.x; c < (int)p.rows.classes; c += GPULOSSI_BLOCK)
-            Shared::store(smem_weights() + (uint32_t)(c % W * matrix_row_bytes() + c / W * 4),
+            Shared::store(smem_weights() + (uint32_t)(c % W * kMatrixRowBytes + c / W * 4),
                           __float_as_uint(loss.class_weights().base[c]));
     }
     __device__ __forceinline__ void store_vectors() const {
@@ -434,11 +432,10 @@ template <class Loss> class RowPipeline {
             const uint32_t row = rows.after(next);
             if (row >= rows.rows)
                 return;
+            const bool is_second = next == 1 || has_format(GPULOSSI_FORMAT_CLUSTER); /* which knows no more */
+            const Row of = next == 0 ? of_row[0] : is_second ? of_row[1] : of_row[2];
             if (lane() == 0)
-                copy(row, next == 0 ? loss.is_read(of_row[0])
-                          : next == 1 || has_format(GPULOSSI_FORMAT_CLUSTER) /* which knows no more */
-                              ? loss.is_read(of_row[1])
-                              : loss.is_read(of_row[2]));
+                copy(row, loss.is_read(of));
             copied.advance();
             in_ring++;
             if (++visit == visits)

@@ -99,8 +99,9 @@ template <class Loss> class RowThread {
         }
     }
     /* The vector of `left` or more elements, one each `step` elements of memory. `by_words`: they are neighbours, and each
-     * two of 16 bits are a word. */
-    __device__ __forceinline__ Vector<E> gathered(const Bits *from, int64_t step, int left, bool by_words) const {
+     * two of 16 bits are a word. Without `may_be_whole` fewer than W are left. */
+    __device__ __forceinline__ Vector<E> gathered(const Bits *from, int64_t step, int left, bool by_words,
+                                                  bool may_be_whole) const {
         Vector<E> x = filled<E>(loss.padding());
         if constexpr (sizeof(Bits) == 2)
             if (by_words) {
@@ -112,7 +113,7 @@ template <class Loss> class RowThread {
             }
 #pragma unroll
         for (int i = 0; i < W; i++)
-            if (i < left)
+            if (i < left && (i + 1 < W || may_be_whole))
                 set(x, i, from[i * step]);
         return x;
     }
@@ -257,7 +258,7 @@ template <class Loss> class RowThread {
                 if (!is_ragged() && left >= W)
                     x[i] = load_vector<E, kRead_once>(from);
                 else
-                    x[i] = gathered(from, 1, left, by_words);
+                    x[i] = gathered(from, 1, left, by_words, is_ragged());
                 if (left <= 0)
                     to[i] = 0;
             }
@@ -274,7 +275,7 @@ template <class Loss> class RowThread {
             const Bits *base = (const Bits *)p.logits + start_of_column(i, p.logits_stride);
 #pragma unroll 1
             for (int k = rank; k < vectors; k += threads) {
-                const Vector<E> x = gathered(base + k * W * p.inner, p.inner, classes - k * W, false);
+                const Vector<E> x = gathered(base + k * W * p.inner, p.inner, classes - k * W, false, true);
                 Shared::store<4>(address(i, k), x.word);
             }
         }
