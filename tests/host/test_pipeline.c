@@ -336,7 +336,7 @@ static void weights_in_shared_memory(void **state) {
         uint32_t format;
     } cases[] = {{GPULOSS_F32, 1, 1000, 128, 32, SMEM | SHORT}, {GPULOSS_F32, 1, 1000, 256, 32, SMEM},
                  {GPULOSS_F32, 1, 1000, 257, 64, SMEM},         {GPULOSS_F32, 1, 1000, 2048, 256, SMEM},
-                 {GPULOSS_F32, 0, 1 << 20, 2048, 64, SMEM},    {GPULOSS_F16, 1, 1 << 20, 128, 32, SMEM | SHORT},
+                 {GPULOSS_F32, 0, 1 << 20, 2048, 64, SMEM},     {GPULOSS_F16, 1, 1 << 20, 128, 32, SMEM | SHORT},
                  {GPULOSS_F16, 1, 1 << 20, 129, 32, SMEM},      {GPULOSS_F16, 1, 1 << 20, 257, 64, SMEM},
                  {GPULOSS_F16, 0, 1 << 20, 512, 32, SMEM},      {GPULOSS_F16, 0, 1 << 20, 1024, 32, SMEM},
                  {GPULOSS_F16, 0, 1 << 20, 1025, 32, 0},        {GPULOSS_F16, 1, 1 << 20, 1024, 128, SMEM},
