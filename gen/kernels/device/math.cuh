@@ -66,8 +66,8 @@ DEVICE double reg_constant(double constant) {
  * d log2(e). The first part of ln(2) has 21 bits, so that its product with n is exact.
  *
  * exp(r) is 1 + r + r^2 / 2 + r^3 P(r). The minimax polynomial P is within 2^-57.2 of the result. Constants of 21 bits are
- * parts of an instruction, and kInRegisters says whether the others stay in registers. The error is within an ulp: u for the last sum, 0.35u for
- * the one before, 0.25u for r. */
+ * parts of an instruction. The others stay in registers with kInRegisters. The error is within an ulp: u for the last sum,
+ * 0.35u for the one before, 0.25u for r. */
 template <bool kInRegisters> struct Exponential {
     int high; /* word of d */
     double shifted, series;

@@ -66,8 +66,6 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         return !has(GPULOSSI_CE_LSE_IN) || has(GPULOSSI_CE_PROBABILITIES) || finds_best() ||
                (has(GPULOSSI_CE_SMOOTHING) && has(GPULOSSI_CE_LOSS | GPULOSSI_CE_ROW_OUTPUTS));
     }
-    DEVICE bool reads_class_weights() { return has_soft() && has(GPULOSSI_CE_CLASS_WEIGHTS); }
-    DEVICE bool reads_probabilities() { return has(GPULOSSI_CE_PROBABILITIES); }
     /* Whether a row's common factor may be a subnormal float although its gradients are normal. */
     DEVICE bool splits_scale() { return has(GPULOSSI_CE_ROW_WEIGHTS | GPULOSSI_CE_ROW_GRADIENTS | GPULOSSI_CE_Z_LOSS); }
 
