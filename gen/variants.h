@@ -29,10 +29,12 @@ typedef struct variant {
     VARIANT(cross_entropy, kernel, any16, "f16_" name, call, format)                                                   \
     VARIANT(cross_entropy, kernel, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
 
-/* Rows in memory for each type. */
+/* Rows in memory for each type, and those in registers, which no doubles are. */
 #define MEMORY(name, call, format)                                                                                     \
+    REGISTERS(name, call, format)                                                                                      \
+    VARIANT(cross_entropy, row_memory, f64, name, call, format)
+#define REGISTERS(name, call, format)                                                                                  \
     VARIANT(cross_entropy, row_memory, f32, name, call, format)                                                        \
-    VARIANT(cross_entropy, row_memory, f64, name, call, format)                                                        \
     VARIANT(cross_entropy, row_memory, any16, "f16_" name, call, format)                                               \
     VARIANT(cross_entropy, row_memory, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
 
@@ -139,8 +141,8 @@ static const variant usual_variants[] = {
     TILES("columns_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_COLUMNS)
     MEMORY("loss", VARIANT_LOSS, 0)
     MEMORY("gradient", VARIANT_GRADIENT | GPULOSSI_CE_COUNTS, 0)
-    MEMORY("short_loss", VARIANT_LOSS, GPULOSSI_FORMAT_REGISTERS)
-    MEMORY("short_gradient", VARIANT_GRADIENT | GPULOSSI_CE_COUNTS, GPULOSSI_FORMAT_REGISTERS)
+    REGISTERS("short_loss", VARIANT_LOSS, GPULOSSI_FORMAT_REGISTERS)
+    REGISTERS("short_gradient", VARIANT_GRADIENT | GPULOSSI_CE_COUNTS, GPULOSSI_FORMAT_REGISTERS)
     MEMORY("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, 0)
     MEMORY("probabilities_gradient", VARIANT_GRADIENT | GPULOSSI_CE_PROBABILITIES, 0)
     BASIC(row_basic, "loss", VARIANT_LOSS, 0)

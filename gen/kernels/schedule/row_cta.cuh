@@ -67,7 +67,8 @@ template <class E> class BlockRows {
     __device__ __forceinline__ explicit BlockRows(const Params &p)
         : p(p), loss(p), vectors((int)(p.rows.classes / W)), deferred_rows(0) {}
 
-    /* A total is rarely accessed, so it is not in registers. One address serves it and the row that its lane finishes. */
+    /* A total is rarely accessed, so it is not in registers. Where only the loss is computed, one address serves it and
+     * the row that its lane finishes, which takes a register less. */
     struct OfLane {
         typename Loss::Totals total;
         Deferred deferred;

@@ -27,8 +27,8 @@ template <class Loss> class RowMemory {
     enum {
         W = Width<E>::value,
         kThreads = GPULOSSI_BLOCK,
-        kRegVectors = GPULOSSI_REG_VECTORS / (sizeof(Bits) == 8 ? 2 : 1), /* of a row, in the registers of a thread */
-        kLoads = GPULOSSI_VECTORS_STREAMED / (sizeof(Bits) == 8 ? 2 : 1), /* at once, of a thread */
+        kRegVectors = GPULOSSI_REG_VECTORS,                               /* of a row, in the registers of a thread */
+        kLoads = GPULOSSI_VECTORS_STREAMED / (sizeof(Bits) == 8 ? 2 : 1), /* of a thread, at once */
         kPrefetches = sizeof(Bits) == 8, /* vectors two loads ahead are prefetched into the L2 cache */
         kNone = -1
     };
