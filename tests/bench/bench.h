@@ -47,8 +47,8 @@ const char *bench_option_name(int cell);
 const char *bench_layout_name(int cell);
 
 /* Which cells are wanted: `only` is names with commas between them, or NULL. A cell is wanted by a name that its
- * "loss/option/layout", "option/layout" or "layout" begins with. Without names it is the published ones, or `all`. Of
- * these it is the cells of `loss`, if one is given, that move at most `most` bytes. */
+ * "loss/option/layout", "dtype/option/layout", "option/layout" or "layout" begins with. Without names it is the
+ * published ones, or `all`. Of these it is the cells of `loss`, if one is given, that move at most `most` bytes. */
 int bench_select(const char *only, const char *loss, int all, int64_t most);
 int bench_is_selected(int cell);
 

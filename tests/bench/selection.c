@@ -17,11 +17,12 @@ static int begins_with(const char *text, const char *name, size_t length) {
 }
 
 static int is_named(int cell, const char *name, size_t length) {
-    char option[80], full[160];
+    char option[80], full[160], typed[160];
     snprintf(option, sizeof option, "%s/%s", bench_option_name(cell), bench_layout_name(cell));
     snprintf(full, sizeof full, "%s/%s", bench_cells[cell].loss, option);
-    return length > 0 && (begins_with(full, name, length) || begins_with(option, name, length) ||
-                          begins_with(bench_layout_name(cell), name, length));
+    snprintf(typed, sizeof typed, "%s/%s", bench_cells[cell].dtype, option);
+    return length > 0 && (begins_with(full, name, length) || begins_with(typed, name, length) ||
+                          begins_with(option, name, length) || begins_with(bench_layout_name(cell), name, length));
 }
 
 /* The length of a name, and where the next one begins. */
