@@ -371,6 +371,43 @@ static void weights_in_shared_memory(void **state) {
     gpuloss_destroy(context);
 }
 
+/* More class weights go through the pipeline, where each row is swept once and begins where they do. */
+static void weights_in_stages(void **state) {
+    enum {
+        STAGED = GPULOSSI_FORMAT_STAGED_TARGETS,
+        RAGGED = GPULOSSI_FORMAT_RAGGED,
+        FLOATS = GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT
+    };
+    gpuloss_cross_entropy_desc base = rows_of(GPULOSS_F32, 1000, 2050), d;
+    (void)state;
+    context = new_context();
+    base.class_weights = AT(6);
+    base.label_smoothing = 0.1;
+    base.softcap = 2.0;
+    FORMAT((void)0, GPULOSSI_FORMAT_CLUSTER);
+    FORMAT(d.grad_logits = NULL, STAGED);
+    FORMAT((d.grad_logits = NULL, d.classes = 8192), GPULOSSI_FORMAT_SMEM_WEIGHTS);
+    FORMAT((d.grad_logits = NULL, d.classes = 8197, d.logits_stride = 8200), STAGED | RAGGED);
+    FORMAT((d.grad_logits = NULL, d.logits_stride = 8201), RAGGED);
+    FORMAT((d.grad_logits = NULL, d.class_weights = (const char *)AT(6) + 4), RAGGED);
+    FORMAT((d.grad_logits = NULL, d.class_weights = NULL), 0);
+    FORMAT((d.grad_logits = NULL, d.label_smoothing = 0), 0);
+    FORMAT((d.grad_logits = NULL, d.dtype = GPULOSS_BF16, d.classes = 16400), GPULOSSI_FORMAT_BF16);
+    FORMAT((d.loss = NULL, d.lse_in = AT(7), d.dtype = GPULOSS_BF16, d.classes = 16400),
+           STAGED | FLOATS | GPULOSSI_FORMAT_BF16);
+    FORMAT((d.loss = NULL, d.lse_in = AT(7)), STAGED);
+    base = some_shard();
+    base.class_weights = AT(6);
+    base.label_smoothing = 0.1;
+    base.softcap = 2.0;
+    base.rows = 1000;
+    base.classes = 8200;
+    base.total_classes = 20000;
+    FORMAT(d.class_offset = 4, STAGED);
+    FORMAT(d.class_offset = 5, RAGGED);
+    gpuloss_destroy(context);
+}
+
 /* Of many short rows a team takes four in a row: where each of the teams that run at once has 32 of them. */
 static void rows_of_a_team(void **state) {
     static const struct {
@@ -452,19 +489,13 @@ static void contexts_do_not_share_kernels(void **state) {
 
 int pipeline_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_bit_for_each_option),
-        TEST(a_bit_for_counts),
-        TEST(rows_that_are_ragged),
-        TEST(types_of_arrays),
-        TEST(formats_of_clusters),
-        TEST(short_stages),
-        TEST(rows_without_lines),
-        TEST(stages_of_targets),
-        TEST(three_blocks_of_losses),
-        TEST(rows_of_a_team),
-        TEST(weights_in_shared_memory),
-        TEST(calls_that_share_a_kernel),
-        TEST(contexts_do_not_share_kernels),
+        TEST(a_bit_for_each_option),     TEST(a_bit_for_counts),
+        TEST(rows_that_are_ragged),      TEST(types_of_arrays),
+        TEST(formats_of_clusters),       TEST(short_stages),
+        TEST(rows_without_lines),        TEST(stages_of_targets),
+        TEST(three_blocks_of_losses),    TEST(rows_of_a_team),
+        TEST(weights_in_shared_memory),  TEST(weights_in_stages),
+        TEST(calls_that_share_a_kernel), TEST(contexts_do_not_share_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,6 +214,30 @@ static void weights_of_the_pipeline(void **state) {
     test_done();
 }
 
+/* More class weights, in the stages of the pipeline beside the logits, in rows of whole vectors and others. */
+static void staged_weights(void **state) {
+    static const layout layouts[] = {{9, CLASSES_AS_THEY_ARE, 8200, STRIDE_PACKED, 0, 0},
+                                     {9, CLASSES_AS_THEY_ARE, 8203, STRIDE_16_BYTES, 0, 0}};
+    static const call staged[] = {
+        {OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_SOFTCAP, CE_OUT_LOSS, 0, false, false, false},
+        {OPTION_WEIGHTS | OPTION_SMOOTHING, CE_OUT_GRAD, 0, true, false, false},
+        {OPTION_ALL, READ_ONLY, 0, false, false, false},
+        {OPTION_ALL, CE_OUT_GRAD, 0, true, true, false}};
+    unsigned d, k, n, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
+            for (n = 0; n < sizeof staged / sizeof staged[0]; n++, number++) {
+                option_inputs in;
+                ce_case c = case_of(dtypes[d], &layouts[k], staged[n].options, LOGITS_NORMAL, number, &in);
+                set_call(&c, &staged[n]);
+                ce_test(&c, "staged weights");
+                option_inputs_free(&in);
+            }
+    test_done();
+}
+
 /* Every type of gradients and of target probabilities, in rows of whole vectors and others; a row has no weight. */
 static void types_of_the_pipeline(void **state) {
     static const layout layouts[] = {
@@ -381,11 +405,11 @@ static void shards_of_the_pipeline(void **state) {
 
 int run_row_pipeline_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_of_the_pipeline),      cmocka_unit_test(clusters_of_the_pipeline),
-        cmocka_unit_test(weights_of_the_pipeline),    cmocka_unit_test(types_of_the_pipeline),
-        cmocka_unit_test(steps_of_the_pipeline),      cmocka_unit_test(many_rows_of_the_pipeline),
-        cmocka_unit_test(logits_of_the_pipeline),     cmocka_unit_test(shards_of_the_pipeline),
-        cmocka_unit_test(many_calls_of_the_pipeline),
+        cmocka_unit_test(calls_of_the_pipeline),     cmocka_unit_test(clusters_of_the_pipeline),
+        cmocka_unit_test(weights_of_the_pipeline),   cmocka_unit_test(staged_weights),
+        cmocka_unit_test(types_of_the_pipeline),     cmocka_unit_test(steps_of_the_pipeline),
+        cmocka_unit_test(many_rows_of_the_pipeline), cmocka_unit_test(logits_of_the_pipeline),
+        cmocka_unit_test(shards_of_the_pipeline),    cmocka_unit_test(many_calls_of_the_pipeline),
     };
     return cmocka_run_group_tests_name("row pipeline", tests, NULL, NULL);
 }

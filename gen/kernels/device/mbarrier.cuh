@@ -17,9 +17,9 @@ struct Arrival {
     uint64_t barrier;
 
     __device__ __forceinline__ uint32_t address() const { return (uint32_t)__cvta_generic_to_shared(&barrier); }
-    __device__ __forceinline__ void begin(uint32_t arrivals = 1) {
-        asm volatile("mbarrier.init.shared.b64 [%0], %1;\n\tfence.proxy.async.shared::cta;" ::"r"(address()),
-                     "r"(arrivals)
+    __device__ __forceinline__ void begin(uint32_t arrivals = 1) { begin(address(), arrivals); }
+    DEVICE void begin(uint32_t at, uint32_t arrivals) {
+        asm volatile("mbarrier.init.shared.b64 [%0], %1;\n\tfence.proxy.async.shared::cta;" ::"r"(at), "r"(arrivals)
                      : "memory");
     }
     /* An arrival without bytes. A thread that waits for the phase sees the earlier writes of this thread. */

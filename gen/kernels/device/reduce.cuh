@@ -219,6 +219,21 @@ template <int most> DEVICE float largest_over(const Repeated<most> &, float x) {
     return largest_over(WholeWarp(), x);
 }
 
+/* The smallest integer over lanes. */
+template <class Lanes, class I> DEVICE I smallest_over(const Lanes &lanes, I x) {
+    return lanes.template over<Minimum>(x);
+}
+DEVICE uint32_t smallest_over(const WholeWarp &lanes, uint32_t x) {
+    if (!is_sm_80())
+        return lanes.over<Minimum>(x);
+    uint32_t all;
+    asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(all) : "r"(x) : "memory");
+    return all;
+}
+template <int most> DEVICE uint32_t smallest_over(const Repeated<most> &, uint32_t x) {
+    return smallest_over(WholeWarp(), x);
+}
+
 /* The sum of a few integers over lanes. */
 template <class Lanes> DEVICE int sum_over(const Lanes &lanes, int x) {
     return lanes.template over<Sum>(x);

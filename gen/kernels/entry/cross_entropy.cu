@@ -46,7 +46,7 @@ template <class E> struct row_thread {
     DEVICE void run(const gpulossi_cross_entropy &p) {
         if constexpr (sizeof(typename E::Bits) == 2) /* a thread transposes 8 x 8 elements */
             asm volatile(BY_FORMATS(GPULOSSI_FORMAT_COLUMNS, GPULOSSI_FORMAT_RAGGED, BOUNDS(128, 6), BOUNDS(128, 5),
-                                    BOUNDS(128, 6), BOUNDS(128, 6)));
+                                    BOUNDS(128, 7), BOUNDS(128, 7)));
         RowThread<CrossEntropy<E>>::run(p);
     }
 };
@@ -109,7 +109,10 @@ template <class> struct combine {
                 of_shard.softmax = {is_nan ? -CUDART_INF : part.max, part.sum};
                 of_shard.soft_sum = part.smooth_weight;
                 of_shard.drop = -part.smooth_sum;
-                loss.note_best(s, part.max, (int64_t)part.argmax, 0, is_nan ? 0 : (int)Loss::W);
+                if (is_nan)
+                    loss.note_nan(s, (typename Loss::Best)part.argmax);
+                else
+                    loss.note_best(s, part.max, (typename Loss::Best)part.argmax);
                 s.merge(of_shard);
                 x_y += part.target_logit;
             }

@@ -101,8 +101,12 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     DEVICE int64_t stride_of_input(const Params &p) { return p.logits_stride; }
     DEVICE int64_t inner(const Params &p) { return p.inner; }
     __device__ __forceinline__ const Bits *logits(int64_t row) const { return first_input(p) + row * p.logits_stride; }
-    /* The target probabilities of a row from class c on. */
+    /* The array that goes through the pipeline with the logits: target probabilities, or else class weights. */
+    DEVICE bool stages_weights() { return has_format(GPULOSSI_FORMAT_STAGED_TARGETS) && has_index(); }
+    /* Its elements of a row from class c on. */
     __device__ __forceinline__ const void *second_input(int64_t row, int64_t c) const {
+        if (stages_weights())
+            return class_weights().base + c;
         return Targets(p.probabilities, row * p.probabilities_stride + c).base;
     }
     __device__ __forceinline__ Gradients gradients_of(int64_t row) const {
@@ -266,18 +270,20 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 
     /* ---- first pass: online softmax, and the sums over soft targets ---- */
 
+    /* The class of a row's maximum. A NaN is above any number, and of equal ones the lowest class counts: it is the
+     * least. It is as wide as a number, so that a state has no padding. */
+    typedef typename Format<N>::Bits Best;
     struct State {
         OnlineSoftmax<N> softmax;
         N soft_sum;   /* sum of soft_c */
         N drop;       /* sum of soft_c (max - z_c) */
-        N best_value; /* largest number so far */
-        N unused;     /* padding to 8 bytes, as a state is sent whole */
-        int64_t best; /* class of best_value; or the class of a NaN less kNan, as a NaN is above any number */
+        N best_value; /* largest number so far; inf if there is a NaN */
+        Best best;    /* kNumber and its class, the class of a NaN, or kNone */
 
-        static const int64_t kNone = INT64_MAX, kNan = (int64_t)1 << 62;
+        static const Best kNumber = 0x80000000u, kNone = 0xffffffffu;
 
         DEVICE State empty() {
-            State s = {OnlineSoftmax<N>::empty(), N(0), N(0), -Limits<N>::infinity(), N(0), kNone};
+            State s = {OnlineSoftmax<N>::empty(), N(0), N(0), -Limits<N>::infinity(), kNone};
             return s;
         }
         __device__ __forceinline__ void raise(N higher) {
@@ -297,10 +303,10 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             }
             if (finds_best()) {
                 const N highest = largest_over(lanes, best_value);
-                if (best >= 0 && best_value != highest)
+                if (best >= kNumber && best_value != highest)
                     best = kNone;
                 best_value = highest;
-                best = lanes.template over<Minimum>((long long)best);
+                best = smallest_over(lanes, best);
             }
         }
         /* Adds the sums of another part of the row. */
@@ -312,8 +318,9 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             soft_sum += other.soft_sum;
             drop += other.drop;
         }
+        __device__ __forceinline__ bool has_nan() const { return best < kNumber; }
         /* In a row with nothing above -inf it is the first class. */
-        __device__ __forceinline__ int64_t argmax() const { return best == kNone ? 0 : best < 0 ? best + kNan : best; }
+        __device__ __forceinline__ int64_t argmax() const { return best == kNone ? 0 : (int64_t)(best & ~kNumber); }
     };
 
     /* A row's state for finish(). */
@@ -334,6 +341,21 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     /* The largest logit, or the negated smallest one if the scale is negative. */
     template <int K> __device__ __forceinline__ N highest_of(const Vector<E> (&x)[K]) const {
         return LargestOf<E, K>::of(x, has_negative_scale());
+    }
+
+    /* Which of a few vectors has the highest number, if it is above that of the vectors before: the first one. */
+    struct Highest {
+        N value;
+        int k;
+
+        __device__ __forceinline__ void note(N of_vector, int of_k) {
+            k = of_vector > value ? of_k : k;
+            value = larger(value, of_vector);
+        }
+    };
+    DEVICE Highest highest_before(const State &s) {
+        const Highest h = {s.best_value, -1};
+        return h;
     }
 
     /* Adds vectors to the sums of a basic loss. Returns their maximum. Elements outside the row are padding. */
@@ -384,28 +406,22 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     template <int K, class Side>
     __device__ __forceinline__ void accumulate_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
         const N before = s.softmax.max, highest = add_to_sums(s, x, side);
-        const bool rises = highest > before;
         if (!finds_best())
             return;
-        const bool all = s.softmax.sum != s.softmax.sum; /* The row has a NaN. */
-        if (!all && !rises)
-            return;
-        int first = 0;
+        Highest first = {highest, -1};
+        if (highest > before)
 #pragma unroll
-        for (int k = K - 1; k >= 0; k--)
-            first = LargestOf<E, 1>::of({x[k]}, false) == highest ? k : first;
-#pragma unroll 1
-        for (int k = all ? side.begin : first; k < (all ? side.end : first + 1); k++) {
-            N z[W];
-            side.load(k).unpack(z);
-            find_best(s, z, side, k);
-        }
+            for (int k = K - 1; k >= 0; k--)
+                first.k = LargestOf<E, 1>::of({x[k]}, false) == highest ? k : first.k;
+        find_best<false>(s, first, side.begin, side.end, 1, [&](int) { return side; });
     }
-    /* Adds a vector to the state, with every option. A schedule's Side knows the row and the position of the vector in
-     * it. first(k) is the first class of vector k, of which count(k) elements are in the row, those with is_inside(k, i).
-     * read(array, k, y) and write(array, k, y) access the same classes of another array. */
+    /* Adds a vector to the state, with every option but the class of the maximum: it notes the vector instead, if it has
+     * the highest number. A schedule's Side knows the row and the position of the vector in it. first(k) is the first class
+     * of vector k, of which count(k) elements are in the row, those with is_inside(k, i). read(array, k, y) and
+     * write(array, k, y) access the same classes of another array. */
     template <class Side>
-    __device__ __forceinline__ void accumulate(State &s, const Vector<E> &x, const Side &side, int k) const {
+    __device__ __forceinline__ void accumulate(State &s, Highest &highest, const Vector<E> &x, const Side &side,
+                                               int k) const {
         const N from = s.softmax.finite(s.softmax.max);
         N z[W], part[W], shape[W];
         if (has_soft() && !side.is_staged())
@@ -413,12 +429,14 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         x.unpack(z);
         transform(z, part);
         if (finds_best())
-            find_best(s, z, side, k);
+            highest.note(in_halves<Maximum>(z), k);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             z[i] = difference(z[i], from);
-            part[i] = exp_of_difference(z[i]);
+            part[i] = sizeof(N) == 4 ? exp_of_difference(z[i]) : z[i];
         }
+        if constexpr (sizeof(N) == 8)
+            exp_of_differences(part);
         s.softmax.sum += in_halves<Sum>(part);
         if (!has_soft())
             return;
@@ -438,6 +456,15 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         }
         s.drop -= more;
         s.soft_sum += unit() * in_halves<Sum>(shape);
+    }
+    /* accumulate() of a vector alone, and with the class of the maximum. */
+    template <class Side>
+    __device__ __forceinline__ void accumulate_alone(State &s, const Vector<E> &x, const Side &side) const {
+        Highest highest = highest_before(s);
+        raise(s, highest_of({x}));
+        accumulate(s, highest, x, side, 0);
+        if (finds_best())
+            search(s, x, side.first(0), true);
     }
     /* Whether accumulate_together() will do. */
     DEVICE bool adds_together() {
@@ -499,33 +526,49 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
                 shape[i] = has(GPULOSSI_CE_PROBABILITIES) ? shape[i] * w[i] : w[i];
         }
     }
-    DEVICE bool has_nan(const N (&z)[W]) {
-        N sum = in_halves<Sum>(z);
-        return sum != sum; /* also true for infinities of both signs */
-    }
-    /* Updates the class of the maximum and its value. Of equal classes the lowest one counts. A NaN is above all
-     * numbers. */
-    template <class Side>
-    __device__ __forceinline__ void find_best(State &s, const N (&z)[W], const Side &side, int k) const {
-        const N highest = in_halves<Maximum>(z);
-        int at = W, of_nan = W;
-        if (!(highest >= s.best_value) && !has_nan(z))
+    /* Finds the class of the maximum among vectors that a thread has added, of which side_of(k) is a Side. All of them
+     * are searched if there is a NaN, and else the one with the highest number. */
+    template <bool kTransforms = true, class SideOf>
+    __device__ __forceinline__ void find_best(State &s, const Highest &highest, int begin, int end, int step,
+                                              const SideOf &side_of) const {
+        const bool has_nan = s.softmax.sum != s.softmax.sum; /* or infinities */
+        if (!finds_best() || (!has_nan && highest.k < 0))
             return;
-#pragma unroll
-        for (int i = W - 1; i >= 0; i--) {
-            at = z[i] == highest ? i : at;
-            of_nan = z[i] != z[i] ? i : of_nan;
-        }
-        note_best(s, highest, side.first(k), at, of_nan);
+#pragma unroll 1
+        for (int k = has_nan ? begin : highest.k; k < (has_nan ? end : highest.k + 1); k += step)
+            search<kTransforms>(s, side_of(k).load(k), side_of(k).first(k), has_nan);
     }
-    __device__ __forceinline__ void note_best(State &s, N highest, int64_t first, int at, int of_nan) const {
-        if (s.best >= 0 &&
-            (highest > s.best_value || (s.best != State::kNone && first + at < s.best && highest == s.best_value))) {
-            s.best = first + at;
-            s.best_value = highest;
+    template <bool kTransforms = true>
+    __device__ __forceinline__ void search(State &s, const Vector<E> &x, int64_t first, bool may_have_nan) const {
+        N z[W], slope[W];
+        x.unpack(z);
+        if constexpr (kTransforms)
+            transform(z, slope);
+        const N highest = in_halves<Maximum>(z);
+        int at = 0;
+#pragma unroll
+        for (int i = W - 1; i >= 0; i--)
+            at = z[i] == highest ? i : at;
+        note_best(s, highest, (Best)first + at);
+        if (may_have_nan) {
+            int of_nan = W;
+#pragma unroll
+            for (int i = W - 1; i >= 0; i--)
+                of_nan = z[i] != z[i] ? i : of_nan;
+            if (of_nan < W)
+                note_nan(s, (Best)first + of_nan);
         }
-        if (of_nan < W)
-            s.best = Minimum::of(s.best, first + of_nan - State::kNan);
+    }
+    __device__ __forceinline__ void note_best(State &s, N value, Best c) const {
+        const Best best = c | State::kNumber;
+        if (value > s.best_value || (value == s.best_value && best < s.best && s.best != State::kNone)) {
+            s.best = best;
+            s.best_value = value;
+        }
+    }
+    __device__ __forceinline__ void note_nan(State &s, Best c) const {
+        s.best = Minimum::of(s.best, c);
+        s.best_value = Limits<N>::infinity();
     }
     /* ---- second pass: gradients ---- */
 
@@ -771,7 +814,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
                                        has_soft() ? (double)s.soft_sum : 0.0,
                                        has_soft() ? -(double)s.drop : 0.0,
                                        (double)best};
-            if (s.best < 0)
+            if (s.has_nan())
                 shard.max = CUDART_NAN;
             ((gpuloss_shard_row *)p.shard_rows)[row] = shard;
         }

@@ -397,8 +397,7 @@ template <class E> class RowCluster {
             for (int v = in_row(); v < end; v += kLanes) {
                 const Vector<E> x = reread(row, v);
                 const Side side = {of, v};
-                of.loss.raise(s, of.loss.highest_of({x}));
-                of.loss.accumulate(s, x, side, 0);
+                of.loss.accumulate_alone(s, x, side);
             }
             s.reduce(WholeWarp());
             if (lane() == 0)
@@ -597,8 +596,7 @@ template <class E> class RowCluster {
                        smooth * soft_sum,
                        smooth * part.drop,
                        part.row_max,
-                       0,
-                       part.best == kNoBest ? State::kNone : (int64_t)part.best};
+                       part.best == kNoBest ? State::kNone : State::kNumber | (uint32_t)part.best};
             return s;
         }
 

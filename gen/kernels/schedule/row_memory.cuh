@@ -265,21 +265,28 @@ template <class Loss> class RowMemory {
     template <int K>
     __device__ __forceinline__ void accumulate_all(const Span &span, const Row &r, int v, Vector<E> (&x)[K],
                                                    State &state) const {
-        if constexpr (Loss::kHasBasicRows)
+        if constexpr (Loss::kHasBasicRows) {
+            const Side all = {*this, span, v, 0, K};
+            auto best = loss.highest_before(state);
+            int k = 0;
             loss.raise(state, loss.highest_of(x));
-        if constexpr (Loss::kHasBasicRows && sizeof(Bits) == 8)
-            if (Loss::adds_together() && v + (K - 1) * threads < span.cut.vectors)
-                return loss.accumulate_together(state, x, Side{*this, span, v, 0, K});
+            if constexpr (sizeof(Bits) == 8)
+                if (Loss::adds_together() && v + (K - 1) * threads < span.cut.vectors)
+                    return loss.accumulate_together(state, x, all);
 #pragma unroll 1
-        for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
-            const Side side = {*this, span, at, 0, 1};
-            if constexpr (Loss::kHasBasicRows) {
-                loss.accumulate(state, x[0], side, 0);
-            } else if constexpr (!Loss::kHasEntries) {
+            for (; k < K && all.vector(k) < span.cut.vectors; k++) {
+                loss.accumulate(state, best, x[0], all, k);
+                rotate(x);
+            }
+            loss.find_best(state, best, 0, k, 1, [&](int) { return all; });
+        } else if constexpr (!Loss::kHasEntries) {
+#pragma unroll 1
+            for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
+                const Side side = {*this, span, at, 0, 1};
                 raise(state, x[0], side);
                 loss.accumulate(state, loss.batch_of(r, state), x[0], side, 0);
+                rotate(x);
             }
-            rotate(x);
         }
     }
     __device__ __forceinline__ void accumulate_row(const Span &span, const Row &r, State &state) const {

@@ -61,6 +61,7 @@ template <class Loss> class RowPipeline {
     Cursor copied, released;  /* next stage to copy to, and next stage to release */
     int in_ring;              /* stages between these two */
     uint32_t smem_ring;       /* address of this warp's stages */
+    uint32_t smem_arrivals;   /* and of their barriers */
     int next, visit;          /* next copy: index among the known rows, and step of that row */
     Row of_row[kMaxRows - 1]; /* known rows but the last */
     RowInput last_input;      /* loads in flight of the last known row */
@@ -72,6 +73,11 @@ template <class Loss> class RowPipeline {
         return !has_format(GPULOSSI_FORMAT_STAGED_TARGETS)                       ? 0
                : has_format(GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT) ? W * 4
                                                                                  : (int)GPULOSSI_VECTOR_BYTES;
+    }
+    DEVICE bool stages_weights() {
+        if constexpr (Loss::kHasClasses)
+            return Loss::stages_weights();
+        return false;
     }
     DEVICE int vectors() {
         const int all = has_format(GPULOSSI_FORMAT_CLUSTER)        ? (int)kClusterVectors
@@ -165,7 +171,9 @@ template <class Loss> class RowPipeline {
         template <class Array>
         __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
             const int64_t c = first(k);
-            if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) && has_format(GPULOSSI_FORMAT_RAGGED))
+            if (stages_weights())
+                FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT>::read_shared(target_at(k), y);
+            else if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) && has_format(GPULOSSI_FORMAT_RAGGED))
                 load_ragged_weights(weights + (uint32_t)(k * kLanes * 4), first_row(cut), y);
             else if (has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS))
                 load_weights(weights + (uint32_t)k * kWeightsOfWarp, y);
@@ -199,7 +207,7 @@ template <class Loss> class RowPipeline {
         enum { kExcludesEntries = 0 };
         DEVICE bool is_edge() { return true; }
         /* The first lanes of the team have the edges. */
-        __device__ __forceinline__ int position(int) const { return lane(); }
+        __device__ __forceinline__ int position(int) const { return (int)(threadIdx.x % kLanes); }
         __device__ __forceinline__ int64_t row_number() const { return row; }
         __device__ __forceinline__ int64_t first(int) const { return c; }
         DEVICE int count(int) { return 1; }
@@ -271,15 +279,17 @@ template <class Loss> class RowPipeline {
                !has_format(GPULOSSI_FORMAT_CLUSTER) && steps < stages() ? 4 : 3),
           copied{0, 0}, released{0, 0}, in_ring(0),
           smem_ring(Shared::address(stash_of_block()) + warp_in_block() * (uint32_t)(stages() * stage_bytes())),
-          next(0), visit(0), values_number(0) {
+          smem_arrivals(arrivals_of_warp()), next(0), visit(0), values_number(0) {
         retained = repeats() ? min(steps, stages()) : 0;
         visits = retained > 0 ? 2 * steps - retained : steps;
         if (has_three_sweeps())
             visits += steps - retained;
+        keep(smem_ring);
+        keep(smem_arrivals);
         if (threadIdx.x % kLanes == 0)
 #pragma unroll 1
             for (int i = 0; i < stages(); i++)
-                arrival(i).begin();
+                Arrival::begin(arrival(i), 1);
         __syncwarp();
     }
     /* Whether every row has a sweep for values. A row that is an exception reads them from memory. */
@@ -335,16 +345,20 @@ template <class Loss> class RowPipeline {
     DEVICE uint32_t warp_in_block() {
         return threadIdx.x / kLanes;
     }
-    DEVICE int lane() {
-        return (int)(threadIdx.x % kLanes);
+    __device__ __forceinline__ int lane() const {
+        return team.rank % kLanes;
     }
     /* The rank of this thread among those of its block that share a row. */
     __device__ __forceinline__ int rank_in_block() const {
         return has_format(GPULOSSI_FORMAT_CLUSTER) ? (int)threadIdx.x : team.rank;
     }
-    DEVICE Arrival &arrival(int stage) {
+    /* The address of the barriers of this warp. */
+    DEVICE uint32_t arrivals_of_warp() {
         __shared__ Arrival arrivals[Team::kMaxWarps][kMaxStages];
-        return arrivals[threadIdx.x / kLanes][stage];
+        return arrivals[warp_in_block()][0].address();
+    }
+    __device__ __forceinline__ uint32_t arrival(int stage) const {
+        return smem_arrivals + (uint32_t)(stage * (int)sizeof(Arrival));
     }
     __device__ __forceinline__ uint32_t smem_stage(int stage) const {
         return smem_ring + (uint32_t)(stage * stage_bytes());
@@ -447,7 +461,7 @@ template <class Loss> class RowPipeline {
         const int v = vector(step_of_visit());
         const int first = max(v, cut.lead), end = min(v + vectors() * kLanes, cut.lead + (int)cut.whole_vectors);
         const uint32_t count = reads && end > first ? (uint32_t)(end - first) : 0;
-        const uint32_t at = arrival(copied.stage).address();
+        const uint32_t at = arrival(copied.stage);
         const uint32_t to = smem_stage(copied.stage);
         Arrival::expect(at, count * (uint32_t)(GPULOSSI_VECTOR_BYTES + second_bytes()));
         if (count == 0)
@@ -459,8 +473,8 @@ template <class Loss> class RowPipeline {
                           to + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES + (first - v) * second_bytes()),
                           loss.second_input(row, cut.first(first)), count * (uint32_t)second_bytes());
     }
-    DEVICE void acquire(const Cursor &at) {
-        arrival(at.stage).wait(at.phase);
+    __device__ __forceinline__ void acquire(const Cursor &at) const {
+        Arrival::wait(arrival(at.stage), at.phase);
     }
     __device__ __forceinline__ void release() {
         released.advance();
@@ -525,8 +539,7 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ void accumulate_edge(const Row &r, State &state, const Vector<E> &at_edge,
                                                     const Edge &side) const {
         if constexpr (Loss::kHasBasicRows) {
-            loss.raise(state, loss.highest_of({at_edge}));
-            loss.accumulate(state, at_edge, side, 0);
+            loss.accumulate_alone(state, at_edge, side);
         } else if constexpr (Loss::kHasEntries) {
             Vector<E> x[1] = {at_edge};
             loss.accumulate_sums(state, x, side);
@@ -543,10 +556,12 @@ template <class Loss> class RowPipeline {
             N highest = highest_of_half(side, 0);
             if (vectors() > kBlockVectors / 2)
                 highest = larger(highest, highest_of_half(side, kBlockVectors / 2));
+            auto best = loss.highest_before(state);
             loss.raise(state, highest);
 #pragma unroll 1
             for (int k = side.begin; k < side.end; k++)
-                loss.accumulate(state, side.load(k), side, k);
+                loss.accumulate(state, best, side.load(k), side, k);
+            loss.find_best(state, best, side.begin, side.end, 1, [&](int) { return side; });
         } else if constexpr (!Loss::kHasEntries) {
             auto highest = loss.lowest();
 #pragma unroll 2

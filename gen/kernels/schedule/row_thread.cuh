@@ -417,12 +417,14 @@ template <class Loss> class RowThread {
     }
 
     template <bool kWhole>
-    __device__ __forceinline__ void accumulate(const Side<kWhole> &side, int k, State &state) const {
+    __device__ __forceinline__ void accumulate(const Side<kWhole> &side, int k, State &state,
+                                               typename Loss::Highest &best) const {
         const Vector<E> x = side.load(k);
         loss.raise(state, loss.highest_of({x}));
-        loss.accumulate(state, x, side, k);
+        loss.accumulate(state, best, x, side, k);
     }
     __device__ __forceinline__ void accumulate_row(int64_t number, int row_in_tile, State &state) const {
+        auto best = loss.highest_before(state);
 #pragma unroll 1
         for (int k = rank; k < vectors; k += threads) {
             const int left = classes - k * W;
@@ -431,11 +433,14 @@ template <class Loss> class RowThread {
                 Vector<E> x[1] = {side.load(k)};
                 loss.add_to_sums(state, x, side);
             } else if (left >= W) {
-                accumulate<true>({*this, number, row_in_tile, left}, k, state);
+                accumulate<true>({*this, number, row_in_tile, left}, k, state, best);
             } else {
-                accumulate<false>({*this, number, row_in_tile, left}, k, state);
+                accumulate<false>({*this, number, row_in_tile, left}, k, state, best);
             }
         }
+        loss.find_best(state, best, rank, vectors, threads, [&](int k) {
+            return Side<false>{*this, number, row_in_tile, classes - k * W};
+        });
     }
     /* All threads call. */
     __device__ __forceinline__ void reduce(State &state) const {
