@@ -86,6 +86,7 @@ template <class E> class RowCluster {
     /* The state of a recomputed row, or of a block's part of it. */
     struct alignas(16) StateMessage {
         State state;
+        uint64_t unused; /* A message is sent whole. */
     };
     struct Shared {
         RowState row_state[kBuffers];
@@ -640,7 +641,7 @@ template <class E> class RowCluster {
 
         /* The state of a row that is recomputed. */
         __device__ __forceinline__ State reduce_recomputed() {
-            StateMessage all = {State::empty()};
+            StateMessage all = {State::empty(), 0};
             State &s = all.state;
             uint32_t buffer = recomputed % 2, parity = recomputed & 1;
             if (of.workers > 0) {
