@@ -385,7 +385,10 @@ static void weights_in_stages(void **state) {
     base.label_smoothing = 0.1;
     base.softcap = 2.0;
     FORMAT((void)0, GPULOSSI_FORMAT_CLUSTER);
+    FORMAT(d.classes = 32000, 0);
     FORMAT(d.grad_logits = NULL, STAGED);
+    FORMAT((d.grad_logits = NULL, d.rows = 100), GPULOSSI_FORMAT_CLUSTER);
+    FORMAT((d.grad_logits = NULL, give_probabilities(&d), d.target_probabilities_stride = 8201), RAGGED);
     FORMAT((d.grad_logits = NULL, d.classes = 8192), GPULOSSI_FORMAT_SMEM_WEIGHTS);
     FORMAT((d.grad_logits = NULL, d.classes = 8197, d.logits_stride = 8200), STAGED | RAGGED);
     FORMAT((d.grad_logits = NULL, d.logits_stride = 8201), RAGGED);
