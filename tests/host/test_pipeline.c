@@ -385,7 +385,7 @@ static void weights_in_stages(void **state) {
     base.label_smoothing = 0.1;
     base.softcap = 2.0;
     FORMAT((void)0, GPULOSSI_FORMAT_CLUSTER);
-    FORMAT(d.classes = 32000, 0);
+    FORMAT(d.classes = 14000, 0);
     FORMAT(d.grad_logits = NULL, STAGED);
     FORMAT((d.grad_logits = NULL, d.rows = 100), GPULOSSI_FORMAT_CLUSTER);
     FORMAT((d.grad_logits = NULL, give_probabilities(&d), d.target_probabilities_stride = 8201), RAGGED);
