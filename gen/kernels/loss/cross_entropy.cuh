@@ -270,8 +270,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 
     /* ---- first pass: online softmax, and the sums over soft targets ---- */
 
-    /* The class of a row's maximum. A NaN is above any number, and of equal ones the lowest class counts: it is the
-     * least. It is as wide as a number, so that a state has no padding. */
+    /* The class of a row's maximum. The least of several counts, because a NaN is above any number, and the lowest class
+     * of equal numbers is the result. It is as wide as a number, so that a state has no padding. */
     typedef typename Format<N>::Bits Best;
     struct State {
         OnlineSoftmax<N> softmax;

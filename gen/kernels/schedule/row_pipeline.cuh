@@ -67,8 +67,8 @@ template <class Loss> class RowPipeline {
     RowInput last_input;      /* loads in flight of the last known row */
     uint32_t values_number;   /* earlier reductions of values */
 
-    /* A stage with target probabilities has a half of the vectors, or a quarter if the probabilities are twice as large
-     * as the logits. */
+    /* A stage with target probabilities or class weights has a half of the vectors, or a quarter if their elements are
+     * twice as large as the logits. */
     DEVICE int second_bytes() {
         return !has_format(GPULOSSI_FORMAT_STAGED_TARGETS)                       ? 0
                : has_format(GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT) ? W * 4
