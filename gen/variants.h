@@ -45,10 +45,10 @@ typedef struct variant {
     VARIANT(cross_entropy, row_pipeline, any16, "bf16_" name, call, (of_16_bits) | GPULOSSI_FORMAT_BF16)
 
 /* Long rows with smoothing for each type. */
-#define LONG(name, call)                                                                                               \
-    VARIANT(cross_entropy, row_cluster, f32, name, call, 0)                                                            \
-    VARIANT(cross_entropy, row_cluster, any16, "f16_" name, call, 0)                                                   \
-    VARIANT(cross_entropy, row_cluster, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+#define LONG(name, call, format)                                                                                       \
+    VARIANT(cross_entropy, row_cluster, f32, name, call, format)                                                       \
+    VARIANT(cross_entropy, row_cluster, any16, "f16_" name, call, format)                                              \
+    VARIANT(cross_entropy, row_cluster, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
 
 /* Probabilities or their logarithms for each type: the input's letter first. */
 #define PROBABILITIES(name, call)                                                                                      \
@@ -90,12 +90,13 @@ typedef struct variant {
 enum {
     VARIANT_LOSS = GPULOSSI_CE_LOSS | GPULOSSI_CE_COUNTS,
     VARIANT_GRADIENT = GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT,
-    VARIANT_WEIGHTS = GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS, /* whose sum that kernel has, too */
-    VARIANT_SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_SHORT_ROWS,
-    VARIANT_SHORT = GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_THREE_BLOCKS | GPULOSSI_FORMAT_SHORT_ROWS,
+    VARIANT_WEIGHTS = GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS,  /* whose sum that kernel has, too */
+    VARIANT_ROWS = GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_ONE_STEP, /* of a warp */
+    VARIANT_SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS | VARIANT_ROWS,
+    VARIANT_SHORT = GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_THREE_BLOCKS | VARIANT_ROWS,
     VARIANT_SHORT_ROWS = GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_REGISTERS, /* row_basic */
     VARIANT_STAGED = GPULOSSI_FORMAT_STAGED_TARGETS,
-    VARIANT_PAIRS = GPULOSSI_FORMAT_STAGED_TARGETS | GPULOSSI_FORMAT_SHORT_ROWS,
+    VARIANT_PAIRS = GPULOSSI_FORMAT_STAGED_TARGETS | VARIANT_ROWS,
     VARIANT_THREE = VARIANT_PAIRS | GPULOSSI_FORMAT_THREE_BLOCKS,
     VARIANT_STAGED_CLUSTER = GPULOSSI_FORMAT_STAGED_TARGETS | GPULOSSI_FORMAT_CLUSTER,
     VARIANT_RAGGED = GPULOSSI_FORMAT_RAGGED,
@@ -161,8 +162,10 @@ static const variant usual_variants[] = {
     VARIANT(common, prepare, targets, "weights", GPULOSSI_PREPARE_WEIGHTS, 0)
     VARIANT(common, prepare, targets, "divisor", GPULOSSI_PREPARE_OUTPUT, GPULOSSI_FORMAT_INDEX_I32)
     VARIANT(cross_entropy, row_cluster, f32, "weights_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, 0)
-    LONG("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS)
-    LONG("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING)
+    LONG("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, 0)
+    LONG("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING, 0)
+    LONG("ragged_weights_loss", GPULOSSI_CE_LOSS | VARIANT_WEIGHTS, VARIANT_RAGGED)
+    LONG("ragged_weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, VARIANT_RAGGED)
     PROBABILITIES("pp", 0)
     PROBABILITIES("lp", GPULOSSI_KL_INPUT_LOGARITHMS)
     PROBABILITIES("pl", GPULOSSI_KL_TARGET_LOGARITHMS)

@@ -169,7 +169,12 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
         expect_kernel(&d, of->smoothing, line);
     d.class_weights = anywhere.class_weights = AT(7);
     expect_kernel(&d, weighted, line);
-    expect_kernel(&anywhere, of->options, line);
+    if (d.grad_logits != NULL || is_touched) {
+        expect_kernel(&anywhere, of->options, line); /* gradients begin elsewhere in their vectors */
+    } else {
+        anywhere.classes = (vectors - 1) * width - 1;
+        expect_kernel(&anywhere, weighted, line);
+    }
 }
 #define ROWS_OF(vectors, whole, basic, options, smoothing, weighted)                                                   \
     do {                                                                                                               \
@@ -210,8 +215,8 @@ static void long_rows_that_are_written(void **state) {
     on_every_dtype(new_context(), check_rows_that_are_written);
 }
 
-/* Long rows with smoothing are retained in shared memory beside their weights. Logits, weights and gradients must have
- * one type and begin on 16 bytes. */
+/* Long rows with smoothing are retained in shared memory beside their weights. Logits and gradients must have one type,
+ * and begin at the same element of a vector. */
 static void rows_beside_their_weights(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;
@@ -220,16 +225,31 @@ static void rows_beside_their_weights(void **state) {
     base.label_smoothing = 0.5;
     TAKES((void)0, "row_cluster");
     TAKES(d.class_weights = AT(7), "row_cluster");
-    TAKES(d.class_weights = (const char *)AT(7) + 4, "clusters");
+    TAKES(d.class_weights = (const char *)AT(7) + 4, "row_cluster");
     TAKES(d.label_smoothing = 0.0, "clusters");
     TAKES((d.label_smoothing = 0.0, d.class_weights = AT(7)), "clusters");
     TAKES(d.lse_in = AT(7), "pipeline");
     TAKES(d.softcap = 1.0, "clusters");
     TAKES(d.logit_scale = 2.0, "clusters");
+    base.class_weights = AT(7);
+    base.logits_stride = base.grad_logits_stride = base.classes + 1;
+    TAKES((void)0, "row_cluster");
+    TAKES((d.logits = (const char *)d.logits + 4, d.grad_logits = (char *)d.grad_logits + 4), "row_cluster");
+    TAKES(d.logits = (const char *)d.logits + 4, "clusters");
+    TAKES((d.logits = (const char *)d.logits + 4, d.grad_logits = NULL), "row_cluster");
+    TAKES(d.grad_logits_stride = d.classes + 2, "clusters");
+    TAKES(d.grad_logits_stride = d.classes + 5, "row_cluster");
+    TAKES((d.class_weights = NULL, d.label_smoothing = 0.5), "clusters");
+    base.logits_stride = base.grad_logits_stride = ((int64_t)1 << 18) + 1;
+    TAKES(d.classes = 1 << 17, "row_cluster");
+    TAKES(d.classes = (1 << 17) + 1, "clusters");
+    TAKES((d.classes = 1 << 18, d.logits_stride = d.grad_logits_stride = 1 << 18), "row_cluster");
+    base.class_weights = NULL;
+    base.logits_stride = base.grad_logits_stride = 0;
+    d = base;
     d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
     d.logits_stride = d.grad_logits_stride = (int64_t)1 << 31;
     d.classes = INT32_MAX;
-    d.logit_scale = 1.0;
     expect_kernel(&d, "clusters", __LINE__);
     TAKES(give_probabilities(&d), "clusters");
     TAKES(d.grad_dtype = GPULOSS_BF16, "clusters");

@@ -387,9 +387,9 @@ static void rows_without_wide_blocks(void **state) {
     TAKES((void)0, 264, 1, FAKE_WIDE_BLOCK);
     TAKES(d.row_weights = AT(6), 264, 1, FAKE_WIDE_BLOCK);
     TAKES(give_probabilities(&d), 132, 3, 256); /* they are in the stages, too */
-    TAKES(d.softcap = 2.0, 198, 2, 256);
-    TAKES(d.argmax = (int64_t *)AT(6), 198, 2, 256);
-    TAKES(d.correct = (int64_t *)AT(6), 198, 2, 256);
+    TAKES(d.softcap = 2.0, 264, 1, FAKE_WIDE_BLOCK);
+    TAKES(d.argmax = (int64_t *)AT(6), 264, 1, FAKE_WIDE_BLOCK);
+    TAKES(d.correct = (int64_t *)AT(6), 264, 1, FAKE_WIDE_BLOCK);
     TAKES(d.class_weights = AT(6), 264, 1, FAKE_WIDE_BLOCK);
     TAKES(d.class_weights = (const char *)AT(6) + 4, 198, 2, 256);
     base = some_shard();

@@ -396,6 +396,20 @@ static void sweeps_of_calls(void **state) {
     end();
 }
 
+/* A warp takes a row of at most 4 vectors a lane of each array in one step. */
+static void rows_of_one_step(void **state) {
+    static const int64_t vectors[] = {64, 125, 128, 129};
+    size_t i;
+    (void)state;
+    begin();
+    for (i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+        const gpuloss_kl_div_desc d = rows_of(GPULOSS_F16, 100000, vectors[i]);
+        assert_int_equal(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_ONE_STEP), vectors[i] <= 128);
+        assert_int_equal(last_launch()->parameters.rows.group, 32);
+    }
+    end();
+}
+
 /* Rows of 8 KiB may begin on lines. */
 static void rows_without_lines(void **state) {
     gpuloss_kl_div_desc d = rows_of(GPULOSS_F16, 1000, 512);
@@ -697,12 +711,12 @@ static void gpus_without_a_pipeline(void **state) {
 
 int pair_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_bit_for_each_option),   TEST(a_bit_for_each_kind),   TEST(a_bit_for_counts),
-        TEST(columns_of_pairs),        TEST(bits_that_follow),      TEST(rows_that_are_ragged),
-        TEST(types_of_targets),        TEST(sweeps_of_calls),       TEST(rows_for_clusters),
-        TEST(rows_without_lines),      TEST(three_blocks_of_pairs), TEST(clusters_of_pairs),
-        TEST(many_rows_for_clusters),  TEST(teams_of_blocks),       TEST(calls_that_share_a_kernel),
-        TEST(gpus_without_a_pipeline),
+        TEST(a_bit_for_each_option),     TEST(a_bit_for_each_kind),     TEST(a_bit_for_counts),
+        TEST(columns_of_pairs),          TEST(bits_that_follow),        TEST(rows_that_are_ragged),
+        TEST(types_of_targets),          TEST(sweeps_of_calls),         TEST(rows_for_clusters),
+        TEST(rows_of_one_step),          TEST(rows_without_lines),      TEST(three_blocks_of_pairs),
+        TEST(clusters_of_pairs),         TEST(many_rows_for_clusters),  TEST(teams_of_blocks),
+        TEST(calls_that_share_a_kernel), TEST(gpus_without_a_pipeline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

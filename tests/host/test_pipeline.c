@@ -14,9 +14,10 @@ static const fake_launched *launched(const gpuloss_cross_entropy_desc *d, int li
 }
 
 /* The feature words of a call, which the last launch was specialised for. */
-/* But for the bit of the length of rows. */
+/* But for the bits of the length of rows. */
 static void expect_word(const gpuloss_cross_entropy_desc *d, int number, uint32_t want, int line) {
-    const uint32_t of_length = number == GPULOSSI_FORMAT_WORD ? GPULOSSI_FORMAT_SHORT_ROWS : 0;
+    const uint32_t of_length =
+        number == GPULOSSI_FORMAT_WORD ? GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_ONE_STEP : 0;
     const uint32_t got = launched(d, line)->module->words[number] & ~of_length;
     if (got != want)
         fail_msg("line %d: word %d is %#x instead of %#x", line, number, got, want);
@@ -216,12 +217,19 @@ static void formats_of_clusters(void **state) {
     FORMAT(d.class_weights = AT(6), WIDE);
     FORMAT(d.label_smoothing = 0.1, WIDE);
     FORMAT((d.class_weights = AT(6), give_probabilities(&d)), WIDE | GPULOSSI_FORMAT_STAGED_TARGETS);
-    FORMAT(d.softcap = 2.0, CLUSTER);
-    FORMAT(d.argmax = (int64_t *)AT(6), CLUSTER);
-    FORMAT(d.correct = (int64_t *)AT(6), CLUSTER);
+    FORMAT(d.softcap = 2.0, WIDE);
+    FORMAT(d.argmax = (int64_t *)AT(6), WIDE);
+    FORMAT(d.correct = (int64_t *)AT(6), WIDE);
+    FORMAT((d.class_weights = AT(6), d.softcap = 2.0, d.argmax = (int64_t *)AT(7)), WIDE);
     FORMAT(d.logits_stride = d.classes + 1, WIDE | GPULOSSI_FORMAT_RAGGED);
     FORMAT(d.class_weights = (const char *)AT(6) + 4, CLUSTER | GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.dtype = GPULOSS_BF16, d.classes *= 2), WIDE | GPULOSSI_FORMAT_BF16);
+    base.dtype = GPULOSS_F16;
+    base.classes *= 2;
+    FORMAT(d.class_weights = AT(6), WIDE);
+    FORMAT(d.softcap = 2.0, WIDE);
+    FORMAT((d.class_weights = AT(6), d.softcap = 2.0), CLUSTER);
+    FORMAT((d.class_weights = AT(6), d.argmax = (int64_t *)AT(7)), CLUSTER);
     base = some_shard();
     base.rows = 8;
     base.classes = 1 << 16;
@@ -250,6 +258,37 @@ static void short_stages(void **state) {
         if (((word & GPULOSSI_FORMAT_SHORT_STAGES) != 0) != cases[i].is_short ||
             last_launch()->parameters.rows.group != cases[i].group)
             fail_msg("case %d: format %#x, %u threads a row", (int)i, word, last_launch()->parameters.rows.group);
+    }
+    gpuloss_destroy(context);
+}
+
+/* A warp alone takes a row of at most 8 vectors of a lane in one step, or of 4 in short stages. A second array has its
+ * part of these. */
+static void rows_of_one_step(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t rows, vectors;
+        unsigned group;
+        int has_targets, is_one;
+    } cases[] = {{GPULOSS_F32, 100000, 48, 32, 0, 1},   {GPULOSS_F32, 100000, 128, 32, 0, 1},
+                 {GPULOSS_F32, 100000, 256, 32, 0, 1},  {GPULOSS_F32, 100000, 257, 64, 0, 0},
+                 {GPULOSS_BF16, 100000, 256, 32, 0, 1}, {GPULOSS_BF16, 100000, 257, 32, 0, 0},
+                 {GPULOSS_F32, 100000, 128, 32, 1, 1},  {GPULOSS_F32, 100000, 129, 64, 1, 0},
+                 {GPULOSS_BF16, 100000, 64, 32, 1, 1},  {GPULOSS_BF16, 100000, 65, 32, 1, 0},
+                 {GPULOSS_BF16, 100000, 128, 32, 1, 0}, {GPULOSS_F32, 8, 257, 64, 0, 0}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gpuloss_cross_entropy_desc d = rows_of(cases[i].dtype, cases[i].rows, cases[i].vectors);
+        if (cases[i].has_targets) {
+            give_probabilities(&d);
+            d.target_dtype = GPULOSS_F32;
+        }
+        if (has_format(launched(&d, __LINE__), GPULOSSI_FORMAT_ONE_STEP) != cases[i].is_one ||
+            last_launch()->parameters.rows.group != cases[i].group)
+            fail_msg("case %d: format %#x, %u threads a row", (int)i,
+                     last_launch()->module->words[GPULOSSI_FORMAT_WORD], last_launch()->parameters.rows.group);
     }
     gpuloss_destroy(context);
 }
@@ -308,8 +347,8 @@ static void three_blocks_of_losses(void **state) {
     assert_int_equal(last_launch()->shared_bytes, 98304);
     FORMAT(d.classes += 4, 0);
     assert_int_equal(last_launch()->shared_bytes, 98304);
-    FORMAT(d.softcap = 2.0, SHORT);
-    FORMAT(d.argmax = (int64_t *)AT(6), SHORT);
+    FORMAT(d.softcap = 2.0, THREE);
+    FORMAT(d.argmax = (int64_t *)AT(6), THREE);
     FORMAT(d.class_weights = AT(6), THREE);
     FORMAT(d.class_weights = (const char *)AT(6) + 4, SHORT | GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.class_weights = AT(6), d.label_smoothing = 0.1), THREE | GPULOSSI_FORMAT_SMEM_WEIGHTS);
@@ -364,9 +403,10 @@ static void weights_in_shared_memory(void **state) {
     FORMAT((give_probabilities(&d), d.class_weights = NULL), GPULOSSI_FORMAT_STAGED_TARGETS);
     FORMAT((d.label_smoothing = 0.1, d.class_weights = (const char *)AT(6) + 4), SMEM | GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.label_smoothing = 0.1, d.logits_stride = 1001), SMEM | GPULOSSI_FORMAT_RAGGED);
-    FORMAT((d.label_smoothing = 0.1, d.classes = 8191), SMEM | GPULOSSI_FORMAT_RAGGED);
-    FORMAT((d.label_smoothing = 0.1, d.classes = 8193), GPULOSSI_FORMAT_RAGGED);
-    FORMAT((d.label_smoothing = 0.1, d.rows = 100, d.classes = 8192, d.class_weights = (const char *)AT(6) + 4),
+    FORMAT((d.label_smoothing = 0.1, d.softcap = 2.0, d.classes = 8191), SMEM | GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.label_smoothing = 0.1, d.softcap = 2.0, d.classes = 8193), GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.label_smoothing = 0.1, d.softcap = 2.0, d.rows = 100, d.classes = 8192,
+            d.class_weights = (const char *)AT(6) + 4),
            GPULOSSI_FORMAT_RAGGED | GPULOSSI_FORMAT_CLUSTER);
     gpuloss_destroy(context);
 }
@@ -376,6 +416,7 @@ static void weights_in_stages(void **state) {
     enum {
         STAGED = GPULOSSI_FORMAT_STAGED_TARGETS,
         RAGGED = GPULOSSI_FORMAT_RAGGED,
+        WIDE = GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_WIDE,
         FLOATS = GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT
     };
     gpuloss_cross_entropy_desc base = rows_of(GPULOSS_F32, 1000, 2050), d;
@@ -384,10 +425,10 @@ static void weights_in_stages(void **state) {
     base.class_weights = AT(6);
     base.label_smoothing = 0.1;
     base.softcap = 2.0;
-    FORMAT((void)0, GPULOSSI_FORMAT_CLUSTER);
+    FORMAT((void)0, WIDE);
     FORMAT(d.classes = 14000, 0);
     FORMAT(d.grad_logits = NULL, STAGED);
-    FORMAT((d.grad_logits = NULL, d.rows = 100), GPULOSSI_FORMAT_CLUSTER);
+    FORMAT((d.grad_logits = NULL, d.rows = 100), WIDE);
     FORMAT((d.grad_logits = NULL, give_probabilities(&d), d.target_probabilities_stride = 8201), RAGGED);
     FORMAT((d.grad_logits = NULL, d.classes = 8192), GPULOSSI_FORMAT_SMEM_WEIGHTS);
     FORMAT((d.grad_logits = NULL, d.classes = 8197, d.logits_stride = 8200), STAGED | RAGGED);
@@ -492,13 +533,21 @@ static void contexts_do_not_share_kernels(void **state) {
 
 int pipeline_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_bit_for_each_option),     TEST(a_bit_for_counts),
-        TEST(rows_that_are_ragged),      TEST(types_of_arrays),
-        TEST(formats_of_clusters),       TEST(short_stages),
-        TEST(rows_without_lines),        TEST(stages_of_targets),
-        TEST(three_blocks_of_losses),    TEST(rows_of_a_team),
-        TEST(weights_in_shared_memory),  TEST(weights_in_stages),
-        TEST(calls_that_share_a_kernel), TEST(contexts_do_not_share_kernels),
+        TEST(a_bit_for_each_option),
+        TEST(a_bit_for_counts),
+        TEST(rows_that_are_ragged),
+        TEST(types_of_arrays),
+        TEST(formats_of_clusters),
+        TEST(short_stages),
+        TEST(rows_of_one_step),
+        TEST(rows_without_lines),
+        TEST(stages_of_targets),
+        TEST(three_blocks_of_losses),
+        TEST(rows_of_a_team),
+        TEST(weights_in_shared_memory),
+        TEST(weights_in_stages),
+        TEST(calls_that_share_a_kernel),
+        TEST(contexts_do_not_share_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

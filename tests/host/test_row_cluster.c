@@ -124,6 +124,38 @@ static void long_rows_alone(void **state) {
     gpuloss_destroy(context);
 }
 
+/* Rows that start at several elements of a vector have a multiple of as many clusters. */
+static void rows_of_several_starts(void **state) {
+    static const struct {
+        gpuloss_dtype dtype;
+        int64_t rows, classes, gap;
+        unsigned clusters, size, warps;
+    } cases[] = {{GPULOSS_F32, 5341, 50257, 0, 20, 6, 9},  {GPULOSS_BF16, 5341, 50257, 0, 24, 4, 13},
+                 {GPULOSS_F32, 5341, 50256, 0, 22, 6, 9},  {GPULOSS_F32, 1000, 16392, 2, 66, 2, 9},
+                 {GPULOSS_BF16, 1000, 16392, 2, 64, 2, 9}, {GPULOSS_BF16, 1000, 16392, 4, 66, 2, 9},
+                 {GPULOSS_F32, 3, 50257, 0, 4, 7, 8},      {GPULOSS_BF16, 3, 50257, 0, 8, 7, 8},
+                 {GPULOSS_BF16, 1, 50256, 0, 1, 7, 8},     {GPULOSS_F32, 1000, 16392, 1, 64, 2, 9}};
+    size_t i;
+    (void)state;
+    context = new_context();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gpuloss_cross_entropy_desc d = rows_of(cases[i].dtype, cases[i].rows, 1);
+        const fake_launched *l;
+        d.classes = cases[i].classes;
+        d.logits_stride = d.grad_logits_stride = d.classes + cases[i].gap;
+        expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));
+        expect_module("cross_entropy_row_cluster", d.dtype, __LINE__);
+        l = last_launch();
+        if (l->cluster != cases[i].size || l->grid != cases[i].clusters * cases[i].size ||
+            l->parameters.rows.of.worker_warps != cases[i].warps)
+            fail_msg("case %d: %u blocks in clusters of %u, with %u warps", (int)i, l->grid, l->cluster,
+                     l->parameters.rows.of.worker_warps);
+        assert_int_equal((l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED) != 0,
+                         d.classes % 4 != 0 || cases[i].gap != 0);
+    }
+    gpuloss_destroy(context);
+}
+
 /* They are specialised for the options of the call. */
 static void features_of_long_rows(void **state) {
     const uint32_t options = GPULOSSI_CE_LOSS | GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS;
@@ -194,8 +226,9 @@ static void gpus_that_keep_nothing(void **state) {
 
 int row_cluster_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(clusters_that_are_done_first), TEST(few_rows_are_spread), TEST(long_rows_alone),
-        TEST(features_of_long_rows),        TEST(gpus_that_keep_less), TEST(gpus_that_keep_nothing),
+        TEST(clusters_that_are_done_first), TEST(few_rows_are_spread),   TEST(long_rows_alone),
+        TEST(rows_of_several_starts),       TEST(features_of_long_rows), TEST(gpus_that_keep_less),
+        TEST(gpus_that_keep_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,6 +66,35 @@ static void many_cluster_rows_that_are_read(void **state) {
     check_all(false);
 }
 
+/* Rows that begin anywhere: their vectors, and those at their ends, have other classes in each of them. */
+static void cluster_rows_that_begin_anywhere(void **state) {
+    static const struct {
+        stride_kind stride;
+        int offset;
+        int64_t more;
+    } layouts[] = {{STRIDE_PACKED, 0, 1},  {STRIDE_ONE_MORE, 3, 0}, {STRIDE_16_BYTES, 1, 0},
+                   {STRIDE_13_MORE, 2, 7}, {STRIDE_PACKED, 1, 2},   {STRIDE_16_BYTES, 0, 1}};
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (number = 0; number < 2 * sizeof layouts / sizeof layouts[0]; number++) {
+            const unsigned i = number / 2;
+            const bool gradient = number % 2 == 0;
+            const int64_t rows = harness_small ? 20 + number : 1500 + number;
+            option_inputs in;
+            ce_case c = rows_of(dtypes[d], rows, gradient ? WRITTEN : READ, layouts[i].more, i + d, &in);
+            c.logits_stride = c.grad_stride = layouts[i].stride;
+            c.logits_offset = c.grad_offset = layouts[i].offset;
+            c.in_place = gradient && i % 2;
+            if (!gradient)
+                c.outputs &= ~(unsigned)CE_OUT_GRAD;
+            ce_test(&c, "cluster rows that begin anywhere");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 /* With upstream factors, or without a gradient. */
 static void cluster_rows_of_every_type_of_index(void **state) {
     static const double upstream = -0.75;
@@ -108,6 +137,7 @@ int run_row_cluster_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_cluster_rows_that_are_written),
         cmocka_unit_test(many_cluster_rows_that_are_read),
+        cmocka_unit_test(cluster_rows_that_begin_anywhere),
         cmocka_unit_test(cluster_rows_of_every_type_of_index),
         cmocka_unit_test(cluster_rows_of_shards),
     };

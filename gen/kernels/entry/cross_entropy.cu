@@ -42,9 +42,10 @@ template <class E> struct row_pipeline {
 };
 
 template <class E> struct row_thread {
-    enum { threads = GPULOSSI_TILE_THREADS, blocks = sizeof(typename E::Bits) == 8 ? 4 : 6 };
+    enum { bytes = sizeof(typename E::Bits), threads = GPULOSSI_TILE_THREADS };
+    enum { blocks = bytes == 8 ? 4 : bytes == 4 ? 8 : 6 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
-        if constexpr (sizeof(typename E::Bits) == 2) /* a thread transposes 8 x 8 elements */
+        if constexpr (bytes == 2) /* a thread transposes 8 x 8 elements */
             asm volatile(BY_FORMATS(GPULOSSI_FORMAT_COLUMNS, GPULOSSI_FORMAT_RAGGED, BOUNDS(128, 6), BOUNDS(128, 5),
                                     BOUNDS(128, 7), BOUNDS(128, 7)));
         RowThread<CrossEntropy<E>>::run(p);

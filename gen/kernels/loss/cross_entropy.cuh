@@ -415,54 +415,143 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
                 first.k = LargestOf<E, 1>::of({x[k]}, false) == highest ? k : first.k;
         find_best<false>(s, first, side.begin, side.end, 1, [&](int) { return side; });
     }
-    /* Adds a vector to the state, with every option but the class of the maximum: it notes the vector instead, if it has
+    /* Sums of vectors under the maximum of a state. With y = (z - max) log2(e) + rounding, those of 2^y, of shape y and of
+     * shape. */
+    struct Batch {
+        ScaledExp<N> scaled;
+        bool is_fast;
+        N powers, products, shapes;
+    };
+    DEVICE Batch batch_of(const State &s) {
+        const N from = s.softmax.finite(s.softmax.max);
+        const Batch b = {ScaledExp<N>(from), ScaledExp<N>::in_fast_range(from), N(0), N(0), N(0)};
+        return b;
+    }
+    /* Adds a vector to a batch, with every option but the class of the maximum: it notes the vector instead, if it has
      * the highest number. A schedule's Side knows the row and the position of the vector in it. first(k) is the first class
      * of vector k, of which count(k) elements are in the row, those with is_inside(k, i). read(array, k, y) and
-     * write(array, k, y) access the same classes of another array. */
+     * write(array, k, y) access the same classes of another array. Doubles are added to the state at once. */
     template <class Side>
-    __device__ __forceinline__ void accumulate(State &s, Highest &highest, const Vector<E> &x, const Side &side,
-                                               int k) const {
-        const N from = s.softmax.finite(s.softmax.max);
-        N z[W], part[W], shape[W];
+    __device__ __forceinline__ void accumulate(State &s, Batch &batch, Highest &highest, const Vector<E> &x,
+                                               const Side &side, int k) const {
+        N z[W], part[W], shape[W] = {};
         if (has_soft() && !side.is_staged())
             shape_of(side, k, shape); /* early, so that its loads are not waited for */
         x.unpack(z);
         transform(z, part);
         if (finds_best())
             highest.note(in_halves<Maximum>(z), k);
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            z[i] = difference(z[i], from);
-            part[i] = sizeof(N) == 4 ? exp_of_difference(z[i]) : z[i];
-        }
-        if constexpr (sizeof(N) == 8)
-            exp_of_differences(part);
-        s.softmax.sum += in_halves<Sum>(part);
-        if (!has_soft())
-            return;
-        if (side.is_staged())
+        if (has_soft() && side.is_staged())
             shape_of(side, k, shape);
+        if constexpr (sizeof(N) == 8) {
+            add(s, z, shape, side, k);
+        } else {
+            N products[2] = {};
 #pragma unroll
-        for (int i = 0; i < W; i++)
-            part[i] = side.is_inside(k, i) ? shape[i] * z[i] : N(0);
-        N more = unit() * in_halves<Sum>(part);
-        /* A class whose soft target is 0 adds nothing, whatever its logit. unit() is inside the sum against
-         * overflow. */
-        if (!(fabs(more) < Limits<N>::infinity())) {
+            for (int i = 0; i < W; i++) {
+                z[i] = batch.scaled.power(z[i]);
+                part[i] = power_of_2(z[i]);
+                if (has_soft() && side.is_inside(k, i))
+                    products[i % 2] = fma(shape[i], z[i], products[i % 2]);
+            }
+            batch.powers += in_halves<Sum>(part);
+            if (has_soft()) {
+                N of_vector = in_halves<Sum>(products);
+                if (!(fabs(of_vector) < Limits<N>::infinity())) { /* a soft target of 0 adds nothing */
+                    of_vector = N(0);
+#pragma unroll
+                    for (int i = 0; i < W; i++)
+                        of_vector += shape[i] == 0 ? N(0) : shape[i] * z[i];
+                }
+                batch.products += of_vector;
+                batch.shapes += in_halves<Sum>(shape);
+            }
+        }
+    }
+    /* Adds a batch to the state. side_of(k) is a Side of its vectors k, which are added one by one if the maximum is not
+     * in the range of ScaledExp or the sums are not finite. */
+    template <class SideOf>
+    __device__ __forceinline__ void close(State &s, const Batch &batch, int begin, int end, int step,
+                                          const SideOf &side_of) const {
+        if constexpr (sizeof(N) == 4) {
+            const N from = s.softmax.finite(s.softmax.max);
+            const N more = unit() * (N(-0.693147181) * fma(-batch.scaled.rounding(from), batch.shapes, batch.products));
+            if (batch.is_fast && fabs(more) < Limits<N>::infinity()) {
+                s.softmax.sum = fma(batch.powers, batch.scaled.factor, s.softmax.sum);
+                if (has_soft()) {
+                    s.drop += more;
+                    s.soft_sum += unit() * batch.shapes;
+                }
+                return;
+            }
+#pragma unroll 1
+            for (int k = begin; k < end; k += step)
+                add_vector(s, side_of(k).load(k), side_of(k), k);
+        }
+    }
+    /* Adds a vector in a batch of its own. */
+    template <class Side>
+    __device__ __forceinline__ void accumulate_one(State &s, Highest &highest, const Vector<E> &x, const Side &side,
+                                                   int k) const {
+        raise(s, highest_of({x}));
+        Batch batch = batch_of(s);
+        accumulate(s, batch, highest, x, side, k);
+        close(s, batch, k, k + 1, 1, [&](int) { return side; });
+    }
+    /* Adds a vector to the state, whatever its logits are. */
+    template <class Side>
+    __device__ __forceinline__ void add_vector(State &s, const Vector<E> &x, const Side &side, int k) const {
+        N z[W], slope[W], shape[W] = {};
+        x.unpack(z);
+        transform(z, slope);
+        if (has_soft())
+            shape_of(side, k, shape);
+        add(s, z, shape, side, k);
+    }
+    /* Adds numbers of any size to the state. A class whose soft target is 0 adds nothing to the drop, whatever its logit.
+     * unit() is inside the sum against overflow. */
+    template <class Side>
+    __device__ __forceinline__ void add(State &s, N (&z)[W], N (&shape)[W], const Side &side, int k) const {
+        const N from = s.softmax.finite(s.softmax.max);
+        if constexpr (sizeof(N) == 8) {
+            N part[W], more = N(0);
 #pragma unroll
             for (int i = 0; i < W; i++)
-                part[i] = shape[i] == 0 ? N(0) : unit() * shape[i] * z[i];
-            more = in_halves<Sum>(part);
+                part[i] = z[i] = difference(z[i], from);
+            exp_of_differences(part);
+            s.softmax.sum += in_halves<Sum>(part);
+            if (!has_soft())
+                return;
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                part[i] = side.is_inside(k, i) ? shape[i] * z[i] : N(0);
+            more = unit() * in_halves<Sum>(part);
+            if (!(fabs(more) < Limits<N>::infinity())) {
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    part[i] = shape[i] == 0 ? N(0) : unit() * shape[i] * z[i];
+                more = in_halves<Sum>(part);
+            }
+            s.drop -= more;
+            s.soft_sum += unit() * in_halves<Sum>(shape);
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < (int)Side::kElements; i++) { /* rare, so it is not unrolled */
+                const N z_0 = difference(z[0], from), shape_0 = shape[0];
+                s.softmax.sum += exp_of_difference(z_0);
+                if (has_soft() && shape_0 != 0)
+                    s.drop -= unit() * shape_0 * z_0;
+                s.soft_sum += unit() * shape_0;
+                shift_in(z, z_0);
+                shift_in(shape, shape_0);
+            }
         }
-        s.drop -= more;
-        s.soft_sum += unit() * in_halves<Sum>(shape);
     }
-    /* accumulate() of a vector alone, and with the class of the maximum. */
+    /* Adds a vector alone, with the class of the maximum. */
     template <class Side>
     __device__ __forceinline__ void accumulate_alone(State &s, const Vector<E> &x, const Side &side) const {
-        Highest highest = highest_before(s);
         raise(s, highest_of({x}));
-        accumulate(s, highest, x, side, 0);
+        add_vector(s, x, side, 0);
         if (finds_best())
             search(s, x, side.first(0), true);
     }

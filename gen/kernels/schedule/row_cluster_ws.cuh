@@ -9,7 +9,8 @@
  * If rows are written, each worker requests its part of a row after it has written another one. Otherwise the senders
  * request all of the block's part at once. A reduced row then frees its stage, so that more rows are in flight.
  *
- * All rows start on 16 bytes and fit in the cluster's shared memory. Logits are used without scale or softcap. The
+ * All rows of a cluster start at the same element of a vector. Ragged rows start at the same one every few rows, and the
+ * number of clusters is a multiple of these. Rows fit in the cluster's shared memory. Logits are used without scale or softcap. The
  * short formulas show when a logit is infinite, NaN or too large for them: the row is then recomputed by the general
  * code. */
 #ifndef GPULOSSI_ROW_CLUSTER_WS_CUH
@@ -93,6 +94,7 @@ template <class E> class RowCluster {
         Part of_warp[kBuffers][kWorkers], of_block[kBuffers][GPULOSSI_CLUSTER];
         StateMessage general_of_block[2][GPULOSSI_CLUSTER];
         State general_of_warp[kWorkers], general_state;
+        int partial_of_warp[kWorkers]; /* The partial vector of a row among those of a warp, or -1. */
         float soft_sum_of_warp[kWorkers], soft_sum_of_block[GPULOSSI_CLUSTER];
         Arrival copied[kWorkers][kStages];
         /* Barriers for three steps of a row: its warps have reduced it, its blocks have, its state is published. The
@@ -109,7 +111,7 @@ template <class E> class RowCluster {
     const Loss &loss;
     const Cluster &cluster;
     Shared &shared;
-    Cut<E> cut;     /* The cut of every row. */
+    Cut<E> cut;     /* The cut of every row of this cluster. */
     uint32_t count; /* Rows of this cluster. */
     int first;      /* The first vector of this block in a row. */
     int workers;    /* Warps of the block that have a part of the rows. */
@@ -143,12 +145,14 @@ template <class E> class RowCluster {
     DEVICE uint4 *slot(uint32_t number, int v) {
         return &stash_of_block()[stage_of(number) * (kWorkers * kChunk) + (uint32_t)v];
     }
-    /* Copies whole vectors of a row to shared address `to`: n vectors from v on, or fewer at the row's end. */
+    /* Copies whole vectors of a row to shared address `to`, which has space for n vectors from v on. */
     __device__ __forceinline__ void request(uint32_t number, uint32_t arrival, uint32_t to, int v, int n) const {
-        uint32_t bytes = (uint32_t)(max(0, min((int)cut.whole_vectors - v, n)) * GPULOSSI_VECTOR_BYTES);
+        const int from = max(v, cut.lead), end = min(v + n, cut.lead + (int)cut.whole_vectors);
+        uint32_t bytes = (uint32_t)(max(0, end - from) * GPULOSSI_VECTOR_BYTES);
         Arrival::expect(arrival, bytes);
         if (bytes != 0)
-            Arrival::copy(arrival, to, loss.logits(row_of(number)) + (int64_t)v * W, bytes);
+            Arrival::copy(arrival, to + (uint32_t)((from - v) * GPULOSSI_VECTOR_BYTES),
+                          loss.logits(row_of(number)) + cut.first(from), bytes);
     }
     /* Requests a row for all warps of the block. Rows that are reduced at once share a phase, which also needs an
      * arrival for a missing second row. */
@@ -165,9 +169,12 @@ template <class E> class RowCluster {
     DEVICE uint32_t lead() {
         return Loss::writes() ? kLead : kAhead;
     }
+    __device__ __forceinline__ bool is_class(int64_t c) const {
+        return (uint32_t)c < (uint32_t)p.rows.classes; /* and not negative */
+    }
     /* The weight of a class. Its soft target is `smooth` times this. */
     __device__ __forceinline__ float weight(int64_t c) const {
-        if (!cut.inside(c))
+        if (!is_class(c))
             return 0.0f;
         return has(GPULOSSI_CE_CLASS_WEIGHTS) ? loss.class_weight(p.class_offset + c) : 1.0f;
     }
@@ -176,9 +183,10 @@ template <class E> class RowCluster {
     struct Side {
         const RowCluster &of;
         int v;
+        enum { kElements = W };
 
         __device__ __forceinline__ int64_t first(int) const { return of.cut.first(v); }
-        __device__ __forceinline__ bool is_inside(int k, int i) const { return of.cut.inside(first(k) + i); }
+        __device__ __forceinline__ bool is_inside(int k, int i) const { return of.is_class(first(k) + i); }
         DEVICE bool is_staged() { return false; }
         __device__ __forceinline__ int64_t start(int64_t) const { return 0; }
         /* The targets are indices. */
@@ -195,7 +203,7 @@ template <class E> class RowCluster {
         const RowCluster &of;
         Shared &shared;
         int at; /* This thread's first vector within the block. */
-        /* Whether this lane publishes the row maxima, or one of the sums. The lane that fills in the last vector does
+        /* Whether this lane publishes the row maxima, or one of the sums. The lane that stores a partial vector does
          * both, so that its arrival orders that write too. */
         bool publishes_max, publishes_sum;
         uint32_t slots;          /* The shared address of this thread's first vector in the ring. */
@@ -204,11 +212,14 @@ template <class E> class RowCluster {
 
         __device__ __forceinline__ explicit Worker(const RowCluster &of)
             : of(of), shared(of.shared), at((int)(threadIdx.x / kLanes - kOthers) * kChunk + (int)lane()),
-              publishes_max(lane() == publisher()),
-              publishes_sum((lane() - publisher()) % (kLanes / publishers()) == 0),
               slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
               arrivals(shared.copied[at / kChunk][0].address()) {
             float sums[K];
+            if (lane() == 0)
+                shared.partial_of_warp[at / kChunk] = find_partial();
+            __syncwarp();
+            publishes_max = lane() == publisher();
+            publishes_sum = (lane() - publisher()) % (kLanes / publishers()) == 0;
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 int v = in_row() + k * kLanes;
@@ -257,36 +268,72 @@ template <class E> class RowCluster {
         __device__ __forceinline__ bool works() const {
             return at / kChunk < of.workers;
         }
+        /* The partial vector of a row among this warp's vectors, or -1. No warp has both of a row. It is in shared memory,
+         * because losses have no register for it. */
+        __device__ __forceinline__ int partial() const {
+            return shared.partial_of_warp[at / kChunk];
+        }
+        __device__ __forceinline__ int find_partial() const {
+            const int from = in_row() - (int)lane(), last = of.cut.vectors - 1;
+            if (!has_format(GPULOSSI_FORMAT_RAGGED))
+                return -1;
+            if (from == 0 && of.cut.lead > 0)
+                return 0;
+            return (uint32_t)(last - from) < kChunk && !of.cut.whole(last) ? last - from : -1;
+        }
         __device__ __forceinline__ uint32_t publisher() const {
-            uint32_t of_warp = (uint32_t)(of.cut.vectors - 1 - (in_row() - (int)lane()));
-            return of.p.rows.classes % W != 0 && of_warp < kChunk ? of_warp % kLanes : 0;
+            return warp_has_partial() ? (uint32_t)partial() % kLanes : 0;
         }
-        /* Whether a row's last vector is partial and belongs to this thread. If so, last() is its number among this
-         * thread's vectors. */
-        __device__ __forceinline__ bool partial() const {
-            return of.p.rows.classes % W != 0 && (uint32_t)(of.cut.vectors - 1 - in_row()) < kChunk &&
-                   (of.cut.vectors - 1 - in_row()) % kLanes == 0;
+        __device__ __forceinline__ bool warp_has_partial() const {
+            return has_format(GPULOSSI_FORMAT_RAGGED) && partial() >= 0;
         }
-        __device__ __forceinline__ int last() const {
-            return (of.cut.vectors - 1 - in_row()) / kLanes;
+        /* Whether the partial vector belongs to this thread. If so, partial_vector() is its number in the row. */
+        __device__ __forceinline__ bool has_partial() const {
+            return warp_has_partial() && lane() == publisher();
+        }
+        __device__ __forceinline__ int partial_vector() const {
+            return in_row() - (int)lane() + partial();
+        }
+        /* Loads the partial vectors of R rows from this one on, a lane each element. Nobody waits for the load here. Other
+         * lanes prefetch those of the R rows after them. */
+        template <int R> __device__ __forceinline__ Bits load_partial(uint32_t number) const {
+            Bits x = E::narrow(lowest());
+            const int c = (int)of.cut.first(partial_vector()) + (int)lane() % W;
+            const uint32_t row = number + lane() / W;
+            if (!warp_has_partial() || lane() >= 2 * R * W || row >= of.count || !of.is_class(c))
+                return x;
+            const Bits *at = of.loss.logits(of.row_of(row)) + c;
+            if (lane() < R * W)
+                x = *at;
+            else
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+            return x;
+        }
+        /* Stores the partial vectors of R rows, which load_partial() has loaded, to their stages. */
+        template <int R> __device__ __forceinline__ void store_partial(uint32_t stage, Bits loaded) const {
+#pragma unroll 1
+            for (uint32_t r = 0; r < R; r++) {
+                Vector<E> x = {};
+#pragma unroll
+                for (int i = W - 1; i >= 0; i--)
+                    x.push((Bits)__shfl_sync(0xffffffffu, (uint32_t)loaded, r * W + i));
+                if (lane() == publisher())
+                    store_shared(stage + r, partial() / kLanes, x);
+            }
         }
         __device__ __forceinline__ void request(uint32_t number, uint32_t stage) const {
             if (lane() == 0 && number < of.count)
                 of.request(number, arrivals + stage * (uint32_t)sizeof(Arrival), vector(stage, 0), in_row(), kChunk);
         }
 
-        /* Reduces R rows from this one on. Their partial vectors are in the ring afterwards. If a row is past the last
-         * one, the first row is reduced again in its stead, and the result is not used. */
-        template <int R> __device__ __forceinline__ void reduce(uint32_t number, uint32_t stage) const {
+        /* Reduces R rows from this one on. Their partial vectors, which are loaded, are in the ring afterwards. If a row
+         * is past the last one, the first row is reduced again in its stead, and the result is not used. */
+        template <int R> __device__ __forceinline__ void reduce(uint32_t number, uint32_t stage, Bits loaded) const {
             Vector<E> x[R][K][1];
             float highest[R], row_max[R], sums[R * kSums];
             Part *parts[R];
-            if (partial())
-#pragma unroll 1
-                for (int r = 0; r < R && number + r < of.count; r++)
-                    store_shared(
-                        stage + r, last(),
-                        load_elements<E>(of.cut, of.loss.logits(of.row_of(number + r)), of.cut.vectors - 1, lowest()));
+            if (warp_has_partial())
+                store_partial<R>(stage, loaded);
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 load_row(number + r < of.count ? stage + r : stage, x[r]);
@@ -336,29 +383,29 @@ template <class E> class RowCluster {
 
         __device__ __forceinline__ void write(uint32_t number, uint32_t stage, const RowState &it) const {
             Bits *to = (Bits *)of.p.rows.grad + of.row_of(number) * of.p.rows.grad_stride;
-            char *first = (char *)to + (int64_t)in_row() * GPULOSSI_VECTOR_BYTES;
+            char *first = (char *)(to + of.cut.first(in_row()));
             ScaledExp<float> below(0);
             below.offset = it.offset;
             Vector<E> x[K][1];
             load_row(stage, x);
+            const int own = has_partial() ? partial() / kLanes : -1;
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 float g[W];
 #pragma unroll
                 for (int i = 0; i < W; i++) /* Adding +0 changes -0 to +0. */
                     g[i] = fma(below.exp(x[k][0].get(i)), it.of_exp, fma(w[k][i], -it.of_weight, 0.0f));
+                Vector<E> out;
+                out.fill(g, true);
                 if (of.cut.whole(in_row() + k * kLanes))
-                    store_whole<E, E>((Bits *)(first + k * kLanes * GPULOSSI_VECTOR_BYTES), g, true);
+                    store_vector<E>((Bits *)(first + k * kLanes * GPULOSSI_VECTOR_BYTES), out);
+                else if (k == own)
+                    store_shared(stage, k, out);
             }
-            if (partial()) {
-                int v = of.cut.vectors - 1;
-                Vector<E> one = load_shared(stage, last());
-                float g[W];
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    g[i] =
-                        fma(below.exp(one.get(i)), it.of_exp, fma(of.weight(of.cut.first(v) + i), -it.of_weight, 0.0f));
-                store<E, E>(of.cut, to, v, g);
+            if (own >= 0) {
+                int v = partial_vector();
+                keep(v); /* Its addresses would be computed ahead, and spill. */
+                store_vector<E, E>(of.cut, to, v, of.cut.first(v), load_shared(stage, own));
             }
             uint32_t from_here = (uint32_t)(it.vector - in_row());
             if (from_here < kChunk && from_here % kLanes == 0)
@@ -411,11 +458,13 @@ template <class E> class RowCluster {
         /* The loop of a worker if rows are written. */
         __device__ __forceinline__ void write_rows() const {
             uint32_t stage = 0, parity = 0;
+            Bits loaded = load_partial<1>(0);
 #pragma unroll 1
             for (uint32_t number = 0; number < of.count + kLead; number++) {
                 if (number < of.count) {
                     Arrival::wait(arrivals + stage * (uint32_t)sizeof(Arrival), parity);
-                    reduce<1>(number, stage);
+                    reduce<1>(number, stage, loaded);
+                    loaded = load_partial<1>(number + 1);
                 }
                 if (number >= kLead) {
                     uint32_t oldest = number - kLead,
@@ -437,11 +486,13 @@ template <class E> class RowCluster {
          * more work. */
         __device__ __forceinline__ void read_rows() const {
             uint32_t stage = 0, parity = 0;
+            Bits loaded = load_partial<kAtOnce>(0);
 #pragma unroll 1
             for (uint32_t number = 0; number < of.count + kAhead; number += kAtOnce) {
                 if (number < of.count) {
                     shared.copied[0][stage].wait(parity);
-                    reduce<kAtOnce>(number, stage);
+                    reduce<kAtOnce>(number, stage, loaded);
+                    loaded = load_partial<kAtOnce>(number + kAtOnce);
                 }
                 if (number >= kAhead) {
                     shared.published[buffer_of(number - kAhead)].wait(parity_of(number - kAhead));
@@ -474,7 +525,7 @@ template <class E> class RowCluster {
             int at = warp * kChunk + __ffs((int)lanes) - 1, v = at + (int)(lane() / W) * kLanes;
             float x = E::widen(((const Bits *)slot(number, v))[lane() % W]);
             int element = __ffs((int)__ballot_sync(0xffffffffu, x == row_max)) - 1;
-            best = min(best, (first + at + element / W * kLanes) * W + element % W);
+            best = min(best, (int)cut.first(first + at + element / W * kLanes) + element % W);
         }
         return best;
     }
@@ -617,7 +668,7 @@ template <class E> class RowCluster {
                     it.of_weight = g.spread;
                     it.of_target = of.loss.template target_gradient<false>(g, r, exact_x);
                     it.y = r.target_class;
-                    it.vector = it.y < 0 ? -1 : it.y / W;
+                    it.vector = it.y < 0 ? -1 : of.cut.vector_of(it.y);
                 }
                 good = good && finite(it.of_exp) && finite(it.of_weight);
             }
@@ -715,7 +766,8 @@ template <class E> class RowCluster {
 
     __device__ __forceinline__ RowCluster(const gpulossi_cross_entropy &p, const Loss &loss, const Cluster &cluster,
                                           Shared &shared)
-        : p(p), loss(loss), cluster(cluster), shared(shared), cut(0, p.rows.classes),
+        : p(p), loss(loss), cluster(cluster), shared(shared),
+          cut(has_format(GPULOSSI_FORMAT_RAGGED) ? loss.logits(cluster.number) : 0, p.rows.classes),
           count(cluster.number < p.rows.rows
                     ? (uint32_t)((p.rows.rows - cluster.number + cluster.count - 1) / cluster.count)
                     : 0),

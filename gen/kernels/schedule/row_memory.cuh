@@ -197,6 +197,7 @@ template <class Loss> class RowMemory {
         __device__ __forceinline__ bool is_inside(int k, int i) const { return classes(k).is_inside(i); }
         enum { kHasPartialVectors = 1 }; /* if rows are ragged, and in columns */
         enum { kExcludesEntries = 1 };
+        enum { kElements = W };
         DEVICE bool is_edge() { return false; }
         __device__ __forceinline__ int position(int k) const { return vector(k) * W; }
         __device__ __forceinline__ int64_t row_number() const { return span.row; }
@@ -273,11 +274,13 @@ template <class Loss> class RowMemory {
             if constexpr (sizeof(Bits) == 8)
                 if (Loss::adds_together() && v + (K - 1) * threads < span.cut.vectors)
                     return loss.accumulate_together(state, x, all);
+            auto batch = loss.batch_of(state);
 #pragma unroll 1
             for (; k < K && all.vector(k) < span.cut.vectors; k++) {
-                loss.accumulate(state, best, x[0], all, k);
+                loss.accumulate(state, batch, best, x[0], all, k);
                 rotate(x);
             }
+            loss.close(state, batch, 0, k, 1, [&](int) { return all; });
             loss.find_best(state, best, 0, k, 1, [&](int) { return all; });
         } else if constexpr (!Loss::kHasEntries) {
 #pragma unroll 1

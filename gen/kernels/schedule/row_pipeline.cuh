@@ -118,6 +118,7 @@ template <class Loss> class RowPipeline {
         __device__ __forceinline__ bool is_inside(int, int) const { return true; }
         enum { kHasPartialVectors = 0 };
         enum { kExcludesEntries = 0 };
+        enum { kElements = W }; /* of a vector, which may be in the row */
         DEVICE bool is_edge() { return false; }
         __device__ __forceinline__ int position(int k) const { return (in_block(v) + k * kLanes) * W; }
         __device__ __forceinline__ int64_t row_number() const { return row; }
@@ -205,6 +206,7 @@ template <class Loss> class RowPipeline {
     struct Edge {
         int64_t row, c;
         enum { kExcludesEntries = 0 };
+        enum { kElements = 1 };
         DEVICE bool is_edge() { return true; }
         /* The first lanes of the team have the edges. */
         __device__ __forceinline__ int position(int) const { return (int)(threadIdx.x % kLanes); }
@@ -308,10 +310,14 @@ template <class Loss> class RowPipeline {
     /* The step at position i of a sweep after one in the order of memory. Retained steps come first. The others follow, in
      * reverse order if a step is retained. */
     __device__ __forceinline__ int step_at(int i) const {
+        if (has_format(GPULOSSI_FORMAT_ONE_STEP))
+            return 0;
         return i < retained ? steps - retained + i : retained > 0 ? steps - 1 - i : i;
     }
     /* The step of a visit. */
     __device__ __forceinline__ int step_of_visit() const {
+        if (has_format(GPULOSSI_FORMAT_ONE_STEP))
+            return 0;
         if (has_three_sweeps()) {
             const int again = steps - retained, over = visit - steps;
             return over < 0       ? visit
@@ -326,9 +332,21 @@ template <class Loss> class RowPipeline {
     }
     DEVICE int steps_of(const Params &p, const Team &team) {
         const int step = step_of(team);
-        return Loss::reduces() || Loss::writes() || values_of_all()
-                   ? ((int)((uint32_t)p.rows.classes / W) + step - 1) / step
-                   : 0;
+        return has_sweeps() ? ((int)((uint32_t)p.rows.classes / W) + step - 1) / step : 0;
+    }
+    DEVICE bool has_sweeps() {
+        return Loss::reduces() || Loss::writes() || values_of_all();
+    }
+    /* The steps of a sweep, as a constant in calls whose rows have one step. */
+    __device__ __forceinline__ int sweep_steps() const {
+        return !has_format(GPULOSSI_FORMAT_ONE_STEP) ? steps : has_sweeps() ? 1 : 0;
+    }
+    /* Whether the stage of a step is released after a sweep in the order of memory, or after one for values. */
+    __device__ __forceinline__ bool is_released(int step) const {
+        return has_format(GPULOSSI_FORMAT_ONE_STEP) ? !repeats() : step < steps - retained;
+    }
+    __device__ __forceinline__ bool is_released_after_values(int i) const {
+        return has_format(GPULOSSI_FORMAT_ONE_STEP) ? !Loss::writes() : i < steps - (Loss::writes() ? retained : 0);
     }
     /* Whether vectors are counted from the start of a line, so that the source and the destination of a copy begin on
      * lines. Vectors of short rows are not, nor where a row would have a step more. */
@@ -429,7 +447,7 @@ template <class Loss> class RowPipeline {
     }
     /* The first vector of this warp in a step of a row. */
     __device__ __forceinline__ int vector(int step) const {
-        return (step * team.warps + team.warp) * vectors() * kLanes;
+        return has_format(GPULOSSI_FORMAT_ONE_STEP) ? 0 : (step * team.warps + team.warp) * vectors() * kLanes;
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
         const bool is_even = has_format(GPULOSSI_FORMAT_SHORT_ROWS) && !has_format(GPULOSSI_FORMAT_RAGGED);
@@ -442,7 +460,7 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ void copy_ahead() {
         __syncwarp();
 #pragma unroll 1
-        while (in_ring < stages() && next < rows.known - 1 && steps > 0) {
+        while (in_ring < stages() && next < rows.known - 1 && sweep_steps() > 0) {
             const uint32_t row = rows.after(next);
             if (row >= rows.rows)
                 return;
@@ -452,8 +470,10 @@ template <class Loss> class RowPipeline {
                 copy(row, loss.is_read(of));
             copied.advance();
             in_ring++;
-            if (++visit == visits)
-                visit = 0, next++;
+            visit++;
+            const bool ends_row = (visit == visits) | has_format(GPULOSSI_FORMAT_ONE_STEP);
+            visit = ends_row ? 0 : visit;
+            next += ends_row;
         }
     }
     __device__ __forceinline__ void copy(int64_t row, bool reads) const {
@@ -476,10 +496,12 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ void acquire(const Cursor &at) const {
         Arrival::wait(arrival(at.stage), at.phase);
     }
+    /* Rows of one step need no copy here, if there is a stage for each known row: the next row known has one. */
     __device__ __forceinline__ void release() {
         released.advance();
         in_ring--;
-        copy_ahead();
+        if (!has_format(GPULOSSI_FORMAT_ONE_STEP) || stages() < kMaxRows - 1)
+            copy_ahead();
     }
 
     /* ---- the ends of a row outside its whole vectors: a class for each of the team's first threads ---- */
@@ -509,9 +531,22 @@ template <class Loss> class RowPipeline {
 
     /* ---- a row ---- */
 
+    /* Whether the vectors of all stages outside the rows stay padding. */
+    DEVICE bool has_padding() {
+        return has_format(GPULOSSI_FORMAT_ONE_STEP) && !has_format(GPULOSSI_FORMAT_RAGGED);
+    }
+    __device__ __forceinline__ void pad_stages() const {
+        const Vector<E> padding = filled<E>(loss.padding());
+#pragma unroll 1
+        for (int v = (int)(p.rows.classes / W) + lane(); v < vectors() * kLanes; v += kLanes)
+#pragma unroll 1
+            for (int i = 0; i < stages(); i++)
+                Shared::store<4>(smem_stage(i) + (uint32_t)(v * GPULOSSI_VECTOR_BYTES), padding.word);
+        __syncwarp();
+    }
     /* Loads the n vectors of a thread from vector `first` of a stage on. Vectors outside the row are padding. */
     template <int n> __device__ __forceinline__ void load_stage(const Side &side, int first, Vector<E> (&x)[n]) const {
-        if (side.begin <= first && side.end >= first + n) {
+        if (has_padding() || (side.begin <= first && side.end >= first + n)) {
 #pragma unroll
             for (int k = 0; k < n; k++)
                 x[k] = side.load(first + k);
@@ -556,11 +591,13 @@ template <class Loss> class RowPipeline {
             N highest = highest_of_half(side, 0);
             if (vectors() > kBlockVectors / 2)
                 highest = larger(highest, highest_of_half(side, kBlockVectors / 2));
-            auto best = loss.highest_before(state);
             loss.raise(state, highest);
+            auto best = loss.highest_before(state);
+            auto batch = loss.batch_of(state);
 #pragma unroll 1
             for (int k = side.begin; k < side.end; k++)
-                loss.accumulate(state, best, side.load(k), side, k);
+                loss.accumulate(state, batch, best, side.load(k), side, k);
+            loss.close(state, batch, side.begin, side.end, 1, [&](int) { return side; });
             loss.find_best(state, best, side.begin, side.end, 1, [&](int) { return side; });
         } else if constexpr (!Loss::kHasEntries) {
             auto highest = loss.lowest();
@@ -589,7 +626,7 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ void reduce(const Cut<E> &cut, int64_t row, const Row &r, bool reads, State &state) {
         Cursor at = released;
 #pragma unroll 1
-        for (int step = 0; step < steps; step++, at.advance()) {
+        for (int step = 0; step < sweep_steps(); step++, at.advance()) {
             const Side side = side_of(cut, row, step, at);
             acquire(at);
             if (reads) {
@@ -600,8 +637,10 @@ template <class Loss> class RowPipeline {
                 else
                     accumulate_sums<kShortVectors>(side, state);
             }
-            if (step < steps - retained)
+            if (is_released(step))
                 release();
+            if (has_format(GPULOSSI_FORMAT_ONE_STEP))
+                break;
         }
     }
     /* Completes a row whose softmax is reduced, with the values of its entries. */
@@ -618,18 +657,19 @@ template <class Loss> class RowPipeline {
     template <class Sides, class Values>
     __device__ __forceinline__ void add_stages(const Cut<E> &cut, int64_t row, bool reads, const Sides &sides,
                                                Values &values) {
-        const int still_retained = Loss::writes() ? retained : 0;
         Cursor at = released;
 #pragma unroll 1
-        for (int i = 0; i < steps; i++, at.advance()) {
+        for (int i = 0; i < sweep_steps(); i++, at.advance()) {
             const Side side = side_of(cut, row, Loss::reduces() ? step_at(i) : i, at);
             acquire(at);
             if (reads)
 #pragma unroll 1
                 for (int k = side.begin; k < side.end; k++)
                     loss.add_values(values, sides, side.load(k), side, k);
-            if (i < steps - still_retained)
+            if (is_released_after_values(i))
                 release();
+            if (has_format(GPULOSSI_FORMAT_ONE_STEP))
+                break;
         }
     }
     /* A row of which no stage is left. */
@@ -677,7 +717,7 @@ template <class Loss> class RowPipeline {
                 loss.write(g, r, edge_vector(at_edge), side, 0, edge == r.target_class ? 0 : -1);
         }
 #pragma unroll 1
-        for (int i = 0; i < steps; i++) {
+        for (int i = 0; i < sweep_steps(); i++) {
             const Side side = side_of(cut, row, has_three_sweeps() ? step_at(step_at(i)) : step_at(i), released);
             acquire(released);
             if (writes_zeros) {
@@ -709,6 +749,8 @@ template <class Loss> class RowPipeline {
                     loss.write(g, r, side.load(k), side, k, side.vector(k) == target ? target_position : -1);
             }
             release();
+            if (has_format(GPULOSSI_FORMAT_ONE_STEP))
+                break;
         }
         if constexpr (Loss::kHasEntries)
             if (!writes_zeros)
@@ -742,6 +784,8 @@ template <class Loss> class RowPipeline {
         uint32_t number = 0;
         bool uses_tile = true; /* the leader's last result of fetch() is used */
         Bits edge_after = logit_at_edge(rows.row[0]);
+        if (has_padding())
+            pad_stages();
 #pragma unroll
         for (int i = 0; i < kMaxRows; i++)
             if (i < kMaxRows - 1)
@@ -772,8 +816,9 @@ template <class Loss> class RowPipeline {
                 loss.open(row, r, reads, Sharers{*this, cut});
             if (Loss::reduces()) {
                 reduce(cut, row, r, reads, state);
-                if (edge_of(cut) >= 0 && reads) {
-                    const Edge side = {row, edge_of(cut)};
+                const int64_t edge = edge_of(cut);
+                if (edge >= 0 && reads) {
+                    const Edge side = {row, edge};
                     accumulate_edge(r, state, edge_vector(at_edge), side);
                 }
             }

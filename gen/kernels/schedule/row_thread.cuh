@@ -366,6 +366,7 @@ template <class Loss> class RowThread {
 
     /* A vector of a row. Its first `left` elements are in the row: all of them if it is whole. */
     template <bool kWhole> struct Side {
+        enum { kElements = W };
         const RowThread &of;
         int64_t row;
         int row_in_tile, left;
@@ -416,31 +417,35 @@ template <class Loss> class RowThread {
         return has_columns() ? c * p.inner : c;
     }
 
-    template <bool kWhole>
-    __device__ __forceinline__ void accumulate(const Side<kWhole> &side, int k, State &state,
-                                               typename Loss::Highest &best) const {
-        const Vector<E> x = side.load(k);
-        loss.raise(state, loss.highest_of({x}));
-        loss.accumulate(state, best, x, side, k);
-    }
+    /* Adds the vectors of this thread. With options their maximum comes first, so that they are one batch. */
     __device__ __forceinline__ void accumulate_row(int64_t number, int row_in_tile, State &state) const {
+        const auto side_of = [&](int k) { return Side<false>{*this, number, row_in_tile, classes - k * W}; };
         auto best = loss.highest_before(state);
+        if (!Loss::sums_only()) {
+            N highest = Loss::lowest();
+#pragma unroll 1
+            for (int k = rank; k < vectors; k += threads)
+                highest = larger(highest, loss.highest_of({side_of(k).load(k)}));
+            loss.raise(state, highest);
+        }
+        auto batch = loss.batch_of(state);
 #pragma unroll 1
         for (int k = rank; k < vectors; k += threads) {
-            const int left = classes - k * W;
-            if (Loss::sums_only() && !Loss::finds_best()) {
-                const Side<false> side = {*this, number, row_in_tile, left};
-                Vector<E> x[1] = {side.load(k)};
+            const Side<false> side = side_of(k);
+            const Side<true> whole = {*this, number, row_in_tile, side.left};
+            Vector<E> x[1] = {side.load(k)};
+            if (Loss::sums_only() && Loss::finds_best())
+                loss.accumulate_one(state, best, x[0], side, k);
+            else if (Loss::sums_only())
                 loss.add_to_sums(state, x, side);
-            } else if (left >= W) {
-                accumulate<true>({*this, number, row_in_tile, left}, k, state, best);
-            } else {
-                accumulate<false>({*this, number, row_in_tile, left}, k, state, best);
-            }
+            else if (side.left >= W)
+                loss.accumulate(state, batch, best, x[0], whole, k);
+            else
+                loss.accumulate(state, batch, best, x[0], side, k);
         }
-        loss.find_best(state, best, rank, vectors, threads, [&](int k) {
-            return Side<false>{*this, number, row_in_tile, classes - k * W};
-        });
+        if (!Loss::sums_only())
+            loss.close(state, batch, rank, vectors, threads, side_of);
+        loss.find_best(state, best, rank, vectors, threads, side_of);
     }
     /* All threads call. */
     __device__ __forceinline__ void reduce(State &state) const {

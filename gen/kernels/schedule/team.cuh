@@ -26,14 +26,10 @@ class Team {
             count = cluster.count;
             in_block = 0;
             Cluster::begin();
+        } else if (has_format(GPULOSSI_FORMAT_ONE_STEP)) {
+            of_block(kLanes);
         } else {
-            const uint32_t teams_of_block = blockDim.x / threads;
-            warps = (int)(threads / kLanes);
-            in_block = (int)(threadIdx.x / threads);
-            rank = (int)(threadIdx.x % threads);
-            warp = rank / kLanes;
-            number = blockIdx.x * teams_of_block + (uint32_t)in_block;
-            count = gridDim.x * teams_of_block;
+            of_block(threads);
         }
     }
     __device__ __forceinline__ bool leads() const { return rank == 0; }
@@ -73,6 +69,16 @@ class Team {
     }
 
   private:
+    /* The teams of a block, of so many threads. A constant number needs no division. */
+    __device__ __forceinline__ void of_block(uint32_t threads) {
+        const uint32_t teams_of_block = blockDim.x / threads;
+        warps = (int)(threads / kLanes);
+        in_block = (int)(threadIdx.x / threads);
+        rank = (int)(threadIdx.x % threads);
+        warp = rank / kLanes;
+        number = blockIdx.x * teams_of_block + (uint32_t)in_block;
+        count = gridDim.x * teams_of_block;
+    }
     template <class State>
     __device__ __forceinline__ void reduce_block(State &state, bool needs_tile, uint32_t &next_tile,
                                                  uint32_t phase) const {
