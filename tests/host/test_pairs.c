@@ -41,7 +41,7 @@ static void expect_words(const fake_launched *l, uint32_t call, uint32_t format,
 /* The words of a call, which are those of the kernel in memory, too, but for what is about stages. How long these are is
  * tested with the teams of blocks. */
 static void expect_both(const gpuloss_kl_div_desc *d, uint32_t call, uint32_t format, int line) {
-    const uint32_t of_stages = GPULOSSI_FORMAT_STAGED_TARGETS | GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_CLUSTER;
+    const uint32_t of_stages = GPULOSSI_FORMAT_TWO_ARRAYS | GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_CLUSTER;
     const fake_launched *l = in_pipeline(d, line);
     expect_words(l, call, format | (l->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SHORT_STAGES), line);
     expect_words(launched(other_context, d, "kl_div_row_memory", line), call, format & ~of_stages, line);
@@ -50,7 +50,7 @@ static void expect_both(const gpuloss_kl_div_desc *d, uint32_t call, uint32_t fo
     do {                                                                                                               \
         d = base;                                                                                                      \
         change;                                                                                                        \
-        expect_both(&d, (uint32_t)(features), GPULOSSI_FORMAT_STAGED_TARGETS, __LINE__);                               \
+        expect_both(&d, (uint32_t)(features), GPULOSSI_FORMAT_TWO_ARRAYS, __LINE__);                                   \
     } while (0)
 #define FORMAT(change, features)                                                                                       \
     do {                                                                                                               \
@@ -248,7 +248,7 @@ static void a_bit_for_counts(void **state) {
 /* Rows that do not consist of whole vectors of every array that is given, or where these do not begin on such vectors. The
  * target is in stages where it begins on the same element of a vector as the input, in each row. */
 static void rows_that_are_ragged(void **state) {
-    enum { RAGGED = GPULOSSI_FORMAT_RAGGED, STAGED = GPULOSSI_FORMAT_STAGED_TARGETS };
+    enum { RAGGED = GPULOSSI_FORMAT_RAGGED, STAGED = GPULOSSI_FORMAT_TWO_ARRAYS };
     enum { F16 = GPULOSSI_FORMAT_F16 << GPULOSSI_FORMAT_TARGET_SHIFT };
     enum { F32 = GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT };
     enum { F64 = GPULOSSI_FORMAT_F64 << GPULOSSI_FORMAT_TARGET_SHIFT };
@@ -324,7 +324,7 @@ static void types_of_targets(void **state) {
             gpuloss_kl_div_desc base = rows_of(dtype, 1000, 200), d = base;
             const uint32_t of_input = dtype == GPULOSS_BF16 ? (uint32_t)GPULOSSI_FORMAT_BF16 : 0;
             const uint32_t bit = dtype == type ? 0 : types[other].bit << GPULOSSI_FORMAT_TARGET_SHIFT;
-            const uint32_t staged = dtype == type || type == GPULOSS_F32 ? (uint32_t)GPULOSSI_FORMAT_STAGED_TARGETS : 0;
+            const uint32_t staged = dtype == type || type == GPULOSS_F32 ? (uint32_t)GPULOSSI_FORMAT_TWO_ARRAYS : 0;
             d.target_dtype = type;
             if (dtype == GPULOSS_F64)
                 expect_words(launched(context, &d, "kl_div_row_memory", __LINE__), call, bit, __LINE__);

@@ -120,7 +120,7 @@ static void a_bit_for_counts(void **state) {
 /* Rows that do not consist of whole vectors of every array that is given, or where these do not begin on such vectors. */
 static void rows_that_are_ragged(void **state) {
     enum { F16 = GPULOSSI_FORMAT_F16 << GPULOSSI_FORMAT_GRADIENT_SHIFT, RAGGED = GPULOSSI_FORMAT_RAGGED };
-    enum { SOFT = GPULOSSI_FORMAT_STAGED_TARGETS, F64 = GPULOSSI_FORMAT_F64 << GPULOSSI_FORMAT_TARGET_SHIFT };
+    enum { SOFT = GPULOSSI_FORMAT_TWO_ARRAYS, F64 = GPULOSSI_FORMAT_F64 << GPULOSSI_FORMAT_TARGET_SHIFT };
     gpuloss_cross_entropy_desc base = rows_of(GPULOSS_F32, 1000, 250), d;
     (void)state;
     context = new_context();
@@ -191,7 +191,7 @@ static void types_of_arrays(void **state) {
             gpuloss_cross_entropy_desc base = rows_of(dtype, 1000, 250), d;
             const gpuloss_dtype type = types[other].dtype;
             const uint32_t bit = dtype == type ? 0 : types[other].bit;
-            const uint32_t staged = dtype == type || type == GPULOSS_F32 ? (uint32_t)GPULOSSI_FORMAT_STAGED_TARGETS : 0;
+            const uint32_t staged = dtype == type || type == GPULOSS_F32 ? (uint32_t)GPULOSSI_FORMAT_TWO_ARRAYS : 0;
             FORMAT(d.grad_dtype = type, of_logits | bit << 8);
             FORMAT((d.grad_dtype = type, d.grad_logits = NULL), of_logits);
             FORMAT(d.target_dtype = type, of_logits);
@@ -216,7 +216,7 @@ static void formats_of_clusters(void **state) {
     FORMAT(d.lse_square_scale = 0.0, WIDE);
     FORMAT(d.class_weights = AT(6), WIDE);
     FORMAT(d.label_smoothing = 0.1, WIDE);
-    FORMAT((d.class_weights = AT(6), give_probabilities(&d)), WIDE | GPULOSSI_FORMAT_STAGED_TARGETS);
+    FORMAT((d.class_weights = AT(6), give_probabilities(&d)), WIDE | GPULOSSI_FORMAT_TWO_ARRAYS);
     FORMAT(d.softcap = 2.0, WIDE);
     FORMAT(d.argmax = (int64_t *)AT(6), WIDE);
     FORMAT(d.correct = (int64_t *)AT(6), WIDE);
@@ -355,9 +355,9 @@ static void three_blocks_of_losses(void **state) {
     FORMAT((d.class_weights = AT(6), d.label_smoothing = 0.1, d.grad_logits = AT(4)),
            SHORT | GPULOSSI_FORMAT_SMEM_WEIGHTS);
     FORMAT((d.classes = 508, d.logits_stride = 509), THREE | GPULOSSI_FORMAT_RAGGED);
-    FORMAT(give_probabilities(&d), GPULOSSI_FORMAT_STAGED_TARGETS);
-    FORMAT((give_probabilities(&d), d.classes = 256), THREE | GPULOSSI_FORMAT_STAGED_TARGETS);
-    FORMAT((give_probabilities(&d), d.classes = 257), THREE | GPULOSSI_FORMAT_STAGED_TARGETS | GPULOSSI_FORMAT_RAGGED);
+    FORMAT(give_probabilities(&d), GPULOSSI_FORMAT_TWO_ARRAYS);
+    FORMAT((give_probabilities(&d), d.classes = 256), THREE | GPULOSSI_FORMAT_TWO_ARRAYS);
+    FORMAT((give_probabilities(&d), d.classes = 257), THREE | GPULOSSI_FORMAT_TWO_ARRAYS | GPULOSSI_FORMAT_RAGGED);
     base = some_shard();
     base.classes = 512;
     FORMAT((void)0, SHORT);
@@ -399,8 +399,8 @@ static void weights_in_shared_memory(void **state) {
     FORMAT((void)0, 0);
     FORMAT(d.label_smoothing = 0.1, SMEM);
     FORMAT((d.label_smoothing = 0.1, d.class_weights = NULL), 0);
-    FORMAT(give_probabilities(&d), SMEM | GPULOSSI_FORMAT_STAGED_TARGETS);
-    FORMAT((give_probabilities(&d), d.class_weights = NULL), GPULOSSI_FORMAT_STAGED_TARGETS);
+    FORMAT(give_probabilities(&d), SMEM | GPULOSSI_FORMAT_TWO_ARRAYS);
+    FORMAT((give_probabilities(&d), d.class_weights = NULL), GPULOSSI_FORMAT_TWO_ARRAYS);
     FORMAT((d.label_smoothing = 0.1, d.class_weights = (const char *)AT(6) + 4), SMEM | GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.label_smoothing = 0.1, d.logits_stride = 1001), SMEM | GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.label_smoothing = 0.1, d.softcap = 2.0, d.classes = 8191), SMEM | GPULOSSI_FORMAT_RAGGED);
@@ -414,7 +414,7 @@ static void weights_in_shared_memory(void **state) {
 /* More class weights go through the pipeline, where each row is swept once and begins where they do. */
 static void weights_in_stages(void **state) {
     enum {
-        STAGED = GPULOSSI_FORMAT_STAGED_TARGETS,
+        STAGED = GPULOSSI_FORMAT_TWO_ARRAYS,
         RAGGED = GPULOSSI_FORMAT_RAGGED,
         WIDE = GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_WIDE,
         FLOATS = GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT

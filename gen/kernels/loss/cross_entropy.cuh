@@ -102,7 +102,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     DEVICE int64_t inner(const Params &p) { return p.inner; }
     __device__ __forceinline__ const Bits *logits(int64_t row) const { return first_input(p) + row * p.logits_stride; }
     /* The array that goes through the pipeline with the logits: target probabilities, or else class weights. */
-    DEVICE bool stages_weights() { return has_format(GPULOSSI_FORMAT_STAGED_TARGETS) && has_index(); }
+    DEVICE bool stages_weights() { return has_format(GPULOSSI_FORMAT_TWO_ARRAYS) && has_index(); }
     /* Its elements of a row from class c on. */
     __device__ __forceinline__ const void *second_input(int64_t row, int64_t c) const {
         if (stages_weights())

@@ -70,7 +70,7 @@ template <class Loss> class RowPipeline {
     /* A stage with target probabilities or class weights has a half of the vectors, or a quarter if their elements are
      * twice as large as the logits. */
     DEVICE int second_bytes() {
-        return !has_format(GPULOSSI_FORMAT_STAGED_TARGETS)                       ? 0
+        return !has_format(GPULOSSI_FORMAT_TWO_ARRAYS)                           ? 0
                : has_format(GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT) ? W * 4
                                                                                  : (int)GPULOSSI_VECTOR_BYTES;
     }
@@ -123,7 +123,7 @@ template <class Loss> class RowPipeline {
         __device__ __forceinline__ int position(int k) const { return (in_block(v) + k * kLanes) * W; }
         __device__ __forceinline__ int64_t row_number() const { return row; }
         /* Whether the arrays of the soft targets are in shared memory. */
-        DEVICE bool is_staged() { return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_STAGED_TARGETS); }
+        DEVICE bool is_staged() { return has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_TWO_ARRAYS); }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return row * stride; }
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return row * stride; }
         __device__ __forceinline__ Vector<E> load(int k) const {
@@ -164,7 +164,7 @@ template <class Loss> class RowPipeline {
         }
         /* read() of an array that may be in the stage. */
         template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
-            if (!has_format(GPULOSSI_FORMAT_STAGED_TARGETS))
+            if (!has_format(GPULOSSI_FORMAT_TWO_ARRAYS))
                 return read(array, k, y);
             Array::read_shared(target_at(k), y);
         }
@@ -488,7 +488,7 @@ template <class Loss> class RowPipeline {
             return;
         Arrival::copy(at, to + (uint32_t)((first - v) * GPULOSSI_VECTOR_BYTES), loss.logits(row) + cut.first(first),
                       count * GPULOSSI_VECTOR_BYTES);
-        if (has_format(GPULOSSI_FORMAT_STAGED_TARGETS))
+        if (has_format(GPULOSSI_FORMAT_TWO_ARRAYS))
             Arrival::copy(at,
                           to + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES + (first - v) * second_bytes()),
                           loss.second_input(row, cut.first(first)), count * (uint32_t)second_bytes());
