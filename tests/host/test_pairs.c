@@ -399,15 +399,18 @@ static void sweeps_of_calls(void **state) {
 /* A warp takes a row of at most 4 vectors a lane of each array in one step, if these are not in short stages. */
 static void rows_of_one_step(void **state) {
     static const int64_t vectors[] = {64, 65, 125, 128, 129};
+    gpuloss_kl_div_desc d;
     size_t i;
     (void)state;
     begin();
     for (i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
-        const gpuloss_kl_div_desc d = rows_of(GPULOSS_F16, 100000, vectors[i]);
+        d = rows_of(GPULOSS_F16, 100000, vectors[i]);
         assert_int_equal(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_ONE_STEP),
                          vectors[i] > 64 && vectors[i] <= 128);
         assert_int_equal(last_launch()->parameters.rows.group, 32);
     }
+    d = rows_of(GPULOSS_F16, 8, 125); /* shared by more warps */
+    assert_false(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_ONE_STEP));
     end();
 }
 
