@@ -69,7 +69,7 @@ class Team {
     }
 
   private:
-    /* The teams of a block, of so many threads. A constant number needs no division. */
+    /* Divides the block into teams of `threads` threads. A constant number needs no division. */
     __device__ __forceinline__ void of_block(uint32_t threads) {
         const uint32_t teams_of_block = blockDim.x / threads;
         warps = (int)(threads / kLanes);
