@@ -241,8 +241,8 @@ static void rows_beside_their_weights(void **state) {
     TAKES(d.grad_logits_stride = d.classes + 5, "row_cluster");
     TAKES((d.class_weights = NULL, d.label_smoothing = 0.5), "clusters");
     base.logits_stride = base.grad_logits_stride = ((int64_t)1 << 18) + 1;
-    TAKES(d.classes = 1 << 17, "row_cluster");
-    TAKES(d.classes = (1 << 17) + 1, "clusters");
+    TAKES(d.classes = (1 << 18) - 3, "row_cluster");
+    TAKES(d.classes = (1 << 18) - 2, "clusters");
     TAKES((d.classes = 1 << 18, d.logits_stride = d.grad_logits_stride = 1 << 18), "row_cluster");
     base.class_weights = NULL;
     base.logits_stride = base.grad_logits_stride = 0;

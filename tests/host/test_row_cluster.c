@@ -124,17 +124,21 @@ static void long_rows_alone(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Rows that start at several elements of a vector have a multiple of as many clusters. */
+/* Rows that start at several elements of a vector have a multiple of as many clusters, or several waves of them. Each start
+ * has a cluster. */
 static void rows_of_several_starts(void **state) {
     static const struct {
         gpuloss_dtype dtype;
         int64_t rows, classes, gap;
         unsigned clusters, size, warps;
-    } cases[] = {{GPULOSS_F32, 5341, 50257, 0, 20, 6, 9},  {GPULOSS_BF16, 5341, 50257, 0, 24, 4, 13},
-                 {GPULOSS_F32, 5341, 50256, 0, 22, 6, 9},  {GPULOSS_F32, 1000, 16392, 2, 66, 2, 9},
-                 {GPULOSS_BF16, 1000, 16392, 2, 64, 2, 9}, {GPULOSS_BF16, 1000, 16392, 4, 66, 2, 9},
-                 {GPULOSS_F32, 3, 50257, 0, 4, 7, 8},      {GPULOSS_BF16, 3, 50257, 0, 8, 7, 8},
-                 {GPULOSS_BF16, 1, 50256, 0, 1, 7, 8},     {GPULOSS_F32, 1000, 16392, 1, 64, 2, 9}};
+    } cases[] = {{GPULOSS_F32, 5341, 50257, 0, 20, 6, 9},     {GPULOSS_BF16, 5341, 50257, 0, 44, 6, 9},
+                 {GPULOSS_F32, 5341, 50256, 0, 22, 6, 9},     {GPULOSS_F32, 1000, 16392, 2, 66, 2, 9},
+                 {GPULOSS_BF16, 1000, 16392, 2, 64, 2, 9},    {GPULOSS_BF16, 1000, 16392, 4, 66, 2, 9},
+                 {GPULOSS_F32, 3, 50257, 0, 3, 7, 8},         {GPULOSS_BF16, 3, 50257, 0, 3, 7, 8},
+                 {GPULOSS_BF16, 1, 50256, 0, 1, 7, 8},        {GPULOSS_F32, 1000, 16392, 1, 64, 2, 9},
+                 {GPULOSS_BF16, 1000, 262129, 0, 21, 16, 16}, {GPULOSS_BF16, 2500, 50257, 0, 44, 6, 9},
+                 {GPULOSS_F32, 20000, 50257, 0, 20, 6, 9},    {GPULOSS_BF16, 7, 262129, 0, 7, 16, 16},
+                 {GPULOSS_BF16, 7, 140001, 0, 7, 16, 9}};
     size_t i;
     (void)state;
     context = new_context();

@@ -71,6 +71,7 @@ static void what_fits_a_tile(void **state) {
 /* How the arrays of a tile lie, in the format word. */
 static void check_layouts_of_tiles(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
+    const int word = bytes < 4 ? 4 : bytes;
     const uint32_t packed = GPULOSSI_FORMAT_PACKED, ragged = GPULOSSI_FORMAT_RAGGED, columns = GPULOSSI_FORMAT_COLUMNS;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     gpuloss_cross_entropy_desc d;
@@ -89,12 +90,22 @@ static void check_layouts_of_tiles(gpuloss_cross_entropy_desc base) {
     LIES(d.grad_logits_stride = 5 * width + 1, ragged);
     LIES((d.grad_logits_stride = 5 * width + 1, d.grad_dtype = other), 0);
     LIES(d.logits = (const char *)d.logits + bytes, ragged);
-    LIES((d.logits = (const char *)d.logits + bytes, d.grad_logits = (char *)d.grad_logits + bytes), packed);
-    LIES((d.logits = (const char *)d.logits + bytes, d.grad_logits = NULL), packed);
-    LIES((d.logits = (const char *)d.logits + bytes, d.grad_dtype = other), packed);
-    LIES(d.classes--, packed);
+    LIES((d.logits = (const char *)d.logits + bytes, d.grad_logits = (char *)d.grad_logits + bytes), ragged);
     LIES((d.classes--, d.grad_logits_stride = 5 * width), ragged);
     LIES((d.classes--, d.logits_stride = d.grad_logits_stride = 5 * width), ragged);
+    LIES((d.classes--, d.logits_stride = 5 * width, d.grad_logits = NULL), ragged);
+    LIES((d.classes--, d.grad_logits = (char *)d.grad_logits + bytes), ragged);
+    LIES(d.classes--, bytes == 2 ? packed | ragged : packed);
+    if (bytes > 4)
+        base.classes++;
+    LIES(d.classes -= 2, packed);
+    LIES((d.classes -= 2, d.logits = (const char *)d.logits + word, d.grad_logits = (char *)d.grad_logits + word),
+         packed);
+    LIES((d.classes -= 2, d.logits = (const char *)d.logits + bytes, d.grad_logits = (char *)d.grad_logits + bytes),
+         bytes == 2 ? packed | ragged : packed);
+    LIES((d.classes -= 2, d.logits = (const char *)d.logits + word, d.grad_logits = NULL), packed);
+    LIES((d.classes -= 2, d.logits = (const char *)d.logits + word, d.grad_dtype = other), packed);
+    base.classes = 5 * width;
     base.inner = 6 * width;
     base.rows = 600 * width;
     LIES((void)0, columns);

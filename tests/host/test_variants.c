@@ -94,8 +94,8 @@ static void calls_of(gpuloss_dtype dtype) {
     VARIANT("ragged_weights_gradient", 1, 131072, 250, (d.classes++, d.label_smoothing = 0.1, d.class_weights = AT(6)));
     VARIANT("cluster_loss", 0, 100, 16032, (void)0);
     VARIANT("cluster_gradient", 1, 8192, 16032, (void)0);
-    TILES("smoothing_loss", 0, 5, 1, d.label_smoothing = 0.1);
-    TILES("smoothing_gradient", 1, 5, 1, d.label_smoothing = 0.1);
+    TILES("smoothing_loss", 0, 5, 2, d.label_smoothing = 0.1);
+    TILES("smoothing_gradient", 1, 5, 2, d.label_smoothing = 0.1);
     TILES("even_gradient", 1, 5, 0, d.row_weights = AT(6));
     TILES("ragged_gradient", 1, 5, 0, d.logits_stride = d.classes + 1);
     TILES("columns_loss", 0, 5, 0, (d.inner = 1000, d.label_smoothing = 0.1));

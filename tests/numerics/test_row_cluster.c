@@ -95,6 +95,22 @@ static void cluster_rows_that_begin_anywhere(void **state) {
     test_done();
 }
 
+/* The largest clusters, of which a GPU may have fewer than rows have starts. */
+static void cluster_rows_of_many_starts(void **state) {
+    unsigned number;
+    (void)state;
+    REQUIRE_GPU();
+    for (number = 0; number < 2; number++) {
+        option_inputs in;
+        ce_case c = rows_of(GPULOSS_BF16, 17, 32766, 1, number, &in);
+        c.logits_stride = c.grad_stride = STRIDE_PACKED;
+        c.outputs &= ~(number == 0 ? 0u : (unsigned)CE_OUT_GRAD);
+        ce_test(&c, "cluster rows of many starts");
+        option_inputs_free(&in);
+    }
+    test_done();
+}
+
 /* With upstream factors, or without a gradient. */
 static void cluster_rows_of_every_type_of_index(void **state) {
     static const double upstream = -0.75;
@@ -135,11 +151,9 @@ static void cluster_rows_of_shards(void **state) {
 
 int run_row_cluster_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_cluster_rows_that_are_written),
-        cmocka_unit_test(many_cluster_rows_that_are_read),
-        cmocka_unit_test(cluster_rows_that_begin_anywhere),
-        cmocka_unit_test(cluster_rows_of_every_type_of_index),
-        cmocka_unit_test(cluster_rows_of_shards),
+        cmocka_unit_test(many_cluster_rows_that_are_written),  cmocka_unit_test(many_cluster_rows_that_are_read),
+        cmocka_unit_test(cluster_rows_that_begin_anywhere),    cmocka_unit_test(cluster_rows_of_many_starts),
+        cmocka_unit_test(cluster_rows_of_every_type_of_index), cmocka_unit_test(cluster_rows_of_shards),
     };
     return cmocka_run_group_tests_name("row_cluster", tests, NULL, NULL);
 }

@@ -46,6 +46,7 @@ DEVICE bool is_sm_80() {
 /* A line of inline assembly begins with a tag if only some types or GPUs need it. */
 #define GPULOSSI_TEXT(x) #x
 #define GPULOSSI_TAG(sign, features) "1" sign GPULOSSI_TEXT(features)
+#define GPULOSSI_CALL_TAG(sign, features) "0" sign GPULOSSI_TEXT(features)
 #define GPULOSSI_TAGS(sign, features, other_sign, other)                                                               \
     "/*?" GPULOSSI_TAG(sign, features) " " GPULOSSI_TAG(other_sign, other) "*/ "
 #define IF_FORMAT(features, line) "/*?" GPULOSSI_TAG("+", features) "*/ " line
@@ -56,6 +57,12 @@ DEVICE bool is_sm_80() {
     GPULOSSI_TAGS("+", a, "+", b)                                                                                      \
     both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t" GPULOSSI_TAGS("-", a, "+", b) only_b                       \
         "\n\t" GPULOSSI_TAGS("-", a, "-", b) neither
+
+/* Selects one of four lines: by format feature b if the format has a, and by a feature of the call if not. */
+#define BY_FORMATS_OR_CALL(a, b, both, only_a, call, with_call, neither)                                               \
+    GPULOSSI_TAGS("+", a, "+", b)                                                                                      \
+    both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG(             \
+        "+", call) "*/ " with_call "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG("-", call) "*/ " neither
 
 /* The launch bounds of some variants, as a line that gen/ moves to the directives of the entry. */
 #define BOUNDS(threads, blocks) ".maxntid " #threads ", 1, 1 .minnctapersm " #blocks

@@ -26,6 +26,8 @@ struct Shared {
                          : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                          : "r"(at)
                          : "memory");
+        else if constexpr (words == 2)
+            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(at) : "memory");
         else
             to[0] = bits<uint32_t>(at);
     }
@@ -36,6 +38,8 @@ struct Shared {
             asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]),
                          "r"(x[3])
                          : "memory");
+        else if constexpr (words == 2)
+            asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(x[0]), "r"(x[1]) : "memory");
         else
             store(at, x[0]);
     }

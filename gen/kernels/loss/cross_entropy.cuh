@@ -457,7 +457,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             batch.powers += in_halves<Sum>(part);
             if (has_soft()) {
                 N of_vector = in_halves<Sum>(products);
-                if (!(fabs(of_vector) < Limits<N>::infinity())) { /* a soft target of 0 adds nothing */
+                if (!is_uniform() && !(fabs(of_vector) < Limits<N>::infinity())) { /* a soft target of 0 adds nothing */
                     of_vector = N(0);
 #pragma unroll
                     for (int i = 0; i < W; i++)
@@ -466,6 +466,15 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
                 batch.products += of_vector;
                 batch.shapes += in_halves<Sum>(shape);
             }
+        }
+    }
+    /* Adds a float alone to a batch of a basic loss, whose classes have the same soft target. */
+    DEVICE void accumulate_uniform(Batch &batch, N x) {
+        if constexpr (sizeof(N) == 4) {
+            const N y = batch.scaled.power(x);
+            batch.powers += power_of_2(y);
+            batch.products += y;
+            batch.shapes += N(1);
         }
     }
     /* Adds a batch to the state. side_of(k) is a Side of its vectors k, which are added one by one if the maximum is not

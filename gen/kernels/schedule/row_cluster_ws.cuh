@@ -9,10 +9,12 @@
  * If rows are written, each worker requests its part of a row after it has written another one. Otherwise the senders
  * request all of the block's part at once. A reduced row then frees its stage, so that more rows are in flight.
  *
- * All rows of a cluster start at the same element of a vector. Ragged rows start at the same one every few rows, and the
- * number of clusters is a multiple of these. Rows fit in the cluster's shared memory. Logits are used without scale or softcap. The
- * short formulas show when a logit is infinite, NaN or too large for them: the row is then recomputed by the general
- * code. */
+ * All rows of a cluster start at the same element of a vector. Ragged rows start at the same one every few rows. Starts
+ * that have fewer clusters than others take longer, and their clusters have the first numbers: if more clusters are
+ * launched than are resident, the longest begin first.
+ *
+ * Rows fit in the cluster's shared memory. Logits are used without scale or softcap. The short formulas show when a
+ * logit is infinite, NaN or too large for them: the row is then recomputed by the general code. */
 #ifndef GPULOSSI_ROW_CLUSTER_WS_CUH
 #define GPULOSSI_ROW_CLUSTER_WS_CUH
 
@@ -107,12 +109,30 @@ template <class E> class RowCluster {
     DEVICE uint32_t buffer_of(uint32_t number) { return number % kBuffers; }
     DEVICE uint32_t parity_of(uint32_t number) { return number / kBuffers & 1; }
 
+    /* The rows of a cluster: `row`, and every step-th one after it. */
+    struct Share {
+        uint32_t row, step;
+
+        __device__ __forceinline__ Share(const Cluster &of, int64_t stride) : row(of.number), step(of.count) {
+            if (!has_format(GPULOSSI_FORMAT_RAGGED))
+                return;
+            /* Starts of rows, a power of two. The first `more` of them have a cluster more than the others. */
+            const uint32_t starts = W >> (__ffs((int)stride | W) - 1);
+            const uint32_t each = of.count / starts, more = of.count % starts, fewest = (starts - more) * each;
+            const bool has_more = of.number >= fewest;
+            const uint32_t clusters = each + has_more, number = has_more ? of.number - fewest : of.number;
+            row = (has_more ? 0 : more) + number / clusters + number % clusters * starts;
+            step = clusters * starts;
+        }
+    };
+
     const gpulossi_cross_entropy &p;
     const Loss &loss;
     const Cluster &cluster;
     Shared &shared;
+    Share share;
     Cut<E> cut;     /* The cut of every row of this cluster. */
-    uint32_t count; /* Rows of this cluster. */
+    uint32_t count; /* Rows of this cluster. No memory has 2^31 rows that are long enough for this kernel. */
     int first;      /* The first vector of this block in a row. */
     int workers;    /* Warps of the block that have a part of the rows. */
 
@@ -139,7 +159,7 @@ template <class E> class RowCluster {
         return all;
     }
     __device__ __forceinline__ int64_t row_of(uint32_t number) const {
-        return cluster.number + (int64_t)number * cluster.count;
+        return share.row + (int64_t)number * share.step;
     }
     /* The block's vector v in the stage of a row. */
     DEVICE uint4 *slot(uint32_t number, int v) {
@@ -766,11 +786,9 @@ template <class E> class RowCluster {
 
     __device__ __forceinline__ RowCluster(const gpulossi_cross_entropy &p, const Loss &loss, const Cluster &cluster,
                                           Shared &shared)
-        : p(p), loss(loss), cluster(cluster), shared(shared),
-          cut(has_format(GPULOSSI_FORMAT_RAGGED) ? loss.logits(cluster.number) : 0, p.rows.classes),
-          count(cluster.number < p.rows.rows
-                    ? (uint32_t)((p.rows.rows - cluster.number + cluster.count - 1) / cluster.count)
-                    : 0),
+        : p(p), loss(loss), cluster(cluster), shared(shared), share(cluster, p.logits_stride),
+          cut(has_format(GPULOSSI_FORMAT_RAGGED) ? loss.logits(share.row) : 0, p.rows.classes),
+          count(((uint32_t)p.rows.rows - share.row + share.step - 1) / share.step),
           first((int)(cluster.rank * p.rows.of.worker_warps) * kChunk),
           workers(max(0, min((int)p.rows.of.worker_warps, (cut.vectors - first + kChunk - 1) / kChunk))) {}
 

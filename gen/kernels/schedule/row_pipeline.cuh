@@ -533,7 +533,7 @@ template <class Loss> class RowPipeline {
 
     /* Whether the vectors of all stages outside the rows stay padding. */
     DEVICE bool has_padding() {
-        return has_format(GPULOSSI_FORMAT_ONE_STEP) && !has_format(GPULOSSI_FORMAT_RAGGED);
+        return !Loss::kHasEntries && has_format(GPULOSSI_FORMAT_ONE_STEP) && !has_format(GPULOSSI_FORMAT_RAGGED);
     }
     __device__ __forceinline__ void pad_stages() const {
         const Vector<E> padding = filled<E>(loss.padding());

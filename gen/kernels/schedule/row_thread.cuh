@@ -3,9 +3,11 @@
  *
  * In a tile each row begins with a vector, and its last vector is filled with logits that change nothing. The distance
  * of two rows is an odd number of vectors, so that neighbouring rows are in different banks. Before each eighth column
- * there is one vector more, for every second, fourth or eighth column. The threads of a block load a tile in the order
- * of memory. Columns are transposed in registers. Gradients replace the logits in the tile, and are stored in the order
- * of memory. */
+ * there is one vector more, for every second, fourth or eighth column. Packed rows are copied to a tile as they are in
+ * memory, and accessed by words there, or by elements of 16 bits if rows are no whole words. As they are no whole
+ * vectors, at most two rows that a warp accesses are in one bank. The threads of a block load a tile in the order of
+ * memory. Columns are transposed in registers. Gradients replace the logits in the tile, and are stored in the order of
+ * memory. */
 #ifndef GPULOSSI_ROW_THREAD_CUH
 #define GPULOSSI_ROW_THREAD_CUH
 
@@ -27,14 +29,14 @@ template <class Loss> class RowThread {
     enum {
         W = Width<E>::value,
         kThreads = GPULOSSI_TILE_THREADS,
-        kLoads = 4,       /* vectors of rows that a thread has in flight */
-        kPackedLoads = 2, /* of packed rows */
+        kLoads = 4, /* vectors that a thread has in flight */
         kNone = -1
     };
 
     const Params &p;
     Loss loss;
     uint32_t smem_tile; /* its shared address */
+    uint32_t smem_rows; /* the shared address of its first row */
     int classes;
     int vectors;           /* of a row */
     int pitch_bytes;       /* from one row of the tile to the next */
@@ -57,8 +59,9 @@ template <class Loss> class RowThread {
     }
 
     __device__ __forceinline__ explicit RowThread(const Params &p)
-        : p(p), loss(p), smem_tile(Shared::address(stash_of_block())), classes((int)p.rows.classes),
-          vectors((classes + W - 1) / W), pitch_bytes((vectors | 1) * GPULOSSI_VECTOR_BYTES),
+        : p(p), loss(p), smem_tile(Shared::address(stash_of_block())), smem_rows(smem_tile),
+          classes((int)p.rows.classes), vectors((classes + W - 1) / W),
+          pitch_bytes(is_packed() ? classes * (int)sizeof(Bits) : (vectors | 1) * GPULOSSI_VECTOR_BYTES),
           rows((int)p.rows.of.tile_rows), threads((int)p.rows.group), first(0), count(0), image(0), within(0) {
         const int groups = kThreads / threads;
         keep(smem_tile);
@@ -70,22 +73,22 @@ template <class Loss> class RowThread {
 
     __device__ __forceinline__ uint32_t address(int row, int vector) const {
         const int more = has_columns() ? row / 8 : 0;
-        return smem_tile + (uint32_t)(row * pitch_bytes + (more + vector) * GPULOSSI_VECTOR_BYTES);
+        return (is_packed() ? smem_rows : smem_tile) +
+               (uint32_t)(row * pitch_bytes + (more + vector) * GPULOSSI_VECTOR_BYTES);
     }
     DEVICE Bits bits(uint32_t at) {
         if constexpr (sizeof(Bits) == 8) {
-            uint32_t word[2];
-            Shared::load<1>(at, word);
-            Shared::load<1>(at + 4, word + 1);
-            return (uint64_t)word[0] | (uint64_t)word[1] << 32;
+            uint32_t words[2];
+            Shared::load<2>(at, words);
+            return (uint64_t)words[0] | (uint64_t)words[1] << 32;
         } else {
             return Shared::bits<Bits>(at);
         }
     }
     DEVICE void put(uint32_t at, Bits x) {
         if constexpr (sizeof(Bits) == 8) {
-            Shared::store(at, (uint32_t)x);
-            Shared::store(at + 4, (uint32_t)(x >> 32));
+            const uint32_t words[2] = {(uint32_t)x, (uint32_t)(x >> 32)};
+            Shared::store<2>(at, words);
         } else {
             Shared::store(at, x);
         }
@@ -97,6 +100,14 @@ template <class Loss> class RowThread {
         } else {
             x.replace(i, element);
         }
+    }
+    DEVICE Bits element_of(const Vector<E> &x, int i) {
+        if constexpr (sizeof(Bits) == 8)
+            return (uint64_t)x.word[2 * i] | (uint64_t)x.word[2 * i + 1] << 32;
+        else if constexpr (sizeof(Bits) == 4)
+            return x.word[i];
+        else
+            return (Bits)(x.word[i / 2] >> (16 * (i % 2)));
     }
     /* The vector of `left` or more elements, one each `step` elements of memory. `by_words`: they are neighbours, and each
      * two of 16 bits are a word. Without `may_be_whole` fewer than W are left. */
@@ -135,112 +146,76 @@ template <class Loss> class RowThread {
                 unit -= n, row++;
         }
     };
-    /* An element of the tile, from which packed rows go on. An access has kUnit elements. */
-    template <int kUnit> struct Walk {
-        uint32_t at;
-        int c;
-        __device__ __forceinline__ void advance(int classes, uint32_t gap_bytes) {
-            c += kUnit;
-            at += kUnit * (int)sizeof(Bits);
-            if (c >= classes) {
-                c = 0;
-                at += gap_bytes;
-            }
-        }
-        __device__ __forceinline__ void move_in(const Vector<E> &x, int i) const {
-            if constexpr (kUnit == 2)
-                Shared::store(at, x.word[i / 2]);
-            else if constexpr (sizeof(Bits) == 8)
-                put(at, (uint64_t)x.word[2 * i] | (uint64_t)x.word[2 * i + 1] << 32);
-            else if constexpr (sizeof(Bits) == 4)
-                put(at, x.word[i]);
+    /* Packed rows are accessed by words, or by elements if they are no words. */
+    DEVICE int unit() {
+        return sizeof(Bits) == 2 && !is_ragged() ? 2 : 1;
+    }
+    /* The vector of packed rows at address `at`. Its first `left` elements are in the row. */
+    template <bool kWhole> __device__ __forceinline__ Vector<E> load_packed(uint32_t at, int left) const {
+        Vector<E> x = filled<E>(loss.padding());
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const uint32_t from = at + i * (int)sizeof(Bits);
+            if (i % unit() != 0 || !(kWhole || i < left))
+                continue;
+            if (unit() == 2)
+                x.word[i / 2] = Shared::bits<uint32_t>(from);
             else
-                put(at, (Bits)(x.word[i / 2] >> (16 * (i % 2))));
+                set(x, i, bits(from));
         }
-        __device__ __forceinline__ void move_out(Vector<E> &x, int i) const {
-            if constexpr (kUnit == 2)
-                x.word[i / 2] = Shared::bits<uint32_t>(at);
+        return x;
+    }
+    template <bool kWhole>
+    __device__ __forceinline__ void store_packed(uint32_t at, int left, const Vector<E> &x) const {
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const uint32_t to = at + i * (int)sizeof(Bits);
+            if (i % unit() != 0 || !(kWhole || i < left))
+                continue;
+            if (unit() == 2)
+                Shared::store(to, x.word[i / 2]);
             else
-                set(x, i, bits(at));
+                put(to, element_of(x, i));
         }
-    };
-    /* Moves packed rows between the tile and memory by whole vectors, and by elements before and after them. */
-    template <bool kStores, int kUnit> __device__ __forceinline__ void move_packed(Bits *base) const {
-        const int head = (int)((uintptr_t)base % GPULOSSI_VECTOR_BYTES / sizeof(Bits)), end = head + count * classes;
-        const int step = kThreads * W, row_step = step / classes, class_step = step % classes;
-        const uint32_t gap_bytes = (uint32_t)(pitch_bytes - classes * (int)sizeof(Bits));
-        int f = (int)threadIdx.x * W, row, c; /* element of the tile, from the start of its first vector on */
-        base -= head;
-        if (f < head)
-            f += step;
-        row = (f - head) / classes;
-        c = (f - head) % classes;
+    }
+    /* Copies packed rows between the tile and memory by whole vectors, and by elements before and after them. */
+    template <bool kStores> __device__ __forceinline__ void move_packed(uint64_t array) const {
+        const int head = (int)(smem_rows - smem_tile) / (int)sizeof(Bits), end = head + count * classes;
+        Bits *const base = (Bits *)array + first * classes - head;
 #pragma unroll 1
-        while (f + W <= end) {
-            Vector<E> x[kPackedLoads];
-            Walk<kUnit> walk[kPackedLoads];
-            int at[kPackedLoads];
+        for (int v = (int)threadIdx.x + (head > 0); v < end / W;) {
+            Vector<E> x[kLoads];
+            const int from = v;
 #pragma unroll
-            for (int k = 0; k < kPackedLoads; k++) {
-                at[k] = f;
-                walk[k].at = address(row, 0) + (uint32_t)(c * (int)sizeof(Bits));
-                walk[k].c = c;
-                if (!kStores && f + W <= end)
-                    x[k] = load_vector<E, kRead_once>(base + f);
-                f += step;
-                row += row_step;
-                c += class_step;
-                if (c >= classes)
-                    c -= classes, row++;
-            }
-#pragma unroll
-            for (int k = 0; k < kPackedLoads; k++)
-                if (at[k] + W <= end) {
-#pragma unroll
-                    for (int i = 0; i < W; i += kUnit) {
-                        if (kStores)
-                            walk[k].move_out(x[k], i);
-                        else
-                            walk[k].move_in(x[k], i);
-                        walk[k].advance(classes, gap_bytes);
-                    }
+            for (int i = 0; i < kLoads; i++, v += kThreads)
+                if (v < end / W) {
                     if (kStores)
-                        store_vector<E>(base + at[k], x[k]);
+                        Shared::load<4>(smem_tile + v * GPULOSSI_VECTOR_BYTES, x[i].word);
+                    else
+                        x[i] = load_vector<E, kRead_once>(base + v * W);
+                }
+            v = from;
+#pragma unroll
+            for (int i = 0; i < kLoads; i++, v += kThreads)
+                if (v < end / W) {
+                    if (kStores)
+                        store_vector<E>(base + v * W, x[i]);
+                    else
+                        Shared::store<4>(smem_tile + v * GPULOSSI_VECTOR_BYTES, x[i].word);
                 }
         }
         const int i = (int)threadIdx.x, e = i < W ? i : max(end / W * W, head > 0 ? (int)W : 0) + i - W;
         if (i < 2 * W && e >= head && e < end && (i >= W || head > 0)) {
-            const uint32_t at = address((e - head) / classes, 0) + (uint32_t)((e - head) % classes * sizeof(Bits));
+            const uint32_t at = smem_tile + e * (int)sizeof(Bits);
             if (kStores)
                 base[e] = bits(at);
             else
                 put(at, base[e]);
         }
     }
-    template <bool kStores> __device__ __forceinline__ void move_packed(uint64_t array) const {
-        Bits *base = (Bits *)array + first * classes;
-        if constexpr (sizeof(Bits) == 2)
-            if (classes % 2 == 0 && array % 4 == 0)
-                return move_packed<kStores, 2>(base);
-        move_packed<kStores, 1>(base);
-    }
-    /* Fills the last vectors of packed rows. */
-    __device__ __forceinline__ void fill_rows() const {
-        if (classes % W == 0)
-            return;
-#pragma unroll 1
-        for (int i = (int)threadIdx.x; i < count; i += kThreads) {
-            const uint32_t at = address(i, vectors - 1);
-#pragma unroll
-            for (int k = 1; k < W; k++)
-                if (k >= classes % W)
-                    put(at + k * (int)sizeof(Bits), E::narrow(loss.padding()));
-        }
-    }
     __device__ __forceinline__ void load_rows() const {
         if (is_packed()) {
             move_packed<false>(p.logits);
-            fill_rows();
             return;
         }
         const Bits *base = (const Bits *)p.logits + first * p.logits_stride;
@@ -382,8 +357,14 @@ template <class Loss> class RowThread {
             return writes_tile() ? 0 : start(stride);
         }
         __device__ __forceinline__ Vector<E> load(int k) const {
+            const uint32_t at = of.address(row_in_tile, k);
             Vector<E> x;
-            Shared::load<4>(of.address(row_in_tile, k), x.word);
+            if (!is_packed())
+                Shared::load<4>(at, x.word);
+            else if (kWhole || left >= W)
+                x = of.load_packed<true>(at, left);
+            else
+                x = of.load_packed<false>(at, left);
             return x;
         }
         __device__ __forceinline__ ClassVector<E, kWhole, false> classes(int k) const {
@@ -403,7 +384,10 @@ template <class Loss> class RowThread {
             }
             Vector<E> x;
             x.fill(y);
-            Shared::store<4>(of.address(row_in_tile, k), x.word);
+            if (is_packed())
+                of.store_packed<kWhole>(of.address(row_in_tile, k), left, x);
+            else
+                Shared::store<4>(of.address(row_in_tile, k), x.word);
         }
         __device__ __forceinline__ void write(const Targets &array, int k, const N (&y)[W]) const {
             classes(k).write(array, y);
@@ -417,34 +401,43 @@ template <class Loss> class RowThread {
         return has_columns() ? c * p.inner : c;
     }
 
-    /* Adds the vectors of this thread. With options their maximum comes first, so that they are one batch. */
+    /* Adds the vectors of this thread. Their maximum comes first, so that they are one batch. Floats that only add to the
+     * softmax raise it as they come, which takes fewer instructions. */
     __device__ __forceinline__ void accumulate_row(int64_t number, int row_in_tile, State &state) const {
         const auto side_of = [&](int k) { return Side<false>{*this, number, row_in_tile, classes - k * W}; };
+        const bool is_online = sizeof(N) == 4 && Loss::sums_only() && !Loss::is_uniform();
         auto best = loss.highest_before(state);
-        if (!Loss::sums_only()) {
-            N highest = Loss::lowest();
-#pragma unroll 1
-            for (int k = rank; k < vectors; k += threads)
-                highest = larger(highest, loss.highest_of({side_of(k).load(k)}));
-            loss.raise(state, highest);
-        }
-        auto batch = loss.batch_of(state);
+        N highest = Loss::lowest();
 #pragma unroll 1
         for (int k = rank; k < vectors; k += threads) {
             const Side<false> side = side_of(k);
-            const Side<true> whole = {*this, number, row_in_tile, side.left};
             Vector<E> x[1] = {side.load(k)};
-            if (Loss::sums_only() && Loss::finds_best())
+            if (is_online && Loss::finds_best())
                 loss.accumulate_one(state, best, x[0], side, k);
-            else if (Loss::sums_only())
+            else if (is_online)
                 loss.add_to_sums(state, x, side);
-            else if (side.left >= W)
-                loss.accumulate(state, batch, best, x[0], whole, k);
             else
-                loss.accumulate(state, batch, best, x[0], side, k);
+                highest = larger(highest, loss.highest_of(x));
         }
-        if (!Loss::sums_only())
+        if (!is_online) {
+            loss.raise(state, highest);
+            auto batch = loss.batch_of(state);
+#pragma unroll 1
+            for (int k = rank; k < vectors; k += threads) {
+                const Side<false> side = side_of(k);
+                const Side<true> whole = {*this, number, row_in_tile, side.left};
+                if (side.left >= W)
+                    loss.accumulate(state, batch, best, whole.load(k), whole, k);
+                else if (sizeof(N) == 4 && Loss::sums_only() && !Loss::finds_best())
+#pragma unroll 1
+                    for (int i = 0; i < side.left; i++)
+                        Loss::accumulate_uniform(
+                            batch, E::widen(bits(address(row_in_tile, k) + (uint32_t)(i * (int)sizeof(Bits)))));
+                else
+                    loss.accumulate(state, batch, best, side.load(k), side, k);
+            }
             loss.close(state, batch, rank, vectors, threads, side_of);
+        }
         loss.find_best(state, best, rank, vectors, threads, side_of);
     }
     /* All threads call. */
@@ -563,6 +556,9 @@ template <class Loss> class RowThread {
                 image = (int64_t)((uint64_t)first / (uint64_t)p.inner);
                 within = first - image * p.inner;
             }
+            if (is_packed())
+                smem_rows =
+                    smem_tile + (uint32_t)(uintptr_t)((const Bits *)p.logits + first * classes) % GPULOSSI_VECTOR_BYTES;
             const RowInput input = fetch(row);
             if (has_tile())
                 load_tile();
