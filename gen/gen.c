@@ -177,9 +177,18 @@ static void pack_all(void) {
 
 static void add_manifest(text *manifest, const char *scratch, const char *folder) {
     text commands[MODULES] = {0}, logs[MODULES];
-    for (int i = 0; i < MODULES; i++)
-        text_add(&commands[i], "sha256sum %s/ptx/%s.ptx && ptxas -arch=sm_90 -v %s/ptx/%s.ptx -o %s/%s.cubin 2>&1",
-                 folder, modules[i].name, folder, modules[i].name, scratch, modules[i].name);
+    for (int i = 0; i < MODULES; i++) {
+        const module *m = &modules[i];
+        text whole = {0};
+        char path[1024];
+        snprintf(path, sizeof path, "%s/%s.whole.ptx", scratch, m->name);
+        text_add_bytes(&whole, m->ptx.bytes, m->ptx.length);
+        set_target(&whole);
+        write_file(path, whole.bytes, whole.length);
+        text_free(&whole);
+        text_add(&commands[i], "sha256sum %s/ptx/%s.ptx && ptxas -arch=sm_90 -v %s -o %s/%s.cubin 2>&1", folder,
+                 m->name, path, scratch, m->name);
+    }
     run_all(commands, logs, MODULES);
     for (int i = 0; i < MODULES; i++) {
         const module *m = &modules[i];

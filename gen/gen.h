@@ -62,6 +62,9 @@ void choose_order(const text *const *texts, size_t count, size_t most_texts, int
 /* What gpuloss.h makes of a marked text for these feature words. */
 void specialise(text *marked, const uint32_t *words);
 
+/* Changes the target of a text for every GPU to one that has all its instructions. */
+void set_target(text *ptx);
+
 /* The checksum by which gpuloss.h knows a text. */
 uint64_t sum_of(const text *ptx);
 

@@ -17,11 +17,14 @@ typedef struct variant {
 #define BOTH(loss, kernel)                                                                                             \
     VARIANT(loss, kernel, any16, "f16", 0, 0) VARIANT(loss, kernel, any16, "bf16", 0, GPULOSSI_FORMAT_BF16)
 
+/* Tiles, and texts of 16 bits for every GPU, know one of 8.0 and newer. */
+#define VARIANT_BF16 (GPULOSSI_FORMAT_SM_80 | GPULOSSI_FORMAT_BF16)
+
 /* Tiles of rows or columns for each type, as above. */
 #define TILES(name, call, format)                                                                                      \
-    VARIANT(cross_entropy, row_thread, f32, name, call, format)                                                        \
-    VARIANT(cross_entropy, row_thread, any16, "f16_" name, call, format)                                               \
-    VARIANT(cross_entropy, row_thread, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
+    VARIANT(cross_entropy, row_thread, f32, name, call, (format) | GPULOSSI_FORMAT_SM_80)                              \
+    VARIANT(cross_entropy, row_thread, any16, "f16_" name, call, (format) | GPULOSSI_FORMAT_SM_80)                     \
+    VARIANT(cross_entropy, row_thread, any16, "bf16_" name, call, (format) | VARIANT_BF16)
 
 /* Rows or columns without options for each type. */
 #define BASIC(kernel, name, call, format)                                                                              \
@@ -35,8 +38,8 @@ typedef struct variant {
     VARIANT(cross_entropy, row_memory, f64, name, call, format)
 #define REGISTERS(name, call, format)                                                                                  \
     VARIANT(cross_entropy, row_memory, f32, name, call, format)                                                        \
-    VARIANT(cross_entropy, row_memory, any16, "f16_" name, call, format)                                               \
-    VARIANT(cross_entropy, row_memory, any16, "bf16_" name, call, (format) | GPULOSSI_FORMAT_BF16)
+    VARIANT(cross_entropy, row_memory, any16, "f16_" name, call, (format) | GPULOSSI_FORMAT_SM_80)                     \
+    VARIANT(cross_entropy, row_memory, any16, "bf16_" name, call, (format) | VARIANT_BF16)
 
 /* The pipeline for each type, with the format of f32 and that of 16 bits. */
 #define PIPELINE(name, call, of_f32, of_16_bits)                                                                       \
@@ -54,15 +57,15 @@ typedef struct variant {
 #define PROBABILITIES(name, call)                                                                                      \
     VARIANT(kl_div, probabilities, f32, name, call, 0)                                                                 \
     VARIANT(kl_div, probabilities, f64, name, call, 0)                                                                 \
-    VARIANT(kl_div, probabilities, any16, "f16_" name, call, 0)                                                        \
-    VARIANT(kl_div, probabilities, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+    VARIANT(kl_div, probabilities, any16, "f16_" name, call, GPULOSSI_FORMAT_SM_80)                                    \
+    VARIANT(kl_div, probabilities, any16, "bf16_" name, call, VARIANT_BF16)
 
 /* Divergences of rows in memory for each type. */
 #define PAIRS(name, call)                                                                                              \
     VARIANT(kl_div, row_memory, f32, name, call, 0)                                                                    \
     VARIANT(kl_div, row_memory, f64, name, call, 0)                                                                    \
-    VARIANT(kl_div, row_memory, any16, "f16_" name, call, 0)                                                           \
-    VARIANT(kl_div, row_memory, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
+    VARIANT(kl_div, row_memory, any16, "f16_" name, call, GPULOSSI_FORMAT_SM_80)                                       \
+    VARIANT(kl_div, row_memory, any16, "bf16_" name, call, VARIANT_BF16)
 
 /* Divergences of rows in the pipeline for each type. */
 #define PAIR_PIPELINE(name, call, of_f32, of_16_bits)                                                                  \
@@ -80,8 +83,8 @@ typedef struct variant {
 #define SPARSE(name, call)                                                                                             \
     VARIANT(kl_div, sparse_memory, f32, name, call, 0)                                                                 \
     VARIANT(kl_div, sparse_memory, f64, name, call, 0)                                                                 \
-    VARIANT(kl_div, sparse_memory, any16, "f16_" name, call, 0)                                                        \
-    VARIANT(kl_div, sparse_memory, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)                                    \
+    VARIANT(kl_div, sparse_memory, any16, "f16_" name, call, GPULOSSI_FORMAT_SM_80)                                    \
+    VARIANT(kl_div, sparse_memory, any16, "bf16_" name, call, VARIANT_BF16)                                            \
     VARIANT(kl_div, sparse_pipeline, f32, name, call, GPULOSSI_FORMAT_SHORT_ROWS)                                      \
     VARIANT(kl_div, sparse_pipeline, any16, "f16_" name, call, GPULOSSI_FORMAT_SHORT_ROWS)                             \
     VARIANT(kl_div, sparse_pipeline, any16, "bf16_" name, call, GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_BF16)
@@ -139,6 +142,7 @@ static const variant usual_variants[] = {
     TILES("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_PACKED)
     TILES("even_gradient", VARIANT_GRADIENT | GPULOSSI_CE_ROW_WEIGHTS, 0)
     TILES("ragged_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_RAGGED)
+    TILES("probabilities_gradient", VARIANT_GRADIENT | GPULOSSI_CE_PROBABILITIES, GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_TWO_ARRAYS)
     TILES("columns_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_COLUMNS)
     MEMORY("loss", VARIANT_LOSS, 0)
     MEMORY("gradient", VARIANT_GRADIENT | GPULOSSI_CE_COUNTS, 0)
@@ -204,6 +208,7 @@ static const variant usual_variants[] = {
 };
 
 #undef VARIANT
+#undef VARIANT_BF16
 #undef BOTH
 #undef PIPELINE
 #undef LONG

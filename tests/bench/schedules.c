@@ -114,7 +114,7 @@ static int list_pipeline(const gpuloss_cross_entropy_desc *d) {
         plan.clustered = clustered;
         gpulossi_schedule_pipeline(bench_context(), &plan, d, &cross_entropy, gpulossi_dtype_bytes(d->dtype),
                                    d->grad_logits != NULL);
-        gpulossi_set_dtype(&plan, dtype);
+        gpulossi_set_dtype(bench_context(), &plan, dtype);
         if (clustered)
             status = list_clusters("clustered", "wide", plan.module, GPULOSSI_SLOTS);
         else
@@ -137,7 +137,7 @@ static void list_block_rows(const gpuloss_cross_entropy_desc *d) {
     int ahead, run;
     gpulossi_schedule_block_rows(bench_context(), &plan, gpulossi_dtype_bytes(d->dtype), writes);
     gpulossi_set_basic(&plan, &cross_entropy, GPULOSSI_MODULE_cross_entropy_row_basic_f32, 0);
-    gpulossi_set_dtype(&plan, dtype);
+    gpulossi_set_dtype(bench_context(), &plan, dtype);
     for (ahead = 0; ahead <= writes; ahead++)
         for (run = 0; run <= 2 * writes; run++) {
             add(names[ahead][run], plan.module, plan.rows->group, rows.rows);
@@ -154,10 +154,10 @@ static void list_block_rows(const gpuloss_cross_entropy_desc *d) {
 static void list_tiles(const gpuloss_cross_entropy_desc *d) {
     const gpulossi_plan as_planned = plan;
     const gpulossi_rows rows = *plan.rows;
-    unsigned group = gpulossi_group_of_tile(bench_context(), d, NARROWEST);
+    unsigned group = gpulossi_group_of_tile(bench_context(), d, &cross_entropy, NARROWEST);
     for (; group > 0 && group <= NARROWEST; group *= 2) {
         gpulossi_schedule_tiles(bench_context(), &plan, d, &cross_entropy, group);
-        gpulossi_set_dtype(&plan, dtype);
+        gpulossi_set_dtype(bench_context(), &plan, dtype);
         add("row_thread", plan.module, group, plan.units);
         candidates[count - 1].less = plan.less;
         set_words(&candidates[count - 1]);
@@ -174,7 +174,7 @@ static void list_memory(const gpuloss_cross_entropy_desc *d) {
     uint32_t *format = &plan.words[GPULOSSI_FORMAT_WORD];
     unsigned group;
     gpulossi_schedule_memory(&plan, d, &cross_entropy);
-    gpulossi_set_dtype(&plan, dtype);
+    gpulossi_set_dtype(bench_context(), &plan, dtype);
     for (group = 1; group <= GPULOSSI_BLOCK && (*format & GPULOSSI_FORMAT_REGISTERS) != 0; group *= 2)
         if (most * (int64_t)group >= plan.vectors) {
             add("registers", plan.module, group, plan.units);
@@ -214,7 +214,7 @@ static void list_pairs_in_memory(const gpuloss_kl_div_desc *d) {
     const gpulossi_rows rows = *plan.rows;
     unsigned group, ours;
     gpulossi_schedule_pairs_in_memory(&plan, d, &kl_div);
-    gpulossi_set_dtype(&plan, dtype);
+    gpulossi_set_dtype(bench_context(), &plan, dtype);
     ours = plan.rows->group;
     for (group = 1; group <= GPULOSSI_BLOCK; group *= 2)
         if (group >= NARROWEST || (2 * group >= ours && group <= 2 * ours)) {
@@ -231,7 +231,7 @@ static int list_pair_pipeline(const gpuloss_kl_div_desc *d) {
     const int first = count;
     int i, status = 0;
     if (gpulossi_schedule_pair_pipeline(bench_context(), &plan, d, &kl_div)) {
-        gpulossi_set_dtype(&plan, dtype);
+        gpulossi_set_dtype(bench_context(), &plan, dtype);
         if (plan.clustered)
             status = list_clusters("pipeline", NULL, plan.module, plan.room);
         else

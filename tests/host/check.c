@@ -168,23 +168,49 @@ void expect_divisor(unsigned flags, double divisor, double scale, int prepares, 
         fail_msg("line %d: the divisor is %g, the factor %g", line, rows->divisor, rows->grad_scale);
 }
 
-/* Blocks with tiles of floats or doubles have less where the rows of all threads fit. */
-static unsigned tile_bytes_of(const fake_launched *l) {
-    const int bytes = strstr(l->entry, "f64") != NULL ? 8 : strstr(l->entry, "f32") != NULL ? 4 : 2;
-    const int64_t vectors = (l->parameters.rows.classes * bytes + 15) / 16;
-    const int64_t row = 16 * (vectors + (vectors % 2 == 0)) + 2; /* an odd number of vectors, and an eighth of one */
-    if (bytes >= 4 && 128 / l->parameters.rows.group * row <= 14848)
-        return 14848;
-    return bytes == 8 ? 36864 : 20480;
-}
-
 int has_format(const fake_launched *l, uint32_t feature) {
     return (l->module->words[GPULOSSI_FORMAT_WORD] & feature) != 0;
 }
 
+/* An odd number of vectors. */
+static int64_t padded(int64_t bytes) {
+    const int64_t vectors = (bytes + 15) / 16;
+    return 16 * (vectors + (vectors % 2 == 0));
+}
+
+int64_t tile_bytes_of(const fake_launched *l, int64_t rows) {
+    const int bytes = strstr(l->entry, "f64") != NULL ? 8 : strstr(l->entry, "f32") != NULL ? 4 : 2;
+    const int64_t classes = l->parameters.rows.classes;
+    int64_t row = padded(classes * bytes), besides = (rows + 7) / 8 * 16; /* each eighth column has a vector more */
+    if (has_format(l, GPULOSSI_FORMAT_PACKED)) {
+        row = classes * bytes;
+        besides = 32;
+    }
+    if (has_format(l, GPULOSSI_FORMAT_TWO_ARRAYS)) {
+        row *= 2;
+        besides += besides;
+    }
+    if (has_format(l, GPULOSSI_FORMAT_STAGED_GRADIENT)) {
+        const int gradient = has_format(l, GPULOSSI_FORMAT_F64 << GPULOSSI_FORMAT_GRADIENT_SHIFT)   ? 8
+                             : has_format(l, GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_GRADIENT_SHIFT) ? 4
+                                                                                                    : 2;
+        row += padded(classes * gradient);
+        besides += 48;
+    }
+    return rows * row + besides;
+}
+
+/* Blocks with tiles of floats or doubles have less where the rows of all threads fit. */
+static unsigned shared_bytes_of_tiles(const fake_launched *l) {
+    const int is_16 = strstr(l->entry, "f64") == NULL && strstr(l->entry, "f32") == NULL;
+    if (!is_16 && tile_bytes_of(l, 128 / l->parameters.rows.group) <= 14848)
+        return 14848;
+    return strstr(l->entry, "f64") != NULL ? 36864 : 20480;
+}
+
 unsigned shared_bytes_of(const fake_launched *l) {
     if (strstr(l->entry, "_row_thread_") != NULL)
-        return tile_bytes_of(l);
+        return shared_bytes_of_tiles(l);
     if (strstr(l->entry, "_logits_packed_") != NULL)
         return 2 * l->parameters.rows.ring_bytes * (l->block / 32);
     if (strstr(l->entry, "_packed_") != NULL)

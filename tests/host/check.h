@@ -45,6 +45,9 @@ void expect_module(const char *name, gpuloss_dtype dtype, int line);
 /* Whether the text of a launch is specialised for a feature of the format word. */
 int has_format(const fake_launched *l, uint32_t feature);
 
+/* Bytes of a tile of that many rows, with all arrays that are in it. */
+int64_t tile_bytes_of(const fake_launched *l, int64_t rows);
+
 /* f32, i64 targets, mean with ignore_index, loss and gradient: the call that does most. */
 gpuloss_cross_entropy_desc some_cross_entropy(void);
 /* Makes probabilities its targets. */

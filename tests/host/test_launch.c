@@ -34,12 +34,10 @@ static void is_sound_in_clusters(const fake_launched *l, int64_t vectors, int ar
 /* A tile has some times as many rows as a block takes at once, and they fit the shared memory. */
 static void is_sound_of_tiles(const fake_launched *l) {
     const gpulossi_rows *rows = &l->parameters.rows;
-    const int bytes = strstr(l->entry, "f64") != NULL ? 8 : strstr(l->entry, "f32") != NULL ? 4 : 2;
-    const int64_t vectors = (rows->classes * bytes + 15) / 16, row = 16 * (vectors + (vectors % 2 == 0));
     assert_in_range(rows->group, 1, 32);
     assert_in_range(rows->of.tile_rows, 128 / rows->group, UINT32_MAX);
     assert_int_equal(rows->of.tile_rows % (128 / rows->group), 0);
-    assert_in_range(rows->of.tile_rows * row + (rows->of.tile_rows + 7) / 8 * 16, 1, l->shared_bytes);
+    assert_in_range(tile_bytes_of(l, rows->of.tile_rows), 1, l->shared_bytes);
 }
 
 /* Packed rows of a slot: some times as many as a warp takes at a time, and whole vectors, for which a warp has room. */

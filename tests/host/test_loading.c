@@ -161,8 +161,8 @@ static void expect_waiting(const fake_module *module, int waits) {
 }
 
 /* What a text begins with. The target is the lowest name from which the assembler keeps warps converged, sm_70, and for
- * GPUs older than that the oldest; what is for newer ones names these, in the first version that knows them. Where kernels
- * wait for each other all texts are for the GPUs that know how. */
+ * GPUs older than that the oldest; what is for newer ones names these, in the first version that knows them. A text for every
+ * GPU may have instructions of newer ones. Where kernels wait for each other all texts are for the GPUs that know how. */
 static void target_line(void **state) {
     static const struct {
         int major, minor, driver_version;
@@ -178,7 +178,7 @@ static void target_line(void **state) {
         gpuloss_context *context;
         const char *ptx;
         const int waits = strcmp(gpus[i].target, ".target sm_90\n") == 0;
-        int m, of_clusters = 0, of_planes = 0;
+        int m, of_clusters = 0, of_planes = 0, of_newer = 0;
         fake_reset();
         fake_set_current(&fake.context[2]);
         fake.major = gpus[i].major;
@@ -188,7 +188,8 @@ static void target_line(void **state) {
         preload_every_call(context, GPULOSS_F16);
         preload_every_call(context, GPULOSS_F64);
         for (m = 0; m < fake.modules; m++) {
-            const int target = target_of(fake.module[m].ptx);
+            const int is_newer = (fake.module[m].words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_SM_80) != 0;
+            const int of_module = target_of(fake.module[m].ptx), target = is_newer ? 80 : of_module;
             ptx = fake.module[m].ptx;
             assert_int_equal(
                 strncmp(ptx,
@@ -206,11 +207,15 @@ static void target_line(void **state) {
                                      14),
                              0);
             assert_null(strstr(ptx + 27, ".target"));
+            if (target < 80 && (strstr(ptx, "\ncp.async") != NULL || strstr(ptx, ".bf16x2") != NULL))
+                fail_msg("%s has instructions of newer GPUs", fake.module[m].entry);
             expect_waiting(&fake.module[m], target == 90 || waits);
             of_clusters += target == 90;
-            of_planes += target == 80;
+            of_planes += of_module == 80;
+            of_newer += is_newer;
         }
         assert_int_equal(of_planes, gpus[i].major < 8 ? 0 : 2);
+        assert_int_equal(of_newer > 0, gpus[i].major >= 8);
         assert_int_equal(of_clusters > 0, gpus[i].major >= 9);
         gpuloss_destroy(context);
     }

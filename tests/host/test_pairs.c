@@ -30,10 +30,11 @@ enum {
                 GPULOSSI_KL_TARGET_SUM | GPULOSSI_KL_VALUES | GPULOSSI_KL_WRITTEN_VALUES
 };
 
-/* But for the bits that follow from others, or from the length of rows. */
+/* But for the bits that follow from others, from the length of rows, or from the GPU. */
 static void expect_words(const fake_launched *l, uint32_t call, uint32_t format, int line) {
-    const uint32_t *got = l->module->words, of_length = GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_THREE_BLOCKS;
-    if ((got[GPULOSSI_CALL_WORD] & ~(uint32_t)FOLLOWING) != call || (got[GPULOSSI_FORMAT_WORD] & ~of_length) != format)
+    const uint32_t *got = l->module->words;
+    const uint32_t others = GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_THREE_BLOCKS | GPULOSSI_FORMAT_SM_80;
+    if ((got[GPULOSSI_CALL_WORD] & ~(uint32_t)FOLLOWING) != call || (got[GPULOSSI_FORMAT_WORD] & ~others) != format)
         fail_msg("line %d: %s has the words %#x, %#x instead of %#x, %#x", line, l->entry, got[GPULOSSI_CALL_WORD],
                  got[GPULOSSI_FORMAT_WORD], call, format);
 }

@@ -34,13 +34,17 @@ static void check_what_fits_a_tile(gpuloss_cross_entropy_desc base) {
     /* The most vectors of a row of which 4, or 32, fit: an odd number. */
     const int64_t most = ((room / 4 - 2) / 16 - 1) / 2 * 2 + 1,
                   most_of_columns = ((room / 32 - 2) / 16 - 1) / 2 * 2 + 1;
+    const int64_t packed = (room - 32) / 4 / bytes; /* the most classes of packed rows, which begin anywhere */
     gpuloss_cross_entropy_desc d;
     base.softcap = 2.0;
     TAKES(d.classes = most * width, "row_thread");
     assert_int_equal(last_launch()->parameters.rows.group, 32);
-    TAKES(d.classes = most * width + 1, "row_memory");
+    TAKES((d.classes = most * width + 1, d.logits_stride = (most + 2) * width), "row_memory");
+    TAKES(d.classes = packed, "row_thread");
+    assert_int_equal(last_launch()->parameters.rows.group, 32);
+    TAKES(d.classes = packed + 1, "row_memory");
     TAKES((d.classes = most * width, give_probabilities(&d)), "row_thread");
-    TAKES((d.classes = most * width + 1, give_probabilities(&d)), "row_memory");
+    TAKES((d.classes = packed + 1, give_probabilities(&d)), "row_memory");
     base.inner = 1000;
     base.rows = 8000;
     TAKES(d.classes = most_of_columns * width, "row_thread");
@@ -129,10 +133,13 @@ static void rows_and_threads_of_tiles(void **state) {
         gpuloss_dtype dtype;
         int64_t rows, classes;
         unsigned group, slots;
-    } cases[] = {{GPULOSS_BF16, 1 << 24, 10, 1, 384},
+    } cases[] = {{GPULOSS_BF16, 1 << 24, 10, 1, 896},
+                 {GPULOSS_BF16, 1 << 24, 16, 1, 384},
                  {GPULOSS_BF16, 1 << 24, 64, 1, 128},
                  {GPULOSS_BF16, 1 << 24, 72, 1, 128},
-                 {GPULOSS_BF16, 1 << 24, 73, 2, 64},
+                 {GPULOSS_BF16, 1 << 24, 79, 1, 128},
+                 {GPULOSS_BF16, 1 << 24, 80, 2, 64},
+                 {GPULOSS_BF16, 1 << 24, 81, 2, 64},
                  {GPULOSS_BF16, 1 << 24, 150, 2, 64},
                  {GPULOSS_F32, 1 << 24, 10, 1, 256},
                  {GPULOSS_F32, 1 << 24, 28, 1, 128},
@@ -143,8 +150,9 @@ static void rows_and_threads_of_tiles(void **state) {
                  {GPULOSS_BF16, 132 * 128, 64, 1, 128},
                  {GPULOSS_BF16, 132 * 64, 64, 2, 64},
                  {GPULOSS_BF16, 132 * 64 - 1, 64, 4, 32},
-                 {GPULOSS_BF16, 1, 64, 16, 8},
-                 {GPULOSS_BF16, 1, 8, 2, 64},
+                 {GPULOSS_BF16, 1, 64, 8, 16},
+                 {GPULOSS_BF16, 1, 8, 1, 128},
+                 {GPULOSS_BF16, 1, 9, 2, 64},
                  {GPULOSS_F32, 132 * 6 * 256, 10, 1, 256},
                  {GPULOSS_F32, 132 * 6 * 256 - 1, 10, 1, 128}};
     size_t i;
@@ -165,6 +173,24 @@ static void rows_and_threads_of_tiles(void **state) {
     gpuloss_destroy(choice_context);
 }
 
+/* Other arrays in a tile leave space for fewer rows. */
+static void rows_beside_other_arrays(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    choice_context = new_context();
+    base.dtype = GPULOSS_BF16;
+    base.rows = 1 << 24;
+    base.classes = 10;
+    base.softcap = 2.0;
+    TAKES((void)0, "row_thread");
+    assert_int_equal(last_launch()->parameters.rows.of.tile_rows, 896);
+    TAKES(d.grad_dtype = GPULOSS_F32, "row_thread");
+    assert_int_equal(last_launch()->parameters.rows.of.tile_rows, 256);
+    TAKES((give_probabilities(&d), d.grad_logits = NULL), "row_thread");
+    assert_int_equal(last_launch()->parameters.rows.of.tile_rows, 384);
+    gpuloss_destroy(choice_context);
+}
+
 /* The types of other arrays are in the format word, and what a call computes in the call word. */
 static void types_of_tiles(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
@@ -175,15 +201,104 @@ static void types_of_tiles(void **state) {
     base.softcap = 2.0;
     TAKES((void)0, "row_thread");
     words = last_launch()->module->words;
-    assert_int_equal(words[GPULOSSI_FORMAT_WORD], 0);
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_SM_80);
     assert_int_equal(words[GPULOSSI_CALL_WORD], GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT | GPULOSSI_CE_SOFTCAP);
     TAKES(d.grad_dtype = GPULOSS_F16, "row_thread");
     words = last_launch()->module->words;
-    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_F16 << GPULOSSI_FORMAT_GRADIENT_SHIFT);
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_F16 << GPULOSSI_FORMAT_GRADIENT_SHIFT |
+                                                      GPULOSSI_FORMAT_STAGED_GRADIENT | GPULOSSI_FORMAT_SM_80);
     TAKES((give_probabilities(&d), d.target_dtype = GPULOSS_BF16), "row_thread");
     words = last_launch()->module->words;
     assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_BF16_ARRAY << GPULOSSI_FORMAT_TARGET_SHIFT);
+    TAKES(give_probabilities(&d), "row_thread");
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_TWO_ARRAYS | GPULOSSI_FORMAT_SM_80);
+    TAKES((give_probabilities(&d), d.inner = 8, d.rows = 8000), "row_thread");
+    words = last_launch()->module->words;
+    assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_COLUMNS | GPULOSSI_FORMAT_SM_80);
     gpuloss_destroy(choice_context);
+}
+
+/* Which other arrays are in a tile: probabilities that lie like the logits, and gradients of another type without gaps or
+ * of whole vectors. */
+static void check_arrays_of_tiles(gpuloss_cross_entropy_desc base) {
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
+    const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
+    const uint32_t two = GPULOSSI_FORMAT_TWO_ARRAYS, staged = GPULOSSI_FORMAT_STAGED_GRADIENT;
+    gpuloss_cross_entropy_desc d;
+#define HAS(change, format)                                                                                            \
+    do {                                                                                                               \
+        TAKES(change, "row_thread");                                                                                   \
+        assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & (two | staged), format);                 \
+    } while (0)
+#define SHIFTED(array, by) array = GPULOSS_PTR((uintptr_t)(array) + (uintptr_t)(by))
+    base.softcap = 2.0;
+    base.classes = 40;
+    base.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+    HAS((void)0, 0);
+    HAS(d.grad_dtype = other, staged);
+    HAS((d.grad_dtype = other, d.grad_logits_stride = 48), staged);
+    HAS((d.grad_dtype = other, d.grad_logits_stride = 41), 0);
+    HAS((d.grad_dtype = other, SHIFTED(d.grad_logits, 2)), staged);
+    HAS((d.grad_dtype = other, SHIFTED(d.grad_logits, 2), d.grad_logits_stride = 48), 0);
+    HAS((d.grad_dtype = other, d.inner = 8, d.rows = 8000), 0);
+    HAS((d.grad_dtype = other, d.classes = 33), staged);
+    HAS((d.grad_dtype = other, d.classes = 33, d.grad_logits_stride = 40), 0);
+    HAS((d.grad_dtype = other, d.classes = 47 * width), staged);
+    HAS(d.grad_logits = NULL, 0);
+    base.grad_logits = NULL;
+    give_probabilities(&base);
+    HAS((void)0, two);
+    HAS((d.target_dtype = other), 0);
+    HAS((d.target_probabilities_stride = 48), two);
+    HAS((d.target_probabilities_stride = 41), 0);
+    HAS(SHIFTED(d.target_probabilities, bytes), 0);
+    HAS((d.inner = 8, d.rows = 8000), 0);
+    HAS(d.logits_stride = 41, 0);
+    if (width > 1)
+        base.classes = 39;
+    HAS((void)0, width > 1 ? two : 0);
+    HAS((d.target_probabilities_stride = 40), 0);
+    HAS(SHIFTED(d.target_probabilities, bytes), 0);
+    HAS((SHIFTED(d.target_probabilities, bytes), SHIFTED(d.logits, bytes)), two);
+    HAS((d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56), d.grad_dtype = other), two | staged);
+#undef SHIFTED
+#undef HAS
+}
+
+static void arrays_of_tiles(void **state) {
+    (void)state;
+    on_every_dtype(new_context(), check_arrays_of_tiles);
+}
+
+/* A text for every GPU knows whether its GPU is 8.0 or newer, and has the target for its instructions. */
+static void texts_of_newer_gpus(void **state) {
+    static const struct {
+        int major, minor;
+        const char *version, *target;
+        int is_newer;
+    } cases[] = {{6, 0, ".version 6.0", ".target sm_50", 0}, {7, 0, ".version 6.0", ".target sm_70", 0},
+                 {7, 5, ".version 6.0", ".target sm_70", 0}, {8, 0, ".version 7.0", ".target sm_80", 1},
+                 {8, 9, ".version 7.0", ".target sm_80", 1}, {9, 0, ".version 8.0", ".target sm_90", 1}};
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gpuloss_cross_entropy_desc d = some_cross_entropy();
+        fake.major = cases[i].major;
+        fake.minor = cases[i].minor;
+        choice_context = new_context();
+        d.classes = 21;
+        d.inner = 1 << 20;
+        d.rows = 1 << 20;
+        d.class_weights = AT(6);
+        d.dtype = GPULOSS_BF16;
+        expect_kernel(&d, cases[i].major < 7 ? "row_memory" : "row_thread", __LINE__);
+        assert_int_equal(has_format(last_launch(), GPULOSSI_FORMAT_SM_80), cases[i].is_newer);
+        if (strstr(last_launch()->module->ptx, cases[i].version) == NULL ||
+            strstr(last_launch()->module->ptx, cases[i].target) == NULL)
+            fail_msg("case %d: the text begins with %.40s", (int)i, last_launch()->module->ptx);
+        gpuloss_destroy(choice_context);
+    }
 }
 
 /* Each block has a tile, also where more blocks are resident than tiles were made for. */
@@ -227,7 +342,8 @@ int tile_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(short_rows_in_tiles),           TEST(what_fits_a_tile), TEST(layouts_of_tiles),
         TEST(rows_and_threads_of_tiles),     TEST(types_of_tiles),   TEST(blocks_with_tiles),
-        TEST(weights_of_tiles_are_prepared),
+        TEST(weights_of_tiles_are_prepared), TEST(arrays_of_tiles),  TEST(rows_beside_other_arrays),
+        TEST(texts_of_newer_gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,6 +98,7 @@ static void calls_of(gpuloss_dtype dtype) {
     TILES("smoothing_gradient", 1, 5, 2, d.label_smoothing = 0.1);
     TILES("even_gradient", 1, 5, 0, d.row_weights = AT(6));
     TILES("ragged_gradient", 1, 5, 0, d.logits_stride = d.classes + 1);
+    TILES("probabilities_gradient", 1, 5, 2, give_probabilities(&d));
     TILES("columns_loss", 0, 5, 0, (d.inner = 1000, d.label_smoothing = 0.1));
 }
 

@@ -57,6 +57,12 @@ template <class S, int n> struct Few {
         }
     }
 
+    __device__ __forceinline__ void store_shared(uint32_t at) const {
+#pragma unroll
+        for (int i = 0; i < words; i += unit / 4)
+            Shared::store<unit / 4>(at + 4 * i, word + i);
+    }
+
     template <class N> __device__ __forceinline__ void get(N (&x)[n]) const {
 #pragma unroll
         for (int i = 0; i < n; i++) {
@@ -290,6 +296,18 @@ template <class E, int shift> struct FormatArray {
             x.unpack(y);
         }
     }
+    /* Writes elements of another type to address `at` in shared memory: the first `count` of a vector, or all. The address
+     * of all is aligned for vectors. */
+    DEVICE void write_shared(uint32_t at, const N (&y)[W], int count, bool all) {
+        if (is(GPULOSSI_FORMAT_F32))
+            write_shared_as<f32>(at, y, count, all);
+        else if (is(GPULOSSI_FORMAT_F64))
+            write_shared_as<f64>(at, y, count, all);
+        else if (is(GPULOSSI_FORMAT_F16))
+            write_shared_as<f16>(at, y, count, all);
+        else
+            write_shared_as<bf16>(at, y, count, all);
+    }
     __device__ __forceinline__ void write_vector(int64_t c, const N (&y)[W]) const {
         if (is(GPULOSSI_FORMAT_F32))
             return write_as<f32>(c, y);
@@ -314,6 +332,18 @@ template <class E, int shift> struct FormatArray {
         Few<S, W> few;
         few.put(y);
         few.store(as<S>(c));
+    }
+    template <class S> DEVICE void write_shared_as(uint32_t at, const N (&y)[W], int count, bool all) {
+        if (all) {
+            Few<S, W> few;
+            few.put(y);
+            few.store_shared(at);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (i < count)
+                Shared::store(at + i * (int)sizeof(typename S::Bits), narrowed<S>(y[i]));
     }
 };
 

@@ -42,6 +42,10 @@ DEVICE bool has_format(uint32_t features) {
 DEVICE bool is_sm_80() {
     return MODULE_TARGET >= 80;
 }
+/* Whether the GPU is of compute capability 8.0 or newer. A text for every GPU knows it when it is loaded. */
+DEVICE bool runs_on_sm_80() {
+    return is_sm_80() || has_format(GPULOSSI_FORMAT_SM_80);
+}
 
 /* A line of inline assembly begins with a tag if only some types or GPUs need it. */
 #define GPULOSSI_TEXT(x) #x
@@ -58,11 +62,16 @@ DEVICE bool is_sm_80() {
     both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t" GPULOSSI_TAGS("-", a, "+", b) only_b                       \
         "\n\t" GPULOSSI_TAGS("-", a, "-", b) neither
 
-/* Selects one of four lines: by format feature b if the format has a, and by a feature of the call if not. */
-#define BY_FORMATS_OR_CALL(a, b, both, only_a, call, with_call, neither)                                               \
+/* Selects one of four lines: by format feature b if the format has a, and if not, by whether the call has a feature and the
+ * format not `unless`. */
+#define BY_FORMATS_OR_CALL(a, b, both, only_a, call, unless, with_call, neither)                                       \
     GPULOSSI_TAGS("+", a, "+", b)                                                                                      \
     both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG(             \
-        "+", call) "*/ " with_call "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG("-", call) "*/ " neither
+        "-", call) "*/ " neither                                                                                       \
+                   "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG("+", call) " " GPULOSSI_TAG(                   \
+                       "+", unless) "*/ " neither                                                                      \
+                                    "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG("+", call) " " GPULOSSI_TAG(  \
+                                        "-", unless) "*/ " with_call
 
 /* The launch bounds of some variants, as a line that gen/ moves to the directives of the entry. */
 #define BOUNDS(threads, blocks) ".maxntid " #threads ", 1, 1 .minnctapersm " #blocks

@@ -59,7 +59,7 @@ template <class E, int K, int A> DEVICE typename E::Number largest(const Vector<
 }
 
 /* The largest element of K vectors, ignoring NaN. With `negated`, elements are negated first. */
-template <class E, int K, bool in_pairs = (MODULE_TARGET >= 80)> struct LargestOf {
+template <class E, int K, bool in_pairs = (sizeof(typename E::Bits) == 2)> struct LargestOf {
     typedef typename E::Number N;
     DEVICE N of(const Vector<E> (&x)[K], bool negated) {
         enum { W = Width<E>::value };
@@ -78,7 +78,7 @@ template <class E, int K, bool in_pairs = (MODULE_TARGET >= 80)> struct LargestO
     }
 };
 /* A comparison with no NaN takes 3 instructions of doubles, and their maximum 8. */
-template <int K, bool in_pairs> struct LargestOf<f64, K, in_pairs> {
+template <int K> struct LargestOf<f64, K, false> {
     DEVICE double of(const Vector<f64> (&x)[K], bool negated) {
         double of_parity[2] = {-CUDART_INF, -CUDART_INF};
 #pragma unroll
@@ -91,6 +91,8 @@ template <int K, bool in_pairs> struct LargestOf<f64, K, in_pairs> {
 };
 template <int K> struct LargestOf<any16, K, true> {
     DEVICE float of(const Vector<any16> (&x)[K], bool negated) {
+        if (!runs_on_sm_80())
+            return LargestOf<any16, K, false>::of(x, negated);
         const uint32_t flip = negated ? 0x80008000u : 0;
         uint32_t largest[4];
 #pragma unroll

@@ -7,6 +7,13 @@
 /* Shared memory by 32-bit address, which a loop need not convert for each access. */
 struct Shared {
     DEVICE uint32_t address(const void *of) { return (uint32_t)__cvta_generic_to_shared(of); }
+    /* Copies a vector from memory, past the L1 cache. A barrier after wait_for_copies() makes the copies of all threads
+     * visible. Needs compute capability 8.0. */
+    DEVICE void copy_async(uint32_t to, const void *from) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from))
+                     : "memory");
+    }
+    DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
     DEVICE int target(uint32_t at) {
         int16_t x;
         asm volatile("ld.shared.s16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
@@ -33,6 +40,7 @@ struct Shared {
     }
     DEVICE void store(uint32_t at, uint16_t x) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(x) : "memory"); }
     DEVICE void store(uint32_t at, uint32_t x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory"); }
+    DEVICE void store(uint32_t at, uint64_t x) { asm volatile("st.shared.u64 [%0], %1;" ::"r"(at), "l"(x) : "memory"); }
     template <int words> DEVICE void store(uint32_t at, const uint32_t *x) {
         if constexpr (words == 4)
             asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]),

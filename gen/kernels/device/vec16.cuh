@@ -82,12 +82,15 @@ struct bf16 {
 /* Narrows two floats to a word of f16, on every GPU. */
 #define F16_PAIR "{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }"
 
+/* Narrows two floats to a word of bf16, from compute capability 8.0 on. */
+#define BF16_PAIR "cvt.rn.bf16x2.f32 %0, %2, %1;"
+
 /* f16 or bf16, selected by the format word. Each conversion is one line of PTX for each type. */
 struct any16 {
     typedef uint16_t Bits;
     typedef float Number;
     DEVICE uint32_t dtype() { return has_format(GPULOSSI_FORMAT_BF16) ? GPULOSS_BF16 : GPULOSS_F16; }
-    DEVICE bool keeps_nan() { return is_sm_80() || !has_format(GPULOSSI_FORMAT_BF16); }
+    DEVICE bool keeps_nan() { return runs_on_sm_80() || !has_format(GPULOSSI_FORMAT_BF16); }
     /* The least number in the range of log_ratio(), twice in a word: 2^-125 of bf16, or 2^-24 of f16. */
     DEVICE uint32_t two_of_least() { return has_format(GPULOSSI_FORMAT_BF16) ? 0x01000100 : 0x00010001; }
     DEVICE Number widen(Bits b) {
@@ -119,22 +122,22 @@ struct any16 {
         uint32_t word;
 #if MODULE_TARGET >= 80
         (void)finite;
-        asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, "cvt.rn.bf16x2.f32 %0, %2, %1;", "cvt.rn.f16x2.f32 %0, %2, %1;")
+        asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16, BF16_PAIR, "cvt.rn.f16x2.f32 %0, %2, %1;")
             : "=r"(word)
             : "f"(low), "f"(high));
 #else
         if (finite)
-            asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16,
-                              "{ .reg .b32 l, h, odd; " BF16_ROUND("l", "%1")
-                                  BF16_ROUND("h", "%2") "prmt.b32 %0, l, h, 0x7632; }",
-                              F16_PAIR)
+            asm(BY_FORMATS(GPULOSSI_FORMAT_BF16, GPULOSSI_FORMAT_SM_80, BF16_PAIR,
+                           "{ .reg .b32 l, h, odd; " BF16_ROUND("l", "%1")
+                               BF16_ROUND("h", "%2") "prmt.b32 %0, l, h, 0x7632; }",
+                           F16_PAIR, F16_PAIR)
                 : "=r"(word)
                 : "f"(low), "f"(high));
         else
-            asm(EITHER_FORMAT(GPULOSSI_FORMAT_BF16,
-                              "{ .reg .b32 l, h, odd; .reg .pred nan; " BF16_ROUND("l", "%1") BF16_NAN("l", "%1")
-                                  BF16_ROUND("h", "%2") BF16_NAN("h", "%2") "prmt.b32 %0, l, h, 0x7632; }",
-                              F16_PAIR)
+            asm(BY_FORMATS(GPULOSSI_FORMAT_BF16, GPULOSSI_FORMAT_SM_80, BF16_PAIR,
+                           "{ .reg .b32 l, h, odd; .reg .pred nan; " BF16_ROUND("l", "%1") BF16_NAN("l", "%1")
+                               BF16_ROUND("h", "%2") BF16_NAN("h", "%2") "prmt.b32 %0, l, h, 0x7632; }",
+                           F16_PAIR, F16_PAIR)
                 : "=r"(word)
                 : "f"(low), "f"(high));
 #endif

@@ -473,8 +473,10 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         if constexpr (sizeof(N) == 4) {
             const N y = batch.scaled.power(x);
             batch.powers += power_of_2(y);
-            batch.products += y;
-            batch.shapes += N(1);
+            if (has_soft()) {
+                batch.products += y;
+                batch.shapes += N(1);
+            }
         }
     }
     /* Adds a batch to the state. side_of(k) is a Side of its vectors k, which are added one by one if the maximum is not
