@@ -1,7 +1,7 @@
 /* Lowers nvcc's PTX to one of three kinds of image, by its target:
  *
  *   sm_70   PTX ISA 6.0, which every driver from CUDA 9.0 on and every GPU from compute capability 5.0 on take; the
- *           loader writes sm_50 for GPUs before Volta
+ *           loader writes sm_50 for GPUs before Volta, and sm_80 where a text has instructions of it for newer GPUs
  *   sm_80   PTX ISA 7.0, for drivers from CUDA 11.0 on
  *   sm_90   PTX ISA 8.0, for drivers from CUDA 12.0 on; or 8.1 and 12.1 where the kernel has st.async
  *

@@ -19,8 +19,9 @@ template <class T> DEVICE void keep(T *&x) {
 }
 
 /* An element type is stored in `Bits` and computed with in `Number`. Conversions of bf16 and f16 use no special
- * instructions but cvt.f32.f16, so that every GPU and driver runs the same text. Only modules for newer GPUs narrow two
- * numbers at a time. Numbers known to be finite may be narrowed in fewer instructions, unless keeps_nan() is true. */
+ * instructions but cvt.f32.f16, so that every GPU and driver runs the same text. Only GPUs of compute capability 8.0 and
+ * newer narrow two numbers at a time. Numbers known to be finite may be narrowed in fewer instructions, unless
+ * keeps_nan() is true. */
 struct f32 {
     typedef uint32_t Bits;
     typedef float Number;
