@@ -296,8 +296,8 @@ template <class E, int shift> struct FormatArray {
             x.unpack(y);
         }
     }
-    /* Writes elements of another type to address `at` in shared memory: the first `count` of a vector, or all. The address
-     * of all is aligned for vectors. */
+    /* Writes elements of another type to address `at` in shared memory: the first `count` of a vector, or all. The
+     * address of all is aligned for vectors. */
     DEVICE void write_shared(uint32_t at, const N (&y)[W], int count, bool all) {
         if (is(GPULOSSI_FORMAT_F32))
             write_shared_as<f32>(at, y, count, all);

@@ -62,8 +62,8 @@ DEVICE bool runs_on_sm_80() {
     both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t" GPULOSSI_TAGS("-", a, "+", b) only_b                       \
         "\n\t" GPULOSSI_TAGS("-", a, "-", b) neither
 
-/* Selects one of four lines: by format feature b if the format has a, and if not, by whether the call has a feature and the
- * format not `unless`. */
+/* Selects one of four lines: by format feature b if the format has a, and if not, by whether the call has a feature and
+ * the format not `unless`. */
 #define BY_FORMATS_OR_CALL(a, b, both, only_a, call, unless, with_call, neither)                                       \
     GPULOSSI_TAGS("+", a, "+", b)                                                                                      \
     both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG(             \

@@ -198,8 +198,8 @@ template <class Loss> class RowThread {
                 put(to, element_of(x, i));
         }
     }
-    /* Copies packed rows between the tile and memory by vectors, and by pairs of bytes before and after them. Both begin at
-     * the same byte of a vector. */
+    /* Copies packed rows between the tile and memory by vectors, and by pairs of bytes before and after them. Both begin
+     * at the same byte of a vector. */
     template <bool kStores> DEVICE void move_packed(uint64_t first_row, uint32_t smem_first_row, int size) {
         enum { kPairs = GPULOSSI_VECTOR_BYTES / 2 };
         const int head = (int)(smem_first_row % GPULOSSI_VECTOR_BYTES), end = head + size;
