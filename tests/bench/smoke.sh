@@ -394,7 +394,7 @@ run_schedules() { "$1" $ceilings --runs 1 "${@:2}" >"$out/schedules" || { tail -
 small="--bytes 600 --most 800 --classes 64"
 accept 'the schedules' run_schedules "$BUILD/schedules" $small
 accept 'every schedule' check_schedules "$out/schedules" -v wanted=8 -v of='cross_entropy f32 2 64 6' -v candidates="$(
-    printf ' %s' registers{2,4,8,16,32,64,128,256} memory{32,64,128,256} row_thread32 packed1 pipeline32 clustered1 wide1
+    printf ' %s' registers{2,4,8,16,32,64,128,256} memory{32,64,128,256} row_thread{16,32} packed1 pipeline32 clustered1 wide1
 )"
 check_small() { check_schedules "$1" -v wanted=8; }
 changed "$out/schedules" '0,/ \*$/s///' && reject 'no choice' 'none is chosen' check_small "$out/bad"
