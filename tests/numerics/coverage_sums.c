@@ -23,6 +23,8 @@ static const exact_sum exact_sums[] = {
     {{1.5, 2.25, 0x1p-40}, 3.75 + 0x1p-40},
     {{-5.5, 2}, -3.5},
     {{-0x1p-30, 0x1p-32}, -0x1.8p-31},
+    {{0x1.000002p-30, 0}, 0x1.000002p-30},
+    {{0x1.000002p14, -0x1p-20}, 0x1.000002p14 - 0x1p-20},
     {{1, 0x1p-53}, 1},
     {{1, 0x1p-53, 0x1p-100}, 1 + 0x1p-52},
     {{1 + 0x1p-23, 0x1p-53}, 1 + 0x1p-23},
@@ -69,15 +71,15 @@ static void place(double *rows, const exact_sum *sum, double sign) {
 
 /* Sums up rows whose losses are the terms: a loss is the given lse, which is not negative, times the weight of its row,
  * which may be. */
-static void check_cross_entropy_sum(ce_case *c, const double *terms, size_t k, const char *what) {
-    static double lse[EXACT_ROWS], row_weights[EXACT_ROWS];
+static void check_cross_entropy_sum(ce_case *c, const double *terms, double want, const char *what) {
+    double *lse = require_doubles(c->rows), *row_weights = require_doubles(c->rows);
     gpuloss_dtype results = dtype_of_results(c->dtype);
     bool has_negative = false;
     char text[100];
     int64_t i;
     ce_result result;
     report r;
-    (void)snprintf(text, sizeof text, "cross_entropy exact sum %d%s, %s", (int)k, what, dtype_name(c->dtype));
+    (void)snprintf(text, sizeof text, "cross_entropy exact sum %a%s, %s", want, what, dtype_name(c->dtype));
     r = report_on(text);
     for (i = 0; i < c->rows; i++) {
         lse[i] = fabs(terms[i]);
@@ -89,10 +91,11 @@ static void check_cross_entropy_sum(ce_case *c, const double *terms, size_t k, c
     c->reduction = GPULOSS_SUM;
     c->outputs = CE_OUT_LOSS | CE_OUT_LOSS_ROWS;
     ce_run(c, &result, &r);
-    compare_value(&r, CE_LOSS, c->dtype, results, 0, 0, result.loss,
-                  (long double)dtype_round(results, exact_sums[k].want), 0);
+    compare_value(&r, CE_LOSS, c->dtype, results, 0, 0, result.loss, (long double)dtype_round(results, want), 0);
     ce_free(&result);
     case_done(&r);
+    free(row_weights);
+    free(lse);
 }
 
 /* One class of logit 0 with a given lse: the loss of a row is that lse. */
@@ -108,8 +111,27 @@ void exact_sums_of_cross_entropy(void **state) {
             if (!fits(dtype_of_results(c.dtype), &exact_sums[k]))
                 continue;
             place(terms, &exact_sums[k], 1);
-            check_cross_entropy_sum(&c, terms, k, "");
+            check_cross_entropy_sum(&c, terms, exact_sums[k].want, "");
         }
+    test_done();
+}
+
+/* More rows than the interpreter's threads, so that each thread adds several. The lower 32 bits of each two carry. */
+void carries_of_sums(void **state) {
+    enum { ROWS_SHIFT = 14, ROWS = 1 << ROWS_SHIFT };
+    const double term = 0x1.fffffep-19;
+    static int64_t targets[ROWS];
+    static double x[ROWS], terms[ROWS];
+    size_t d;
+    int i;
+    (void)state;
+    REQUIRE_GPU();
+    for (i = 0; i < ROWS; i++)
+        terms[i] = term;
+    for (d = 0; d < DTYPE_COUNT; d++) {
+        ce_case c = ce_case_of(all_dtypes[d], ROWS, 1, x, targets);
+        check_cross_entropy_sum(&c, terms, ldexp(term, ROWS_SHIFT), " of many rows");
+    }
     test_done();
 }
 
@@ -129,7 +151,7 @@ void exact_sums_of_long_rows(void **state) {
         for (k = 0; k < EXACT_SUMS; k++) {
             ce_case c = ce_case_of(all_dtypes[d], TERMS, classes, x, targets);
             if (fits(dtype_of_results(c.dtype), &exact_sums[k]))
-                check_cross_entropy_sum(&c, exact_sums[k].terms, k, " of long rows");
+                check_cross_entropy_sum(&c, exact_sums[k].terms, exact_sums[k].want, " of long rows");
         }
         free(x);
     }

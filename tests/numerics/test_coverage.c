@@ -460,6 +460,7 @@ static void infinite_inputs(void **state) {
 int run_coverage_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exact_sums_of_cross_entropy),
+        cmocka_unit_test(carries_of_sums),
         cmocka_unit_test(exact_sums_of_long_rows),
         cmocka_unit_test(exact_sums_of_kl_div),
         cmocka_unit_test(sums_of_distant_rows),

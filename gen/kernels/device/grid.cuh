@@ -150,6 +150,19 @@ struct Exact {
         return true;
     }
 
+    /* The same for a float. A conversion gives 0, and floats from 2^-27 to 2^12, in units of 2^-50. */
+    __device__ __forceinline__ bool add(float x) {
+        const float units = x * 0x1p50f, size = fabsf(units);
+        if (size < 0x1p62f && (size >= 0x1p23f || size == 0)) {
+            const int64_t whole = __float2ll_rz(units);
+            const uint32_t before = (uint32_t)(low >> 32), after = before + (uint32_t)whole;
+            low = (uint64_t)after << 32 | (uint32_t)low;
+            high += (whole >> 32) + (after < before);
+            return true;
+        }
+        return add((double)x);
+    }
+
     DEVICE void add_digit(int64_t *digits, int digit, int64_t units) {
         atomicAdd((unsigned long long *)&digits[digit], (unsigned long long)units);
     }
@@ -303,7 +316,7 @@ template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
         return t;
     }
 
-    __device__ __forceinline__ void add(int sum, double x, gpulossi_scratch *scratch) {
+    template <class R> __device__ __forceinline__ void add(int sum, R x, gpulossi_scratch *scratch) {
         if (sums[sum].add(x))
             return;
         some_in_memory = 1;

@@ -932,7 +932,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 #pragma unroll 1
         for (int i = 0; i < Totals::kSums; i++) { /* not unrolled, because the code of a sum is long */
             if (Wanted::sum(i))
-                total.add(i, i == GPULOSSI_SUM_LOSS ? (double)of.loss : (double)of.z_loss, scratch());
+                total.add(i, i == GPULOSSI_SUM_LOSS ? of.loss : of.z_loss, scratch());
             if (Wanted::first_only())
                 break;
         }
