@@ -145,17 +145,19 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         Row r = {kNoIndex, in.weight, in.lse, N(1)};
         if (!has_index())
             return r;
-        const Target target = kind_of(p, in.index);
         const int64_t target_class = in.index - p.class_offset;
-        if (target == kClass) {
-            r.target_class =
-                target_class >= 0 && target_class < p.rows.classes ? (Index)target_class : (Index)kInOtherShard;
-            if (has(GPULOSSI_CE_CLASS_WEIGHTS))
-                r.class_weight = class_weight(in.index);
+        const bool is_ignored = (p.rows.flags & GPULOSSI_IGNORES) && in.index == p.ignore_index;
+        if ((uint64_t)target_class < (uint64_t)p.rows.classes && !is_ignored) {
+            r.target_class = (Index)target_class;
+        } else if (kind_of(p, in.index) == kClass) {
+            r.target_class = (Index)kInOtherShard;
         } else {
-            r.target_class = target == ::kIgnored ? (Index)kIgnored : (Index)kBad;
+            r.target_class = is_ignored ? (Index)kIgnored : (Index)kBad;
             r.weight = N(0);
+            return r;
         }
+        if (has(GPULOSSI_CE_CLASS_WEIGHTS))
+            r.class_weight = class_weight(in.index);
         return r;
     }
     /* Whether the logits of a row have to be read. */

@@ -7,16 +7,13 @@
 enum Target { kClass, kIgnored, kBad };
 
 DEVICE int64_t read_index(uint64_t indices, uint32_t type, int64_t at) {
-    switch (type) {
-    case GPULOSS_I32:
-        return ((const int32_t *)indices)[at];
-    case GPULOSS_I16:
-        return ((const int16_t *)indices)[at];
-    case GPULOSS_U8:
-        return ((const uint8_t *)indices)[at];
-    default:
+    if (type == GPULOSS_I64)
         return ((const int64_t *)indices)[at];
-    }
+    if (type == GPULOSS_I32)
+        return ((const int32_t *)indices)[at];
+    if (type == GPULOSS_I16)
+        return ((const int16_t *)indices)[at];
+    return ((const uint8_t *)indices)[at];
 }
 
 /* These take the type of the class indices from the format word. Without options, and in the prepare kernel, a text has
