@@ -181,12 +181,13 @@ static int64_t padded(int64_t bytes) {
 int64_t tile_bytes_of(const fake_launched *l, int64_t rows) {
     const int bytes = strstr(l->entry, "f64") != NULL ? 8 : strstr(l->entry, "f32") != NULL ? 4 : 2;
     const int64_t classes = l->parameters.rows.classes;
-    int64_t row = padded(classes * bytes), besides = (rows + 7) / 8 * 16; /* each eighth column has a vector more */
-    if (has_format(l, GPULOSSI_FORMAT_PACKED)) {
-        row = classes * bytes;
-        besides = 32;
-    }
-    if (has_format(l, GPULOSSI_FORMAT_TWO_ARRAYS)) {
+    const int is_packed = has_format(l, GPULOSSI_FORMAT_PACKED);
+    int64_t row = is_packed || has_format(l, GPULOSSI_FORMAT_COLUMNS) ? classes * bytes : padded(classes * bytes);
+    int64_t besides = is_packed ? 32 : 0;
+    if (has_format(l, GPULOSSI_FORMAT_FLOAT_TARGETS)) {
+        row += padded(classes * 4);
+        besides += 48;
+    } else if (has_format(l, GPULOSSI_FORMAT_TWO_ARRAYS)) {
         row *= 2;
         besides += besides;
     }

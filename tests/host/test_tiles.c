@@ -31,9 +31,8 @@ static void short_rows_in_tiles(void **state) {
 static void check_what_fits_a_tile(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
     const int64_t room = bytes == 8 ? 36864 : 20480;
-    /* The most vectors of a row of which 4, or 32, fit: an odd number. */
-    const int64_t most = ((room / 4 - 2) / 16 - 1) / 2 * 2 + 1,
-                  most_of_columns = ((room / 32 - 2) / 16 - 1) / 2 * 2 + 1;
+    const int64_t most = (room / 4 / 16 - 1) / 2 * 2 + 1; /* the most vectors of a row of which 4 fit: an odd number */
+    const int64_t most_of_columns = room / 32 / bytes;
     const int64_t packed = (room - 32) / 4 / bytes; /* the most classes of packed rows, which begin anywhere */
     gpuloss_cross_entropy_desc d;
     base.softcap = 2.0;
@@ -45,11 +44,18 @@ static void check_what_fits_a_tile(gpuloss_cross_entropy_desc base) {
     TAKES(d.classes = packed + 1, "row_memory");
     TAKES((d.classes = most * width, give_probabilities(&d)), "row_thread");
     TAKES((d.classes = packed + 1, give_probabilities(&d)), "row_memory");
+    if (bytes == 2) { /* floats of 3 times the bytes of a row fit, too, but no more */
+        const uint32_t floats = GPULOSSI_FORMAT_FLOAT_TARGETS;
+        TAKES((d.classes = 840, give_probabilities(&d), d.target_dtype = GPULOSS_F32), "row_thread");
+        assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & floats, floats);
+        TAKES((d.classes = 848, give_probabilities(&d), d.target_dtype = GPULOSS_F32), "row_thread");
+        assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & floats, 0);
+    }
     base.inner = 1000;
     base.rows = 8000;
-    TAKES(d.classes = most_of_columns * width, "row_thread");
+    TAKES(d.classes = most_of_columns, "row_thread");
     assert_int_equal(last_launch()->parameters.rows.group, 4);
-    TAKES(d.classes = most_of_columns * width + 1, "row_memory");
+    TAKES(d.classes = most_of_columns + 1, "row_memory");
 }
 
 /* On older GPUs only rows without options go to tiles. */
@@ -225,11 +231,12 @@ static void check_arrays_of_tiles(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     const uint32_t two = GPULOSSI_FORMAT_TWO_ARRAYS, staged = GPULOSSI_FORMAT_STAGED_GRADIENT;
+    const uint32_t floats = bytes == 2 ? two | GPULOSSI_FORMAT_FLOAT_TARGETS : 0;
     gpuloss_cross_entropy_desc d;
 #define HAS(change, format)                                                                                            \
     do {                                                                                                               \
         TAKES(change, "row_thread");                                                                                   \
-        assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & (two | staged), format);                 \
+        assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & (two | staged | floats), format);        \
     } while (0)
 #define SHIFTED(array, by) array = GPULOSS_PTR((uintptr_t)(array) + (uintptr_t)(by))
     base.softcap = 2.0;
@@ -255,6 +262,17 @@ static void check_arrays_of_tiles(gpuloss_cross_entropy_desc base) {
     HAS(SHIFTED(d.target_probabilities, bytes), 0);
     HAS((d.inner = 8, d.rows = 8000), 0);
     HAS(d.logits_stride = 41, 0);
+    HAS(d.target_dtype = GPULOSS_F32, bytes == 4 ? two : floats);
+    HAS((d.target_dtype = GPULOSS_F32, d.target_probabilities_stride = 44), bytes == 4 ? two : floats);
+    HAS((d.target_dtype = GPULOSS_F32, d.target_probabilities_stride = 41), 0);
+    HAS((d.target_dtype = GPULOSS_F32, SHIFTED(d.target_probabilities, 4)), floats);
+    HAS((d.target_dtype = GPULOSS_F32, SHIFTED(d.target_probabilities, 4), d.target_probabilities_stride = 44), 0);
+    HAS((d.target_dtype = GPULOSS_F32, d.logits_stride = 41), floats);
+    HAS((d.target_dtype = GPULOSS_F32, d.inner = 8, d.rows = 8000), 0);
+    HAS((d.target_dtype = GPULOSS_F32, d.classes = 47 * width), bytes == 4 ? two : floats);
+    HAS((d.target_dtype = GPULOSS_F32, d.classes = 24, d.rows = 1 << 24), bytes == 4 ? two : floats);
+    if (bytes == 2) /* 128 rows of 3 and 7 vectors fill a tile, but floats may begin within a vector */
+        assert_int_equal(last_launch()->parameters.rows.group, 2);
     if (width > 1)
         base.classes = 39;
     HAS((void)0, width > 1 ? two : 0);

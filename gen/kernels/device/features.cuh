@@ -62,16 +62,11 @@ DEVICE bool runs_on_sm_80() {
     both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t" GPULOSSI_TAGS("-", a, "+", b) only_b                       \
         "\n\t" GPULOSSI_TAGS("-", a, "-", b) neither
 
-/* Selects one of four lines: by format feature b if the format has a, and if not, by whether the call has a feature and
- * the format not `unless`. */
-#define BY_FORMATS_OR_CALL(a, b, both, only_a, call, unless, with_call, neither)                                       \
-    GPULOSSI_TAGS("+", a, "+", b)                                                                                      \
-    both "\n\t" GPULOSSI_TAGS("+", a, "-", b) only_a "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG(             \
-        "-", call) "*/ " neither                                                                                       \
-                   "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG("+", call) " " GPULOSSI_TAG(                   \
-                       "+", unless) "*/ " neither                                                                      \
-                                    "\n\t/*?" GPULOSSI_TAG("-", a) " " GPULOSSI_CALL_TAG("+", call) " " GPULOSSI_TAG(  \
-                                        "-", unless) "*/ " with_call
+/* Selects a line by whether the call has a feature, and the format not `unless`. */
+#define BY_CALL(call, unless, with_call, otherwise)                                                                    \
+    "/*?" GPULOSSI_CALL_TAG("-", call) "*/ " otherwise "\n\t/*?" GPULOSSI_CALL_TAG("+", call) " " GPULOSSI_TAG(        \
+        "+", unless) "*/ " otherwise                                                                                   \
+                     "\n\t/*?" GPULOSSI_CALL_TAG("+", call) " " GPULOSSI_TAG("-", unless) "*/ " with_call
 
 /* The launch bounds of some variants, as a line that gen/ moves to the directives of the entry. */
 #define BOUNDS(threads, blocks) ".maxntid " #threads ", 1, 1 .minnctapersm " #blocks

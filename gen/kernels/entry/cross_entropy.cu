@@ -43,12 +43,11 @@ template <class E> struct row_pipeline {
 
 template <class E> struct row_thread {
     enum { bytes = sizeof(typename E::Bits), threads = GPULOSSI_TILE_THREADS };
-    enum { blocks = bytes == 8 ? 4 : bytes == 4 ? 8 : 6 };
+    enum { blocks = bytes == 8 ? 4 : 8 };
     DEVICE void run(const gpulossi_cross_entropy &p) {
-        if constexpr (bytes == 2) /* a thread transposes 8 x 8 elements; probabilities may go through the L1 cache */
-            asm volatile(BY_FORMATS_OR_CALL(GPULOSSI_FORMAT_COLUMNS, GPULOSSI_FORMAT_RAGGED, BOUNDS(128, 6),
-                                            BOUNDS(128, 5), GPULOSSI_CE_PROBABILITIES, GPULOSSI_FORMAT_TWO_ARRAYS,
-                                            BOUNDS(128, 7), BOUNDS(128, 8)));
+        if constexpr (bytes == 2) /* probabilities may go through the L1 cache */
+            asm volatile(
+                BY_CALL(GPULOSSI_CE_PROBABILITIES, GPULOSSI_FORMAT_TWO_ARRAYS, BOUNDS(128, 7), BOUNDS(128, 8)));
         RowThread<CrossEntropy<E>>::run(p);
     }
 };

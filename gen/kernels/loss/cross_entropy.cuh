@@ -470,16 +470,12 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             }
         }
     }
-    /* Adds a float alone to a batch of a basic loss, whose classes have the same soft target. */
-    DEVICE void accumulate_uniform(Batch &batch, N x) {
-        if constexpr (sizeof(N) == 4) {
-            const N y = batch.scaled.power(x);
-            batch.powers += power_of_2(y);
-            if (has_soft()) {
-                batch.products += y;
-                batch.shapes += N(1);
-            }
-        }
+    /* Adds a float alone to the powers and products of a batch of a basic loss. */
+    DEVICE void accumulate_basic(Batch &batch, float x) {
+        const float y = batch.scaled.power(x);
+        batch.powers += power_of_2(y);
+        if (has_soft())
+            batch.products += y;
     }
     /* Adds a batch to the state. side_of(k) is a Side of its vectors k, which are added one by one if the maximum is not
      * in the range of ScaledExp or the sums are not finite. */
@@ -760,13 +756,16 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
                 of_x[i] *= slope[i];
         }
     }
-    /* gradients() of a basic row that is fast. */
-    __device__ __forceinline__ void fast_gradients(const Gradient &g, const Vector<E> &x, N (&of_x)[W]) const {
+    /* The gradient of a logit of a basic row that is fast. */
+    __device__ __forceinline__ N fast_gradient(const Gradient &g, N x) const {
         const N weight = g.weight * g.exp.factor;
+        return is_uniform() ? fma(g.exp.exp(x), weight, -g.spread) : g.exp.exp(x) * weight;
+    }
+    __device__ __forceinline__ void fast_gradients(const Gradient &g, const Vector<E> &x, N (&of_x)[W]) const {
         x.unpack(of_x);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            of_x[i] = is_uniform() ? fma(g.exp.exp(of_x[i]), weight, -g.spread) : g.exp.exp(of_x[i]) * weight;
+            of_x[i] = fast_gradient(g, of_x[i]);
     }
     /* fast_gradients() of several vectors of doubles. */
     template <int K>

@@ -1,16 +1,16 @@
-/* Rows of few classes in tiles of shared memory, with every option: rows of any stride and alignment, and columns, whose
- * classes are not innermost. The host selects this schedule for options and columns from compute capability 7.0 on. One
- * thread has a row, or a few threads share it.
+/* Rows of few classes in tiles of shared memory, with every option: rows of any stride and alignment, and columns,
+ * whose classes are not innermost. The host selects this schedule for options and columns from compute capability 7.0
+ * on. One thread has a row, or a few threads share it.
  *
  * In a tile each row begins with a vector, and its last vector is filled with logits that change nothing. The distance
- * of two rows is an odd number of vectors, so that neighbouring rows are in different banks. Before each eighth column
- * there is one vector more, for every second, fourth or eighth column. Packed rows are copied to a tile as they are in
- * memory, and accessed by words there, or by elements of 16 bits if rows are no whole words. As they are no whole
- * vectors, at most two rows that a warp accesses are in one bank. The threads of a block load a tile in the order of
- * memory. Columns are transposed in registers.
+ * of two rows is an odd number of vectors, so that neighbouring rows are in different banks. Packed rows are copied to
+ * a tile as they are in memory, and accessed by words there. Rows that are no whole words are accessed by elements of
+ * 16 bits if an option needs vectors. As packed rows are no whole vectors, at most two rows that a warp accesses are in
+ * one bank. In a tile of columns the elements of a class follow each other, like in memory, so that a warp accesses
+ * neighbouring ones. The threads of a block load a tile in the order of memory.
  *
- * Target probabilities that lie in memory like the logits follow them in the tile. Gradients replace the logits, or
- * follow if they are of another type. They are stored in the order of memory. */
+ * Target probabilities that lie in memory like the logits follow them in the tile, and so do floats beside logits of 16
+ * bits. Gradients replace the logits, or follow if they are of another type. They are stored in the order of memory. */
 #ifndef GPULOSSI_ROW_THREAD_CUH
 #define GPULOSSI_ROW_THREAD_CUH
 
@@ -33,7 +33,7 @@ template <class Loss> class RowThread {
         W = Width<E>::value,
         kThreads = GPULOSSI_TILE_THREADS,
         kLoads = 4,                                /* vectors that a thread has in flight */
-        kGathered = sizeof(Bits) == 2 ? 1 : 3,     /* and of a ragged column */
+        kGathered = 8,                             /* elements of ragged columns that a thread has in flight */
         kBytes = kThreads * GPULOSSI_VECTOR_BYTES, /* of a vector of each thread */
         kNone = -1
     };
@@ -42,14 +42,17 @@ template <class Loss> class RowThread {
     Loss loss;
     uint32_t smem_tile;     /* its shared address */
     uint32_t smem_rows;     /* the shared address of its first row */
-    int targets_offset;     /* bytes from a logit of the tile to its target probability */
+    int targets_offset;     /* bytes from a logit of the tile to its target probability, or to the floats */
+    uint32_t smem_targets;  /* the shared address of its first float target probability */
+    int targets_pitch;      /* bytes from the float target probabilities of a row to the next */
+    bool are_targets_even;  /* whether these rows are whole vectors */
     uint32_t smem_gradient; /* the shared address of its first gradient */
     int gradient_pitch;     /* bytes from the gradient of a row to the next */
     bool is_gradient_even;  /* whether these rows are whole vectors */
     int classes;
     int vectors;           /* of a row */
-    int pitch_bytes;       /* from one row of the tile to the next */
     int rows;              /* of a tile */
+    int pitch_bytes;       /* from one row of the tile to the next, or from one class of columns */
     int threads;           /* that share a row */
     int rank;              /* of this thread among them */
     int row;               /* first row of this thread in a tile */
@@ -64,6 +67,8 @@ template <class Loss> class RowThread {
     DEVICE bool has_tile() { return Loss::reduces() || Loss::writes(); }
     /* Whether the tile also has target probabilities, in rows like those of the logits. */
     DEVICE bool has_targets() { return has_format(GPULOSSI_FORMAT_TWO_ARRAYS); }
+    /* Whether these are floats and the logits have 16 bits. Their rows are whole vectors or contiguous. */
+    DEVICE bool has_float_targets() { return sizeof(Bits) == 2 && has_format(GPULOSSI_FORMAT_FLOAT_TARGETS); }
     /* Whether the gradient replaces the logits of the tile. */
     DEVICE bool writes_tile() {
         return has(GPULOSSI_CE_GRADIENT) && !Gradients::is_other() && !(has_columns() && is_ragged());
@@ -73,30 +78,43 @@ template <class Loss> class RowThread {
 
     __device__ __forceinline__ explicit RowThread(const Params &p)
         : p(p), loss(p), smem_tile(Shared::address(stash_of_block())), smem_rows(smem_tile),
-          classes((int)p.rows.classes), vectors((classes + W - 1) / W),
-          pitch_bytes(is_packed() ? classes * (int)sizeof(Bits) : (vectors | 1) * GPULOSSI_VECTOR_BYTES),
-          rows((int)p.rows.of.tile_rows), threads((int)p.rows.group), first(0), count(0), image(0), within(0) {
+          classes((int)p.rows.classes), vectors((classes + W - 1) / W), rows((int)p.rows.of.tile_rows),
+          pitch_bytes(has_columns() ? rows * (int)sizeof(Bits)
+                      : is_packed() ? classes * (int)sizeof(Bits)
+                                    : (vectors | 1) * GPULOSSI_VECTOR_BYTES),
+          threads((int)p.rows.group), first(0), count(0), image(0), within(0) {
         const int groups = kThreads / threads;
         keep(smem_tile);
-        targets_offset = (rows * pitch_bytes / GPULOSSI_VECTOR_BYTES + 2) * GPULOSSI_VECTOR_BYTES;
-        if (stages_gradient()) {
-            gradient_pitch = classes * Gradients::element_bytes();
-            const uint32_t bits = (uint32_t)p.rows.grad_stride * (uint32_t)Gradients::element_bytes();
-            is_gradient_even = (((uint32_t)p.rows.grad | bits | (uint32_t)gradient_pitch) % GPULOSSI_VECTOR_BYTES) == 0;
-            if (is_gradient_even)
-                gradient_pitch |= GPULOSSI_VECTOR_BYTES;
-        }
+        targets_offset = aligned(rows * pitch_bytes);
+        if (has_float_targets())
+            targets_pitch = pitch_of(p.probabilities, p.probabilities_stride, 4, are_targets_even);
+        if (stages_gradient())
+            gradient_pitch = pitch_of(p.rows.grad, p.rows.grad_stride, Gradients::element_bytes(), is_gradient_even);
         row = has_columns() ? (int)threadIdx.x % groups : (int)threadIdx.x / threads;
         rank = has_columns() ? (int)threadIdx.x / groups : (int)threadIdx.x % threads;
     }
 
+    /* The bytes of an array in the tile, which may begin within a vector. */
+    DEVICE int aligned(int bytes) { return (bytes / GPULOSSI_VECTOR_BYTES + 2) * GPULOSSI_VECTOR_BYTES; }
+    /* Bytes from a row of another type in the tile to the next. `is_even`: rows are whole vectors in memory, too. */
+    __device__ __forceinline__ int pitch_of(uint64_t array, int64_t stride, int element_bytes, bool &is_even) const {
+        const int bytes = classes * element_bytes;
+        is_even =
+            ((uint32_t)array | (uint32_t)stride * (uint32_t)element_bytes | (uint32_t)bytes) % GPULOSSI_VECTOR_BYTES ==
+            0;
+        return is_even ? bytes | GPULOSSI_VECTOR_BYTES : bytes;
+    }
+
     /* ---- the tile ---- */
 
-    __device__ __forceinline__ uint32_t address(int row, int vector) const {
-        const int more = has_columns() ? row / 8 : 0;
-        return (is_packed() ? smem_rows : smem_tile) +
-               (uint32_t)(row * pitch_bytes + (more + vector) * GPULOSSI_VECTOR_BYTES);
+    /* The shared address of class c of a row. */
+    __device__ __forceinline__ uint32_t address(int row, int c) const {
+        if (has_columns())
+            return smem_tile + (uint32_t)(c * pitch_bytes + row * (int)sizeof(Bits));
+        return (is_packed() ? smem_rows : smem_tile) + (uint32_t)(row * pitch_bytes + c * (int)sizeof(Bits));
     }
+    /* Bytes from one class of a row of the tile to the next. */
+    __device__ __forceinline__ int class_bytes() const { return has_columns() ? pitch_bytes : (int)sizeof(Bits); }
     DEVICE Bits bits(uint32_t at) {
         if constexpr (sizeof(Bits) == 8) {
             uint32_t words[2];
@@ -130,9 +148,8 @@ template <class Loss> class RowThread {
         else
             return (Bits)(x.word[i / 2] >> (16 * (i % 2)));
     }
-    /* The vector of `left` or more elements, one each `step` elements of memory. `by_words`: they are neighbours, and each
-     * two of 16 bits are a word. */
-    __device__ __forceinline__ Vector<E> gathered(const Bits *from, int64_t step, int left, bool by_words) const {
+    /* The vector of `left` or more elements. `by_words`: each two of 16 bits are a word. */
+    __device__ __forceinline__ Vector<E> gathered(const Bits *from, int left, bool by_words) const {
         Vector<E> x = filled<E>(loss.padding());
         if constexpr (sizeof(Bits) == 2)
             if (by_words) {
@@ -145,7 +162,7 @@ template <class Loss> class RowThread {
 #pragma unroll
         for (int i = 0; i < W; i++)
             if (i < left)
-                set(x, i, from[i * step]);
+                set(x, i, from[i]);
         return x;
     }
     /* Whether all rows of an array consist of words. */
@@ -166,16 +183,16 @@ template <class Loss> class RowThread {
                 unit -= n, row++;
         }
     };
-    /* Whether rows of 16 bits consist of words in the tile. */
+    /* Whether packed rows of 16 bits consist of words. */
     DEVICE bool by_words() {
-        return sizeof(Bits) == 2 && !(is_packed() && is_ragged());
+        return sizeof(Bits) == 2 && is_packed() && !is_ragged();
     }
-    /* The vector of packed rows at address `at`. Its first `left` elements are in the row. */
-    template <bool kWhole> __device__ __forceinline__ Vector<E> load_packed(uint32_t at, int left) const {
+    /* The vector of packed rows or columns at address `at`. Its first `left` elements are in the row. */
+    template <bool kWhole> __device__ __forceinline__ Vector<E> load_elements(uint32_t at, int left) const {
         Vector<E> x = filled<E>(loss.padding());
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            const uint32_t from = at + i * (int)sizeof(Bits);
+            const uint32_t from = at + i * class_bytes();
             if ((by_words() && i % 2 != 0) || !(kWhole || i < left))
                 continue;
             if (by_words())
@@ -186,10 +203,10 @@ template <class Loss> class RowThread {
         return x;
     }
     template <bool kWhole>
-    __device__ __forceinline__ void store_packed(uint32_t at, int left, const Vector<E> &x) const {
+    __device__ __forceinline__ void store_elements(uint32_t at, int left, const Vector<E> &x) const {
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            const uint32_t to = at + i * (int)sizeof(Bits);
+            const uint32_t to = at + i * class_bytes();
             if ((by_words() && i % 2 != 0) || !(kWhole || i < left))
                 continue;
             if (by_words())
@@ -291,10 +308,20 @@ template <class Loss> class RowThread {
         else
             move_vectors<false>(array + first * row_bytes, row_bytes, smem_tile + offset, pitch_bytes, vectors);
     }
+    __device__ __forceinline__ void load_float_targets() const {
+        const int64_t row_bytes = p.probabilities_stride * 4;
+        if (are_targets_even)
+            move_vectors<false>(p.probabilities + first * row_bytes, row_bytes, smem_targets, targets_pitch,
+                                classes / 4);
+        else
+            move_packed<false>(p.probabilities + first * targets_pitch, smem_targets, count * targets_pitch);
+    }
     __device__ __forceinline__ void load_rows() const {
+        if (has_float_targets())
+            load_float_targets();
         if (is_packed() || !is_ragged()) {
             load_array(p.logits, p.logits_stride, 0);
-            if (has_targets())
+            if (has_targets() && !has_float_targets())
                 load_array(p.probabilities, p.probabilities_stride, targets_offset);
             return;
         }
@@ -308,8 +335,8 @@ template <class Loss> class RowThread {
 #pragma unroll
             for (int i = 0; i < kLoads; i++, at.advance()) {
                 const int left = at.row < count ? classes - at.unit * W : 0;
-                x[i] = gathered(base + at.row * p.logits_stride + at.unit * W, 1, left, by_words);
-                to[i] = left > 0 ? address(at.row, at.unit) : 0;
+                x[i] = gathered(base + at.row * p.logits_stride + at.unit * W, left, by_words);
+                to[i] = left > 0 ? address(at.row, at.unit * W) : 0;
             }
 #pragma unroll
             for (int i = 0; i < kLoads; i++)
@@ -317,76 +344,56 @@ template <class Loss> class RowThread {
                     Shared::store<4>(to[i], x[i].word);
         }
     }
-    /* Columns of any alignment. A thread loads the classes that it will use. */
+    /* Columns of any alignment. A thread loads the classes of its columns, for which neighbours have neighbouring
+     * addresses. The last column is loaded twice if a pair needs it. */
     __device__ __forceinline__ void load_ragged_columns() const {
+        const int64_t step_bytes = threads * p.inner * (int)sizeof(Bits);
+        const uint32_t smem_step = (uint32_t)(threads * pitch_bytes);
 #pragma unroll 1
-        for (int i = row; i < count; i += kThreads / threads) {
-            const Bits *base = (const Bits *)p.logits + start_of_column(i, p.logits_stride);
+        for (int i = row; i < count + (adds_pairs() ? count % 2 : 0); i += kThreads / threads) {
+            const int64_t start = start_of_column(min(i, count - 1), p.logits_stride);
+            const char *memory = (const char *)((const Bits *)p.logits + start + rank * p.inner);
+            uint32_t smem = address(i, rank);
 #pragma unroll 1
-            for (int k = rank; k < vectors; k += kGathered * threads) {
-                Vector<E> x[kGathered];
+            for (int left = classes - rank; left > 0; left -= kGathered * threads) {
+                Bits x[kGathered];
 #pragma unroll
-                for (int j = 0; j < kGathered; j++) {
-                    const int at = (k + j * threads) * W;
-                    x[j] = gathered(base + at * p.inner, p.inner, classes - at, false);
-                }
+                for (int j = 0; j < kGathered; j++, memory += step_bytes)
+                    if (left > j * threads)
+                        x[j] = *(const Bits *)memory;
 #pragma unroll
-                for (int j = 0; j < kGathered; j++)
-                    if (k + j * threads < vectors)
-                        Shared::store<4>(address(i, k + j * threads), x[j].word);
+                for (int j = 0; j < kGathered; j++, smem += smem_step)
+                    if (left > j * threads)
+                        put(smem, x[j]);
             }
         }
     }
-    /* Column i of W vectors, as a vector. */
-    DEVICE Vector<E> transposed(const Vector<E> (&x)[W], int i) {
-        Vector<E> column;
-#pragma unroll
-        for (int w = 0; w < 4; w++) {
-            if constexpr (sizeof(Bits) == 2)
-                column.word[w] =
-                    __byte_perm(x[2 * w].word[i / 2], x[2 * w + 1].word[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
-            else if constexpr (sizeof(Bits) == 4)
-                column.word[w] = x[w].word[i];
-            else
-                column.word[w] = x[w / 2].word[2 * i + w % 2];
-        }
-        return column;
-    }
-    /* Moves columns by vectors of neighbouring ones, W classes of W columns at a time. */
-    __device__ __forceinline__ void load_columns() const {
+    /* Copies columns between the tile and memory by vectors of neighbouring ones. */
+    template <bool kStores> __device__ __forceinline__ void move_columns(uint64_t array, int64_t stride) const {
+        const int units = rows / W, at_once = min(units, (int)kThreads), step = kThreads / at_once;
+        const int64_t class_bytes = p.inner * (int)sizeof(Bits), step_bytes = step * class_bytes;
+        const uint32_t smem_step = (uint32_t)(step * pitch_bytes);
+        const int first_class = (int)threadIdx.x / at_once;
 #pragma unroll 1
-        for (Position at(rows / W); at.row < vectors; at.advance()) {
-            const int column = at.unit * W;
-            if (column >= count)
-                continue;
-            const Bits *base = (const Bits *)p.logits + start_of_column(column, p.logits_stride);
-            Vector<E> x[W];
+        for (int unit = (int)threadIdx.x % at_once; unit * W < count && first_class < step; unit += at_once) {
+            char *memory =
+                (char *)array + start_of_column(unit * W, stride) * (int)sizeof(Bits) + first_class * class_bytes;
+            uint32_t smem = address(unit * W, first_class);
+#pragma unroll 1
+            for (int left = classes - first_class; left > 0; left -= kLoads * step) {
+                Vector<E> x[kLoads];
+                char *of_vector = memory;
+                uint32_t smem_of_vector = smem;
 #pragma unroll
-            for (int i = 0; i < W; i++) {
-                x[i] = filled<E>(loss.padding());
-                if (at.row * W + i < classes)
-                    x[i] = load_vector<E, kRead_once>(base + (at.row * W + i) * p.inner);
+                for (int i = 0; i < kLoads; i++, memory += step_bytes, smem += smem_step)
+                    if (left > i * step)
+                        take<kStores>(x[i], memory, smem);
+#pragma unroll
+                for (int i = 0; i < kLoads && !copies<kStores>();
+                     i++, of_vector += step_bytes, smem_of_vector += smem_step)
+                    if (left > i * step)
+                        give<kStores>(x[i], of_vector, smem_of_vector);
             }
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                Shared::store<4>(address(column + i, at.row), transposed(x, i).word);
-        }
-    }
-    __device__ __forceinline__ void store_columns() const {
-#pragma unroll 1
-        for (Position at(rows / W); at.row < vectors; at.advance()) {
-            const int column = at.unit * W;
-            if (column >= count)
-                continue;
-            Bits *base = (Bits *)p.rows.grad + start_of_column(column, p.rows.grad_stride);
-            Vector<E> x[W];
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                Shared::load<4>(address(column + i, at.row), x[i].word);
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                if (at.row * W + i < classes)
-                    store_vector<E>(base + (at.row * W + i) * p.inner, transposed(x, i));
         }
     }
     __device__ __forceinline__ void store_rows() const {
@@ -403,7 +410,7 @@ template <class Loss> class RowThread {
             Bits *base = (Bits *)first_row;
 #pragma unroll 2
             for (Position at(classes); at.row < count; at.advance())
-                base[at.row * p.rows.grad_stride + at.unit] = bits(address(at.row, 0) + at.unit * sizeof(Bits));
+                base[at.row * p.rows.grad_stride + at.unit] = bits(address(at.row, at.unit));
         }
     }
     /* Position of a column of the tile in an array with an image each `stride` elements. */
@@ -419,14 +426,16 @@ template <class Loss> class RowThread {
 
     /* ---- a row ---- */
 
-    /* A vector of a row. Its first `left` elements are in the row: all of them if it is whole. */
+    /* A vector of a row. Its first `left` elements are in the row: all of them if it is whole. Vector k begins with
+     * class k W + shift. */
     template <bool kWhole> struct Side {
         enum { kElements = W };
         const RowThread &of;
         int64_t row;
         int row_in_tile, left;
+        int shift = 0;
 
-        __device__ __forceinline__ int64_t first(int k) const { return k * W; }
+        __device__ __forceinline__ int64_t first(int k) const { return k * W + shift; }
         __device__ __forceinline__ int count(int) const { return kWhole || left >= W ? (int)W : left; }
         __device__ __forceinline__ bool is_inside(int, int i) const { return kWhole || i < left; }
         enum { kHasPartialVectors = !kWhole };
@@ -436,11 +445,13 @@ template <class Loss> class RowThread {
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const {
             return writes_tile() || stages_gradient() ? 0 : start(stride);
         }
-        __device__ __forceinline__ Vector<E> load(int k) const { return load_at(of.address(row_in_tile, k)); }
+        __device__ __forceinline__ Vector<E> load(int k) const {
+            return load_at(of.address(row_in_tile, (int)first(k)));
+        }
         __device__ __forceinline__ Vector<E> load_at(uint32_t at) const {
             Vector<E> x;
-            if (is_packed())
-                x = of.load_packed<kWhole>(at, left);
+            if (is_packed() || has_columns())
+                x = of.load_elements<kWhole>(at, left);
             else
                 Shared::load<4>(at, x.word);
             return x;
@@ -453,7 +464,10 @@ template <class Loss> class RowThread {
                 classes(k).read(array, y);
                 return;
             }
-            load_at(of.address(row_in_tile, k) + of.targets_offset).unpack(y);
+            if (has_float_targets())
+                of.read_floats(row_in_tile, (int)first(k), count(k), y);
+            else
+                load_at(of.address(row_in_tile, (int)first(k)) + of.targets_offset).unpack(y);
 #pragma unroll
             for (int i = 0; i < W; i++)
                 y[i] = is_inside(k, i) ? y[i] : N(0);
@@ -473,15 +487,27 @@ template <class Loss> class RowThread {
             }
             Vector<E> x;
             x.fill(y);
-            if (is_packed())
-                of.store_packed<kWhole>(of.address(row_in_tile, k), left, x);
+            if (is_packed() || has_columns())
+                of.store_elements<kWhole>(of.address(row_in_tile, k * W), left, x);
             else
-                Shared::store<4>(of.address(row_in_tile, k), x.word);
+                Shared::store<4>(of.address(row_in_tile, k * W), x.word);
         }
         __device__ __forceinline__ void write(const Targets &array, int k, const N (&y)[W]) const {
             classes(k).write(array, y);
         }
     };
+    /* Reads `count` float target probabilities from class c on. */
+    __device__ __forceinline__ void read_floats(int row_in_tile, int c, int count, N (&y)[W]) const {
+        const uint32_t at = smem_targets + (uint32_t)(row_in_tile * targets_pitch + c * 4);
+        if (are_targets_even && count == W) {
+            Targets::read_shared(at, y);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (i < count)
+                y[i] = __uint_as_float(Shared::bits<uint32_t>(at + 4 * i));
+    }
     /* Writes `count` elements of the gradient from class c on to the tile. */
     __device__ __forceinline__ void stage_gradient(int row_in_tile, int c, const N (&y)[W], int count) const {
         Gradients::write_shared(smem_gradient +
@@ -500,45 +526,193 @@ template <class Loss> class RowThread {
     DEVICE bool may_have_tail() {
         return is_packed() || is_ragged() || has_columns();
     }
-    /* Whether a thread adds the elements of a partial vector one by one. */
+    /* Whether a thread adds whole vectors, and the elements before and after them one by one. */
     DEVICE bool adds_elements() {
         return sizeof(N) == 4 && Loss::sums_only() && !Loss::finds_best();
     }
     __device__ __forceinline__ int whole_vectors() const {
         return may_have_tail() ? classes / W : vectors;
     }
-
-    /* Adds the first `left` elements of a vector to a batch of a basic loss. */
-    __device__ __forceinline__ void accumulate_elements(typename Loss::Batch &batch, uint32_t at, int left) const {
+    /* The classes of a row before its first whole word. */
+    DEVICE bool may_have_head() {
+        return sizeof(Bits) == 2 && is_packed() && is_ragged();
+    }
+    __device__ __forceinline__ int head_of(int row_in_tile) const {
+        return may_have_head() ? (int)(address(row_in_tile, 0) / sizeof(Bits) % 2) : 0;
+    }
+    /* Calls use_vector(at) with the whole vectors of this thread, and use_elements(at, n) with its other elements. `at`
+     * is a shared address. Vectors begin with a word: packed rows are no whole vectors, so their number is the same
+     * after an odd element. */
+    template <class UseVector, class UseElements>
+    __device__ __forceinline__ void each(int row_in_tile, const UseVector &use_vector,
+                                         const UseElements &use_elements) const {
+        const int head = head_of(row_in_tile);
+        const int vector_bytes = W * class_bytes();
+        const uint32_t first = address(row_in_tile, head), end = first + (uint32_t)(whole_vectors() * vector_bytes);
+        uint32_t at = first + (uint32_t)(rank * vector_bytes);
+        if (head > 0 && rank == 0)
+            use_elements(address(row_in_tile, 0), 1);
 #pragma unroll 1
-        for (int i = 0; i < left; i += by_words() ? 2 : 1) {
-            const uint32_t from = at + (uint32_t)(i * (int)sizeof(Bits));
-            Vector<E> x = {};
-            if (by_words())
-                x.word[0] = Shared::bits<uint32_t>(from);
-            else
-                set(x, 0, bits(from));
-            Loss::accumulate_uniform(batch, x.get(0));
-            if (by_words() && i + 1 < left)
-                Loss::accumulate_uniform(batch, x.get(1));
+        for (; at < end; at += (uint32_t)(threads * vector_bytes))
+            use_vector(at);
+        if (may_have_tail() && at == end)
+            use_elements(at, classes % W - head);
+    }
+    __device__ __forceinline__ Vector<E> load_words(uint32_t at) const {
+        Vector<E> x;
+        if (has_columns())
+            return load_elements<true>(at, W);
+        if (is_packed())
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x.word[i] = Shared::bits<uint32_t>(at + 4 * i);
+        else
+            Shared::load<4>(at, x.word);
+        return x;
+    }
+    /* Calls use(x) with n elements of a row. */
+    template <class Use> __device__ __forceinline__ void each_element(uint32_t at, int n, const Use &use) const {
+        enum { kElements = Words<E>::kElements };
+        if (has_columns()) {
+#pragma unroll 1
+            for (; n > 0; n--, at += (uint32_t)pitch_bytes)
+                use(E::widen(bits(at)));
+            return;
+        }
+#pragma unroll 1
+        for (; n >= kElements; n -= kElements, at += 4) {
+            const uint32_t word = Shared::bits<uint32_t>(at);
+#pragma unroll
+            for (int i = 0; i < kElements; i++)
+                use(Words<E>::get(word, i));
+        }
+        if (kElements > 1 && n > 0)
+            use(E::widen(bits(at)));
+    }
+    __device__ __forceinline__ void store_words(uint32_t at, const Vector<E> &x) const {
+        if (has_columns()) {
+            store_elements<true>(at, W, x);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            Shared::store(at + 4 * i, x.word[i]);
+    }
+    /* Replaces n elements of a row by get(x). */
+    template <class Get> __device__ __forceinline__ void replace_elements(uint32_t at, int n, const Get &get) const {
+        enum { kElements = Words<E>::kElements };
+        if (has_columns()) {
+#pragma unroll 1
+            for (; n > 0; n--, at += (uint32_t)pitch_bytes)
+                put(at, E::narrow(get(E::widen(bits(at)))));
+            return;
+        }
+#pragma unroll 1
+        for (; n >= kElements; n -= kElements, at += 4) {
+            const uint32_t word = Shared::bits<uint32_t>(at);
+            N y[kElements];
+#pragma unroll
+            for (int i = 0; i < kElements; i++)
+                y[i] = get(Words<E>::get(word, i));
+            Shared::store(at, Words<E>::pack(y));
+        }
+        if (kElements > 1 && n > 0)
+            put(at, E::narrow(get(E::widen(bits(at)))));
+    }
+
+    /* accumulate_row() of a basic loss. */
+    __device__ __forceinline__ void accumulate_words(int64_t number, int row_in_tile, State &state) const {
+        N highest = Loss::lowest();
+        each(
+            row_in_tile, [&](uint32_t at) { highest = larger(highest, loss.highest_of({load_words(at)})); },
+            [&](uint32_t at, int n) { each_element(at, n, [&](N x) { highest = larger(highest, x); }); });
+        state.softmax.max = highest;
+        auto batch = loss.batch_of(state);
+        auto best = loss.highest_before(state);
+        const Side<true> whole = {*this, number, row_in_tile, W};
+        each(
+            row_in_tile, [&](uint32_t at) { loss.accumulate(state, batch, best, load_words(at), whole, 0); },
+            [&](uint32_t at, int n) {
+                each_element(at, n, [&](N x) { Loss::accumulate_basic(batch, x); });
+                if (Loss::has_soft())
+                    batch.shapes += (N)n;
+            });
+        const int head = head_of(row_in_tile);
+        loss.close(state, batch, head > 0 && rank == 0 ? -threads : rank, vectors, threads, [&](int k) {
+            const int shift = k < 0 ? threads * (int)W : head;
+            return Side<false>{*this, number, row_in_tile, k < 0 ? 1 : classes - k * W - shift, shift};
+        });
+    }
+    /* Whether a thread adds two columns of 16 bits at a time, whose elements of a class are a word. */
+    DEVICE bool adds_pairs() {
+        return sizeof(Bits) == 2 && has_columns() && adds_elements();
+    }
+    /* Calls use(word) with the classes of this thread of a column and the next one. */
+    template <class Use> __device__ __forceinline__ void each_word(int row_in_tile, const Use &use) const {
+        each(
+            row_in_tile,
+            [&](uint32_t at) {
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    use(Shared::bits<uint32_t>(at + (uint32_t)(i * pitch_bytes)));
+            },
+            [&](uint32_t at, int n) {
+#pragma unroll 1
+                for (; n > 0; n--, at += (uint32_t)pitch_bytes)
+                    use(Shared::bits<uint32_t>(at));
+            });
+    }
+    /* accumulate_words() of a column and the next one. */
+    __device__ __forceinline__ void accumulate_pair(int row_in_tile, State (&state)[2]) const {
+        typedef Words<E> Pair;
+        N highest[2] = {Loss::lowest(), Loss::lowest()};
+        if (runs_on_sm_80()) {
+            uint32_t of_pair = Pair::none();
+            each_word(row_in_tile, [&](uint32_t word) { of_pair = Pair::larger_of(of_pair, word); });
+            highest[0] = Pair::get(of_pair, 0);
+            highest[1] = Pair::get(of_pair, 1);
+        } else {
+            each_word(row_in_tile, [&](uint32_t word) {
+                highest[0] = larger(highest[0], Pair::get(word, 0));
+                highest[1] = larger(highest[1], Pair::get(word, 1));
+            });
+        }
+        state[0].softmax.max = highest[0];
+        state[1].softmax.max = highest[1];
+        typename Loss::Batch batch[2] = {loss.batch_of(state[0]), loss.batch_of(state[1])};
+        int counted = 0;
+        each_word(row_in_tile, [&](uint32_t word) {
+            Loss::accumulate_basic(batch[0], Pair::get(word, 0));
+            Loss::accumulate_basic(batch[1], Pair::get(word, 1));
+            counted++;
+        });
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (Loss::has_soft())
+                batch[i].shapes = (N)counted;
+            loss.close(state[i], batch[i], rank, vectors, threads, [&](int k) {
+                return Side<false>{*this, 0, row_in_tile + i, classes - k * W};
+            });
         }
     }
-    /* Adds the vectors of this thread. Their maximum comes first, so that they are one batch. Floats that only add to the
-     * softmax raise it as they come, which takes fewer instructions. */
+    /* Adds the vectors of this thread. Their maximum comes first, so that they are one batch. Floats that add to the
+     * softmax and find the class of the maximum raise it as they come, which takes fewer instructions. */
     __device__ __forceinline__ void accumulate_row(int64_t number, int row_in_tile, State &state) const {
+        if constexpr (sizeof(N) == 4)
+            if (adds_elements()) {
+                accumulate_words(number, row_in_tile, state);
+                return;
+            }
         const auto side_of = [&](int k) { return Side<false>{*this, number, row_in_tile, classes - k * W}; };
         const Side<true> whole = {*this, number, row_in_tile, W};
         const bool is_online = sizeof(N) == 4 && Loss::sums_only() && !Loss::is_uniform();
         auto best = loss.highest_before(state);
         N highest = Loss::lowest();
-        const auto see = [&](const Vector<E> &vector, int k) {
-            Vector<E> x[1] = {vector};
-            if (is_online && Loss::finds_best())
-                loss.accumulate_one(state, best, x[0], side_of(k), k);
-            else if (is_online)
-                loss.add_to_sums(state, x, side_of(k));
+        const auto see = [&](const Vector<E> &x, int k) {
+            if (is_online)
+                loss.accumulate_one(state, best, x, side_of(k), k);
             else
-                highest = larger(highest, loss.highest_of(x));
+                highest = larger(highest, loss.highest_of({x}));
         };
         int k = rank;
 #pragma unroll 1
@@ -552,12 +726,8 @@ template <class Loss> class RowThread {
 #pragma unroll 1
             for (k = rank; k < whole_vectors(); k += threads)
                 loss.accumulate(state, batch, best, whole.load(k), whole, k);
-            if (may_have_tail() && k < vectors) {
-                if (adds_elements())
-                    accumulate_elements(batch, address(row_in_tile, k), classes - k * W);
-                else
-                    loss.accumulate(state, batch, best, side_of(k).load(k), side_of(k), k);
-            }
+            if (may_have_tail() && k < vectors)
+                loss.accumulate(state, batch, best, side_of(k).load(k), side_of(k), k);
             loss.close(state, batch, rank, vectors, threads, side_of);
         }
         loss.find_best(state, best, rank, vectors, threads, side_of);
@@ -593,7 +763,7 @@ template <class Loss> class RowThread {
                                                  N logit) const {
         const N y = loss.target_gradient(g, r, logit);
         if (writes_tile())
-            put(address(row_in_tile, 0) + (uint32_t)(r.target_class * sizeof(Bits)), E::narrow(y));
+            put(address(row_in_tile, (int)r.target_class), E::narrow(y));
         else if (stages_gradient())
             stage_gradient(row_in_tile, r.target_class, {y}, 1);
         else
@@ -603,14 +773,35 @@ template <class Loss> class RowThread {
                                               N logit, bool reads) const {
         const typename Loss::Gradient g = loss.gradient(number, r, state);
         const bool has_gradient = reads && !g.is_zero;
-        int k = rank;
+        int head = 0;
+        bool is_written = false;
+        if constexpr (sizeof(N) == 4)
+            if (Loss::is_basic() && (is_packed() || has_columns()) && writes_tile() && has_gradient && g.is_fast) {
+                is_written = true;
+                head = head_of(row_in_tile);
+                each(
+                    row_in_tile,
+                    [&](uint32_t at) {
+                        N y[W];
+                        Vector<E> x;
+                        loss.fast_gradients(g, load_words(at), y);
+                        x.fill(y);
+                        store_words(at, x);
+                    },
+                    [&](uint32_t at, int n) {
+                        replace_elements(at, n, [&](N x) { return loss.fast_gradient(g, x); });
+                    });
+            }
+        if (!is_written) {
+            int k = rank;
 #pragma unroll 1
-        for (; k < whole_vectors(); k += threads)
-            write<true>(g, r, has_gradient, {*this, number, row_in_tile, W}, k);
-        if (may_have_tail() && k < vectors)
-            write<false>(g, r, has_gradient, {*this, number, row_in_tile, classes - k * W}, k);
+            for (; k < whole_vectors(); k += threads)
+                write<true>(g, r, has_gradient, {*this, number, row_in_tile, W}, k);
+            if (may_have_tail() && k < vectors)
+                write<false>(g, r, has_gradient, {*this, number, row_in_tile, classes - k * W}, k);
+        }
         if (has(GPULOSSI_CE_GRADIENT) && has_gradient && r.target_class >= 0 &&
-            (r.target_class / W & (threads - 1)) == rank)
+            ((r.target_class - head) / W & (threads - 1)) == rank)
             write_target(g, r, row_in_tile, logit);
     }
     __device__ __forceinline__ RowInput fetch(int row) const {
@@ -620,33 +811,47 @@ template <class Loss> class RowThread {
         if (r.target_class < 0)
             return N(0);
         if (has_tile())
-            return E::widen(bits(address(row_in_tile, 0) + (uint32_t)(r.target_class * sizeof(Bits))));
+            return E::widen(bits(address(row_in_tile, (int)r.target_class)));
         return E::widen(((const Bits *)p.logits)[start(row_in_tile, p.logits_stride) + element(r.target_class)]);
     }
+    /* All threads call. `next` is the row after row i. */
+    __device__ __forceinline__ void one_row(int i, int next, RowInput &input, State &state, Totals &total) const {
+        const bool is_there = i < count;
+        const int64_t number = first + min(i, count - 1);
+        const Row r = loss.row_of(input);
+        const bool reads = is_there && loss.is_read(r);
+        N logit = N(0);
+        input = fetch(next);
+        if (reads)
+            logit = target_logit(i, r);
+        if (Loss::reduces() && reads && !adds_pairs())
+            accumulate_row(number, i, state);
+        if (Loss::reduces())
+            reduce(state);
+        if (is_there && rank == 0)
+            loss.add(loss.finish(number, r, state, logit), total);
+        if (!Loss::writes())
+            return;
+        if (threads > 1) /* the others have read the target's logit */
+            settle();
+        if (is_there)
+            write_row(number, i, r, state, logit, reads);
+    }
     __device__ __forceinline__ void rows_of_tile(RowInput input, Totals &total) const {
+        const int at_once = adds_pairs() ? 2 : 1, step = at_once * kThreads / threads;
 #pragma unroll 1
-        for (int i = row; i - row < rows; i += kThreads / threads) {
-            const bool is_there = i < count;
-            const int64_t number = first + min(i, count - 1);
-            const Row r = loss.row_of(input);
-            const bool reads = is_there && loss.is_read(r);
-            State state = State::empty();
-            N logit = N(0);
-            input = fetch(i + kThreads / threads);
-            if (reads)
-                logit = target_logit(i, r);
-            if (Loss::reduces() && reads)
-                accumulate_row(number, i, state);
-            if (Loss::reduces())
-                reduce(state);
-            if (is_there && rank == 0)
-                loss.add(loss.finish(number, r, state, logit), total);
-            if (!Loss::writes())
-                continue;
-            if (threads > 1) /* the others have read the target's logit */
-                settle();
-            if (is_there)
-                write_row(number, i, r, state, logit, reads);
+        for (int i = row * at_once; i - row * at_once < rows; i += step) {
+            State states[2] = {State::empty(), State::empty()};
+            if constexpr (sizeof(Bits) == 2)
+                if (Loss::reduces() && adds_pairs() && i < count)
+                    accumulate_pair(i, states);
+#pragma unroll 1
+            for (int k = 0;; k++) {
+                one_row(i + k, adds_pairs() && k == 0 ? i + 1 : i + step, input, states[0], total);
+                if (!adds_pairs() || k > 0) /* for ptxas, so that a row is not in a loop */
+                    break;
+                states[0] = states[1];
+            }
         }
     }
     /* A barrier for the threads of a row. */
@@ -663,7 +868,7 @@ template <class Loss> class RowThread {
         else if (is_ragged())
             load_ragged_columns();
         else
-            load_columns();
+            move_columns<false>(p.logits, p.logits_stride);
     }
     __device__ __forceinline__ void all_tiles(Totals &total) {
         __shared__ uint32_t next_tile;
@@ -680,12 +885,18 @@ template <class Loss> class RowThread {
             }
             if (is_packed())
                 smem_rows = smem_tile + (uint32_t)(p.logits + first * pitch_bytes) % GPULOSSI_VECTOR_BYTES;
+            if (has_float_targets()) {
+                smem_targets = smem_tile + targets_offset;
+                if (!are_targets_even)
+                    smem_targets += (uint32_t)(p.probabilities + first * targets_pitch) % GPULOSSI_VECTOR_BYTES;
+            }
             if (stages_gradient()) {
-                smem_gradient = smem_tile + (1 + has_targets()) * targets_offset;
+                smem_gradient = has_float_targets() ? smem_tile + targets_offset + aligned(rows * targets_pitch)
+                                                    : smem_tile + (1 + has_targets()) * targets_offset;
                 if (!is_gradient_even)
                     smem_gradient += (uint32_t)(p.rows.grad + first * gradient_pitch) % GPULOSSI_VECTOR_BYTES;
             }
-            const RowInput input = fetch(row);
+            const RowInput input = fetch(adds_pairs() ? 2 * row : row);
             if (has_tile())
                 load_tile();
             if (runs_on_sm_80())
@@ -696,7 +907,7 @@ template <class Loss> class RowThread {
             __syncthreads();
             if (writes_tile() || stages_gradient()) {
                 if (has_columns())
-                    store_columns();
+                    move_columns<true>(p.rows.grad, p.rows.grad_stride);
                 else
                     store_rows();
                 __syncthreads();
