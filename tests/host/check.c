@@ -183,13 +183,13 @@ int64_t tile_bytes_of(const fake_launched *l, int64_t rows) {
     const int64_t classes = l->parameters.rows.classes;
     const int is_packed = has_format(l, GPULOSSI_FORMAT_PACKED);
     int64_t row = is_packed || has_format(l, GPULOSSI_FORMAT_COLUMNS) ? classes * bytes : padded(classes * bytes);
-    int64_t besides = is_packed ? 32 : 0;
+    int64_t besides = is_packed ? 32 : 0; /* arrays that may begin within a vector */
     if (has_format(l, GPULOSSI_FORMAT_FLOAT_TARGETS)) {
         row += padded(classes * 4);
         besides += 48;
     } else if (has_format(l, GPULOSSI_FORMAT_TWO_ARRAYS)) {
         row *= 2;
-        besides += besides;
+        besides += has_format(l, GPULOSSI_FORMAT_COLUMNS) ? 32 : besides;
     }
     if (has_format(l, GPULOSSI_FORMAT_STAGED_GRADIENT)) {
         const int gradient = has_format(l, GPULOSSI_FORMAT_F64 << GPULOSSI_FORMAT_GRADIENT_SHIFT)   ? 8

@@ -215,6 +215,9 @@ static void check_words(const fake_launched *l) {
     const gpulossi_cross_entropy *p = &l->parameters.cross_entropy;
     const uint32_t call = l->module->words[GPULOSSI_CALL_WORD], format = l->module->words[GPULOSSI_FORMAT_WORD];
     const int is_prepare = strstr(l->entry, "prepare_targets") != NULL;
+    if (strstr(l->entry, "_row_thread_") != NULL &&
+        ((format & GPULOSSI_FORMAT_ONE_THREAD) != 0) != (p->rows.group == 1))
+        fake_violate("%s has the format %#x for a group of %u threads", l->entry, format, p->rows.group);
     if (!has_part(l->entry, entries))
         return;
     if ((format & types) != index_format(p->target_type))

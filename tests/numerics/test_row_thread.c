@@ -90,7 +90,28 @@ static void options_of_tiles(void **state) {
     test_done();
 }
 
+/* Columns of any alignment of which a tile has many, so that a lane has several units of a class in flight. Each GPU has
+ * enough of them for every thread. */
+static void wide_tiles_of_columns(void **state) {
+    static const unsigned sets[] = {OPTION_SMOOTHING, OPTION_PROBABILITIES};
+    enum { INNER = 104999, CLASSES = 3 };
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof sets / sizeof sets[0]; k++) {
+            const option_shape shape = {2 * INNER, CLASSES, INNER};
+            option_inputs in;
+            ce_case c = option_case(all_dtypes[d], shape, sets[k], LOGITS_NORMAL, d, &in);
+            c.outputs = CE_OUT_LOSS | CE_OUT_GRAD;
+            ce_test(&c, "wide tiles of columns");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 int run_row_thread_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(types_of_tiles), cmocka_unit_test(options_of_tiles)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(types_of_tiles), cmocka_unit_test(options_of_tiles),
+                                       cmocka_unit_test(wide_tiles_of_columns)};
     return cmocka_run_group_tests_name("rows and columns in tiles", tests, NULL, NULL);
 }

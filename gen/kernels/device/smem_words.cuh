@@ -7,11 +7,14 @@
 /* Shared memory by 32-bit address, which a loop need not convert for each access. */
 struct Shared {
     DEVICE uint32_t address(const void *of) { return (uint32_t)__cvta_generic_to_shared(of); }
-    /* Copies a vector from memory, past the L1 cache. A barrier after wait_for_copies() makes the copies of all threads
-     * visible. Needs compute capability 8.0. */
-    DEVICE void copy_async(uint32_t to, const void *from) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from))
-                     : "memory");
+    /* Copies a vector from memory, past the L1 cache, or a word or two. A barrier after wait_for_copies() makes the
+     * copies of all threads visible. Needs compute capability 8.0. */
+    template <int bytes = GPULOSSI_VECTOR_BYTES> DEVICE void copy_async(uint32_t to, const void *from) {
+        const uint64_t global = __cvta_generic_to_global(from);
+        if constexpr (bytes == GPULOSSI_VECTOR_BYTES)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(bytes) : "memory");
     }
     DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
     DEVICE int target(uint32_t at) {
@@ -23,6 +26,8 @@ struct Shared {
         Bits x;
         if constexpr (sizeof x == 2)
             asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+        else if constexpr (sizeof x == 8)
+            asm volatile("ld.shared.u64 %0, [%1];" : "=l"(x) : "r"(at) : "memory");
         else
             asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
         return x;
@@ -74,7 +79,7 @@ template <class E> struct Words<E, 2> {
     DEVICE WordMax word_max(uint32_t word) { return word; }
     DEVICE WordMax larger_of(WordMax a, WordMax b) { return E::larger_of_pairs(a, b); }
     DEVICE float number(WordMax a) { return larger(get(a, 0), get(a, 1)); }
-    DEVICE float get(uint32_t word, int i) { return E::widen((typename E::Bits)(word >> (16 * i))); }
+    DEVICE float get(uint32_t word, int i) { return i == 0 ? E::widen_low(word) : E::widen_high(word); }
     DEVICE uint32_t pack(const float *x) { return E::pair(x[0], x[1], false); }
 };
 

@@ -4,17 +4,18 @@
  *
  * In a tile each row begins with a vector, and its last vector is filled with logits that change nothing. The distance
  * of two rows is an odd number of vectors, so that neighbouring rows are in different banks. Packed rows are copied to
- * a tile as they are in memory, and accessed by words there. Rows that are no whole words are accessed by elements of
- * 16 bits if an option needs vectors. As packed rows are no whole vectors, at most two rows that a warp accesses are in
- * one bank. In a tile of columns the elements of a class follow each other, like in memory, so that a warp accesses
- * neighbouring ones. The threads of a block load a tile in the order of memory.
+ * a tile as they are in memory, and accessed by words there, which the threads of a row take in turn. Rows that are no
+ * whole words are accessed by elements of 16 bits if an option needs vectors. In a tile of columns the elements of a
+ * class follow each other, like in memory, so that a warp accesses neighbouring ones. The threads of a block load a tile
+ * in the order of memory.
  *
  * Target probabilities that lie in memory like the logits follow them in the tile, and so do floats beside logits of 16
- * bits. Gradients replace the logits, or follow if they are of another type. They are stored in the order of memory. */
+ * bits. Those of columns are in it if a column needs no more threads then. Gradients replace the logits, or follow if
+ * they are of another type. They are stored in the order of memory. */
 #ifndef GPULOSSI_ROW_THREAD_CUH
 #define GPULOSSI_ROW_THREAD_CUH
 
-#include "../device/smem_words.cuh"
+#include "../device/tile_copies.cuh"
 #include "../device/tile_scheduler.cuh"
 #include "class_vector.cuh"
 
@@ -29,14 +30,8 @@ template <class Loss> class RowThread {
     typedef typename Loss::RowInput RowInput;
     typedef typename Loss::State State;
     typedef typename Loss::Totals Totals;
-    enum {
-        W = Width<E>::value,
-        kThreads = GPULOSSI_TILE_THREADS,
-        kLoads = 4,                                /* vectors that a thread has in flight */
-        kGathered = 8,                             /* elements of ragged columns that a thread has in flight */
-        kBytes = kThreads * GPULOSSI_VECTOR_BYTES, /* of a vector of each thread */
-        kNone = -1
-    };
+    typedef TileCopies<E> Copies;
+    enum { W = Width<E>::value, kThreads = GPULOSSI_TILE_THREADS, kLoads = TileCopies<E>::kLoads, kNone = -1 };
 
     const Params &p;
     Loss loss;
@@ -63,6 +58,7 @@ template <class Loss> class RowThread {
     /* Whether the rows of the arrays in the tile are contiguous, and alike in their alignment. */
     DEVICE bool is_packed() { return has_format(GPULOSSI_FORMAT_PACKED); }
     DEVICE bool is_ragged() { return has_format(GPULOSSI_FORMAT_RAGGED); }
+    DEVICE bool has_one_thread() { return has_format(GPULOSSI_FORMAT_ONE_THREAD); }
     /* Whether more than the target's logit is read. */
     DEVICE bool has_tile() { return Loss::reduces() || Loss::writes(); }
     /* Whether the tile also has target probabilities, in rows like those of the logits. */
@@ -70,9 +66,7 @@ template <class Loss> class RowThread {
     /* Whether these are floats and the logits have 16 bits. Their rows are whole vectors or contiguous. */
     DEVICE bool has_float_targets() { return sizeof(Bits) == 2 && has_format(GPULOSSI_FORMAT_FLOAT_TARGETS); }
     /* Whether the gradient replaces the logits of the tile. */
-    DEVICE bool writes_tile() {
-        return has(GPULOSSI_CE_GRADIENT) && !Gradients::is_other() && !(has_columns() && is_ragged());
-    }
+    DEVICE bool writes_tile() { return has(GPULOSSI_CE_GRADIENT) && !Gradients::is_other(); }
     /* Whether the tile also has the gradient, in rows of another type that are whole vectors or contiguous. */
     DEVICE bool stages_gradient() { return has_format(GPULOSSI_FORMAT_STAGED_GRADIENT); }
 
@@ -83,15 +77,15 @@ template <class Loss> class RowThread {
                       : is_packed() ? classes * (int)sizeof(Bits)
                                     : (vectors | 1) * GPULOSSI_VECTOR_BYTES),
           threads((int)p.rows.group), first(0), count(0), image(0), within(0) {
-        const int groups = kThreads / threads;
+        const int groups = rows_at_once();
         keep(smem_tile);
-        targets_offset = aligned(rows * pitch_bytes);
+        targets_offset = aligned((has_columns() ? classes : rows) * pitch_bytes);
         if (has_float_targets())
             targets_pitch = pitch_of(p.probabilities, p.probabilities_stride, 4, are_targets_even);
         if (stages_gradient())
             gradient_pitch = pitch_of(p.rows.grad, p.rows.grad_stride, Gradients::element_bytes(), is_gradient_even);
         row = has_columns() ? (int)threadIdx.x % groups : (int)threadIdx.x / threads;
-        rank = has_columns() ? (int)threadIdx.x / groups : (int)threadIdx.x % threads;
+        rank = has_one_thread() ? 0 : has_columns() ? (int)threadIdx.x / groups : (int)threadIdx.x % threads;
     }
 
     /* The bytes of an array in the tile, which may begin within a vector. */
@@ -105,6 +99,9 @@ template <class Loss> class RowThread {
         return is_even ? bytes | GPULOSSI_VECTOR_BYTES : bytes;
     }
 
+    /* Rows that the threads of the block have at a time. The threads of a row are a power of 2. */
+    __device__ __forceinline__ int rows_at_once() const { return kThreads >> (31 - __clz(threads)); }
+
     /* ---- the tile ---- */
 
     /* The shared address of class c of a row. */
@@ -115,23 +112,7 @@ template <class Loss> class RowThread {
     }
     /* Bytes from one class of a row of the tile to the next. */
     __device__ __forceinline__ int class_bytes() const { return has_columns() ? pitch_bytes : (int)sizeof(Bits); }
-    DEVICE Bits bits(uint32_t at) {
-        if constexpr (sizeof(Bits) == 8) {
-            uint32_t words[2];
-            Shared::load<2>(at, words);
-            return (uint64_t)words[0] | (uint64_t)words[1] << 32;
-        } else {
-            return Shared::bits<Bits>(at);
-        }
-    }
-    DEVICE void put(uint32_t at, Bits x) {
-        if constexpr (sizeof(Bits) == 8) {
-            const uint32_t words[2] = {(uint32_t)x, (uint32_t)(x >> 32)};
-            Shared::store<2>(at, words);
-        } else {
-            Shared::store(at, x);
-        }
-    }
+    DEVICE Bits bits(uint32_t at) { return Shared::bits<Bits>(at); }
     DEVICE void set(Vector<E> &x, int i, Bits element) {
         if constexpr (sizeof(Bits) == 8) {
             x.word[2 * i] = (uint32_t)element;
@@ -212,109 +193,26 @@ template <class Loss> class RowThread {
             if (by_words())
                 Shared::store(to, x.word[i / 2]);
             else
-                put(to, element_of(x, i));
+                Shared::store(to, element_of(x, i));
         }
-    }
-    /* Copies packed rows between the tile and memory by vectors, and by pairs of bytes before and after them. Both begin
-     * at the same byte of a vector. */
-    template <bool kStores> DEVICE void move_packed(uint64_t first_row, uint32_t smem_first_row, int size) {
-        enum { kPairs = GPULOSSI_VECTOR_BYTES / 2 };
-        const int head = (int)(smem_first_row % GPULOSSI_VECTOR_BYTES), end = head + size;
-        const int vectors = end / GPULOSSI_VECTOR_BYTES;
-        char *const base = (char *)first_row - head;
-        const uint32_t smem_base = smem_first_row - head;
-#pragma unroll 1
-        for (int v = (int)threadIdx.x + (head > 0); v < vectors; v += kLoads * kThreads) {
-            char *const memory = base + v * GPULOSSI_VECTOR_BYTES;
-            const uint32_t smem = smem_base + v * GPULOSSI_VECTOR_BYTES;
-            Vector<E> x[kLoads];
-#pragma unroll
-            for (int i = 0; i < kLoads; i++)
-                if (v < vectors - i * kThreads)
-                    take<kStores>(x[i], memory + i * kBytes, smem + i * kBytes);
-#pragma unroll
-            for (int i = 0; i < kLoads && !copies<kStores>(); i++)
-                if (v < vectors - i * kThreads)
-                    give<kStores>(x[i], memory + i * kBytes, smem + i * kBytes);
-        }
-        const int i = (int)threadIdx.x;
-        const int at = 2 * (i < kPairs ? i : max(vectors, head > 0) * kPairs + i - kPairs);
-        if (i < 2 * kPairs && at >= head && at < end && (i >= kPairs || head > 0)) {
-            if (kStores)
-                *(uint16_t *)(base + at) = Shared::bits<uint16_t>(smem_base + at);
-            else
-                Shared::store(smem_base + at, *(const uint16_t *)(base + at));
-        }
-    }
-    /* Copies rows of whole vectors between the tile and memory. */
-    template <bool kStores>
-    __device__ __forceinline__ void move_vectors(uint64_t first_row, int64_t row_bytes, uint32_t smem_first_row,
-                                                 int smem_row_bytes, int vectors) const {
-        const int row = (int)threadIdx.x / vectors, rows = kThreads / vectors, unit_step = kThreads % vectors;
-        const int unit_bytes = unit_step * GPULOSSI_VECTOR_BYTES, whole = vectors * GPULOSSI_VECTOR_BYTES;
-        int unit = (int)threadIdx.x % vectors;
-        char *memory = (char *)first_row + row * row_bytes + unit * GPULOSSI_VECTOR_BYTES;
-        uint32_t smem = smem_first_row + (uint32_t)(row * smem_row_bytes + unit * GPULOSSI_VECTOR_BYTES);
-#pragma unroll 1
-        for (int left = count * vectors - (int)threadIdx.x; left > 0; left -= kLoads * kThreads) {
-            Vector<E> x[kLoads];
-            char *of_vector[kLoads];
-            uint32_t smem_of_vector[kLoads];
-#pragma unroll
-            for (int i = 0; i < kLoads; i++) {
-                of_vector[i] = memory;
-                smem_of_vector[i] = smem;
-                if (left > i * kThreads)
-                    take<kStores>(x[i], memory, smem);
-                unit += unit_step;
-                memory += rows * row_bytes + unit_bytes;
-                smem += (uint32_t)(rows * smem_row_bytes + unit_bytes);
-                if (unit >= vectors) {
-                    unit -= vectors;
-                    memory += row_bytes - whole;
-                    smem += (uint32_t)(smem_row_bytes - whole);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < kLoads && !copies<kStores>(); i++)
-                if (left > i * kThreads)
-                    give<kStores>(x[i], of_vector[i], smem_of_vector[i]);
-        }
-    }
-    /* Whether vectors are copied without registers. */
-    template <bool kStores> DEVICE bool copies() {
-        return !kStores && runs_on_sm_80();
-    }
-    /* Takes a vector from the tile or memory, or copies it. */
-    template <bool kStores> DEVICE void take(Vector<E> &x, const char *memory, uint32_t smem) {
-        if (kStores)
-            Shared::load<4>(smem, x.word);
-        else if (copies<kStores>())
-            Shared::copy_async(smem, memory);
-        else
-            x = load_vector<E, kRead_once>(memory);
-    }
-    template <bool kStores> DEVICE void give(const Vector<E> &x, char *memory, uint32_t smem) {
-        if (kStores)
-            store_vector<E>((Bits *)memory, x);
-        else
-            Shared::store<4>(smem, x.word);
     }
     /* Loads rows of an array that has the layout of the logits. */
     __device__ __forceinline__ void load_array(uint64_t array, int64_t stride, int offset) const {
         const int64_t row_bytes = stride * (int)sizeof(Bits);
         if (is_packed())
-            move_packed<false>(array + first * pitch_bytes, smem_rows + offset, count * pitch_bytes);
+            Copies::template move_packed<false>(array + first * pitch_bytes, smem_rows + offset, count * pitch_bytes);
         else
-            move_vectors<false>(array + first * row_bytes, row_bytes, smem_tile + offset, pitch_bytes, vectors);
+            Copies::template move_vectors<false>(array + first * row_bytes, row_bytes, smem_tile + offset, pitch_bytes,
+                                                 vectors, count);
     }
     __device__ __forceinline__ void load_float_targets() const {
         const int64_t row_bytes = p.probabilities_stride * 4;
         if (are_targets_even)
-            move_vectors<false>(p.probabilities + first * row_bytes, row_bytes, smem_targets, targets_pitch,
-                                classes / 4);
+            Copies::template move_vectors<false>(p.probabilities + first * row_bytes, row_bytes, smem_targets,
+                                                 targets_pitch, classes / 4, count);
         else
-            move_packed<false>(p.probabilities + first * targets_pitch, smem_targets, count * targets_pitch);
+            Copies::template move_packed<false>(p.probabilities + first * targets_pitch, smem_targets,
+                                                count * targets_pitch);
     }
     __device__ __forceinline__ void load_rows() const {
         if (has_float_targets())
@@ -344,32 +242,41 @@ template <class Loss> class RowThread {
                     Shared::store<4>(to[i], x[i].word);
         }
     }
-    /* Columns of any alignment. A thread loads the classes of its columns, for which neighbours have neighbouring
-     * addresses. The last column is loaded twice if a pair needs it. */
-    __device__ __forceinline__ void load_ragged_columns() const {
-        const int64_t step_bytes = threads * p.inner * (int)sizeof(Bits);
+    /* Moves columns of any alignment, by words or by elements. The classes of a warp are alike in their alignment. */
+    template <bool kStores>
+    __device__ __forceinline__ void move_ragged_columns(uint64_t array, int64_t stride, int offset) const {
+        const int warp = (int)threadIdx.x / kLanes;
+        const int64_t class_bytes = p.inner * (int)sizeof(Bits), step = kThreads / kLanes * class_bytes;
+        char *memory = (char *)array + (image * stride + within) * (int)sizeof(Bits) + warp * class_bytes;
+        const uint32_t smem = address(0, warp) + offset;
+        if (within + count > p.inner || count % 2 != 0)
+            move_columns_alone<kStores>(array, stride, offset);
+        else if (sizeof(Bits) > 2 || (uint32_t)(uint64_t)memory % 4 != 0)
+            Copies::template move_classes<kStores, Bits>(memory, step, smem, pitch_bytes, classes, count);
+        else
+            Copies::template move_classes<kStores, uint32_t>(memory, step, smem, pitch_bytes, classes, count / 2);
+    }
+    /* Moves columns of several images, or an odd number. A thread moves the classes of its columns. The last column is
+     * loaded twice if a pair needs it. */
+    template <bool kStores>
+    __device__ __forceinline__ void move_columns_alone(uint64_t array, int64_t stride, int offset) const {
+        const int64_t step = threads * p.inner * (int)sizeof(Bits);
         const uint32_t smem_step = (uint32_t)(threads * pitch_bytes);
 #pragma unroll 1
-        for (int i = row; i < count + (adds_pairs() ? count % 2 : 0); i += kThreads / threads) {
-            const int64_t start = start_of_column(min(i, count - 1), p.logits_stride);
-            const char *memory = (const char *)((const Bits *)p.logits + start + rank * p.inner);
-            uint32_t smem = address(i, rank);
+        for (int i = row; i < count + (!kStores && adds_pairs() ? count % 2 : 0); i += rows_at_once()) {
+            char *memory = (char *)((Bits *)array + start_of_column(min(i, count - 1), stride) + rank * p.inner);
+            uint32_t smem = address(i, rank) + offset;
 #pragma unroll 1
-            for (int left = classes - rank; left > 0; left -= kGathered * threads) {
-                Bits x[kGathered];
-#pragma unroll
-                for (int j = 0; j < kGathered; j++, memory += step_bytes)
-                    if (left > j * threads)
-                        x[j] = *(const Bits *)memory;
-#pragma unroll
-                for (int j = 0; j < kGathered; j++, smem += smem_step)
-                    if (left > j * threads)
-                        put(smem, x[j]);
+            for (int left = (classes - rank + threads - 1) / threads; left > 0; left -= kLoads) {
+                Copies::template move_units<kStores, kLoads, Bits>(memory, step, smem, smem_step, left);
+                memory += kLoads * step;
+                smem += kLoads * smem_step;
             }
         }
     }
     /* Copies columns between the tile and memory by vectors of neighbouring ones. */
-    template <bool kStores> __device__ __forceinline__ void move_columns(uint64_t array, int64_t stride) const {
+    template <bool kStores>
+    __device__ __forceinline__ void move_even_columns(uint64_t array, int64_t stride, int offset) const {
         const int units = rows / W, at_once = min(units, (int)kThreads), step = kThreads / at_once;
         const int64_t class_bytes = p.inner * (int)sizeof(Bits), step_bytes = step * class_bytes;
         const uint32_t smem_step = (uint32_t)(step * pitch_bytes);
@@ -378,7 +285,7 @@ template <class Loss> class RowThread {
         for (int unit = (int)threadIdx.x % at_once; unit * W < count && first_class < step; unit += at_once) {
             char *memory =
                 (char *)array + start_of_column(unit * W, stride) * (int)sizeof(Bits) + first_class * class_bytes;
-            uint32_t smem = address(unit * W, first_class);
+            uint32_t smem = address(unit * W, first_class) + offset;
 #pragma unroll 1
             for (int left = classes - first_class; left > 0; left -= kLoads * step) {
                 Vector<E> x[kLoads];
@@ -387,13 +294,33 @@ template <class Loss> class RowThread {
 #pragma unroll
                 for (int i = 0; i < kLoads; i++, memory += step_bytes, smem += smem_step)
                     if (left > i * step)
-                        take<kStores>(x[i], memory, smem);
+                        Copies::template take<kStores>(x[i], memory, smem);
 #pragma unroll
-                for (int i = 0; i < kLoads && !copies<kStores>();
+                for (int i = 0; i < kLoads && !Copies::template copies<kStores>();
                      i++, of_vector += step_bytes, smem_of_vector += smem_step)
                     if (left > i * step)
-                        give<kStores>(x[i], of_vector, smem_of_vector);
+                        Copies::template give<kStores>(x[i], of_vector, smem_of_vector);
             }
+        }
+    }
+    template <bool kStores>
+    __device__ __forceinline__ void move_columns(uint64_t array, int64_t stride, int offset) const {
+        if (is_ragged())
+            move_ragged_columns<kStores>(array, stride, offset);
+        else
+            move_even_columns<kStores>(array, stride, offset);
+    }
+    /* Prefetches columns of the tile into the L2 cache. Each lane of a warp has a class at a time. */
+    __device__ __forceinline__ void prefetch_columns(uint64_t array, int64_t stride) const {
+        enum { kLine = 128 };
+        if (within + count > p.inner)
+            return;
+#pragma unroll 1
+        for (int c = (int)threadIdx.x; c < classes; c += kLanes) {
+            const char *first = (const char *)((const Bits *)array + image * stride + within + c * p.inner);
+#pragma unroll 1
+            for (int at = 0; at < count * (int)sizeof(Bits); at += kLine)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(first + at));
         }
     }
     __device__ __forceinline__ void store_rows() const {
@@ -402,10 +329,10 @@ template <class Loss> class RowThread {
         const uint32_t smem = stages_gradient() ? smem_gradient : smem_rows;
         const int pitch = stages_gradient() ? gradient_pitch : pitch_bytes;
         if (stages_gradient() ? !is_gradient_even : is_packed()) {
-            move_packed<true>(p.rows.grad + first * pitch, smem, count * pitch);
+            Copies::template move_packed<true>(p.rows.grad + first * pitch, smem, count * pitch);
         } else if (stages_gradient() || !is_ragged()) {
-            move_vectors<true>(first_row, stride_bytes, smem, pitch,
-                               classes * Gradients::element_bytes() / GPULOSSI_VECTOR_BYTES);
+            Copies::template move_vectors<true>(first_row, stride_bytes, smem, pitch,
+                                                classes * Gradients::element_bytes() / GPULOSSI_VECTOR_BYTES, count);
         } else {
             Bits *base = (Bits *)first_row;
 #pragma unroll 2
@@ -540,43 +467,89 @@ template <class Loss> class RowThread {
     __device__ __forceinline__ int head_of(int row_in_tile) const {
         return may_have_head() ? (int)(address(row_in_tile, 0) / sizeof(Bits) % 2) : 0;
     }
-    /* Calls use_vector(at) with the whole vectors of this thread, and use_elements(at, n) with its other elements. `at`
-     * is a shared address. Vectors begin with a word: packed rows are no whole vectors, so their number is the same
-     * after an odd element. */
+    /* Whether the threads of a row take its units in turn: words of packed rows, or classes of columns. Neighbouring
+     * threads then read neighbouring banks. */
+    DEVICE bool takes_units() {
+        return is_packed() || has_columns();
+    }
+    DEVICE int elements_of_units(int units) {
+        return has_columns() ? units : units * Words<E>::kElements;
+    }
+    /* Whole units of some elements. */
+    DEVICE int units_of(int elements) {
+        return has_columns() ? elements : (int)((uint32_t)elements / Words<E>::kElements);
+    }
+    __device__ __forceinline__ uint32_t unit_bytes() const {
+        return has_columns() ? (uint32_t)pitch_bytes : 4;
+    }
+    /* Bytes from a unit of this thread to its i-th one after that. */
+    __device__ __forceinline__ uint32_t units_after(int i) const {
+        return has_one_thread() && !has_columns() ? 4 * i : (uint32_t)(i * threads) * unit_bytes();
+    }
+    /* This thread's part of a row: its vectors and other elements. A vector is one of the row, or the elements of the
+     * thread's next units. */
+    struct Part {
+        int head;         /* elements before the first whole word of the row */
+        uint32_t of_head; /* the shared address of class 0 */
+        uint32_t begin;   /* that of the thread's first vector or unit */
+        uint32_t end;     /* that after the last whole one of the row */
+        uint32_t step;    /* bytes from a vector or unit of the thread to the next */
+    };
+    __device__ __forceinline__ Part part_of(int row_in_tile) const {
+        Part part;
+        part.head = head_of(row_in_tile);
+        part.of_head = address(row_in_tile, 0);
+        const uint32_t first = part.of_head + (uint32_t)part.head * (uint32_t)sizeof(Bits);
+        const uint32_t bytes = takes_units() ? unit_bytes() : GPULOSSI_VECTOR_BYTES;
+        part.begin = first + (uint32_t)rank * bytes;
+        part.end = first + (uint32_t)(takes_units() ? units_of(classes - part.head) : whole_vectors()) * bytes;
+        part.step = (uint32_t)threads * bytes;
+        return part;
+    }
+    /* Calls use_vector(at) with the vectors of a part, and use_elements(at, n) with its other elements. */
     template <class UseVector, class UseElements>
-    __device__ __forceinline__ void each(int row_in_tile, const UseVector &use_vector,
+    __device__ __forceinline__ void each(const Part &part, const UseVector &use_vector,
                                          const UseElements &use_elements) const {
-        const int head = head_of(row_in_tile);
-        const int vector_bytes = W * class_bytes();
-        const uint32_t first = address(row_in_tile, head), end = first + (uint32_t)(whole_vectors() * vector_bytes);
-        uint32_t at = first + (uint32_t)(rank * vector_bytes);
-        if (head > 0 && rank == 0)
-            use_elements(address(row_in_tile, 0), 1);
+        uint32_t at = part.begin;
+        if (!takes_units()) {
 #pragma unroll 1
-        for (; at < end; at += (uint32_t)(threads * vector_bytes))
+            for (; at < part.end; at += part.step)
+                use_vector(at);
+            if (may_have_tail() && at == part.end)
+                use_elements(at, classes % W);
+            return;
+        }
+        if (part.head > 0 && rank == 0)
+            use_elements(part.of_head, 1);
+        const uint32_t units = (uint32_t)units_of(W);
+#pragma unroll 1
+        for (; at + (units - 1) * part.step < part.end; at += units * part.step)
             use_vector(at);
-        if (may_have_tail() && at == end)
-            use_elements(at, classes % W - head);
+#pragma unroll 1
+        for (; at < part.end; at += part.step)
+            use_elements(at, elements_of_units(1));
+        if (may_have_head() && at == part.end && (classes - part.head) % 2 != 0)
+            use_elements(at, 1);
     }
     __device__ __forceinline__ Vector<E> load_words(uint32_t at) const {
-        Vector<E> x;
+        Vector<E> x = filled<E>(N(0));
         if (has_columns())
-            return load_elements<true>(at, W);
-        if (is_packed())
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                set(x, i, bits(at + units_after(i)));
+        else if (is_packed())
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                x.word[i] = Shared::bits<uint32_t>(at + 4 * i);
+                x.word[i] = Shared::bits<uint32_t>(at + units_after(i));
         else
             Shared::load<4>(at, x.word);
         return x;
     }
-    /* Calls use(x) with n elements of a row. */
+    /* Calls use(x) with n elements of a row, or with an element of a column. */
     template <class Use> __device__ __forceinline__ void each_element(uint32_t at, int n, const Use &use) const {
         enum { kElements = Words<E>::kElements };
         if (has_columns()) {
-#pragma unroll 1
-            for (; n > 0; n--, at += (uint32_t)pitch_bytes)
-                use(E::widen(bits(at)));
+            use(E::widen(bits(at)));
             return;
         }
 #pragma unroll 1
@@ -590,21 +563,22 @@ template <class Loss> class RowThread {
             use(E::widen(bits(at)));
     }
     __device__ __forceinline__ void store_words(uint32_t at, const Vector<E> &x) const {
-        if (has_columns()) {
-            store_elements<true>(at, W, x);
-            return;
-        }
+        if (has_columns())
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            Shared::store(at + 4 * i, x.word[i]);
+            for (int i = 0; i < W; i++)
+                Shared::store(at + units_after(i), element_of(x, i));
+        else if (is_packed())
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                Shared::store(at + units_after(i), x.word[i]);
+        else
+            Shared::store<4>(at, x.word);
     }
-    /* Replaces n elements of a row by get(x). */
+    /* Replaces n elements of a row, or an element of a column, by get(x). */
     template <class Get> __device__ __forceinline__ void replace_elements(uint32_t at, int n, const Get &get) const {
         enum { kElements = Words<E>::kElements };
         if (has_columns()) {
-#pragma unroll 1
-            for (; n > 0; n--, at += (uint32_t)pitch_bytes)
-                put(at, E::narrow(get(E::widen(bits(at)))));
+            Shared::store(at, E::narrow(get(E::widen(bits(at)))));
             return;
         }
 #pragma unroll 1
@@ -617,30 +591,38 @@ template <class Loss> class RowThread {
             Shared::store(at, Words<E>::pack(y));
         }
         if (kElements > 1 && n > 0)
-            put(at, E::narrow(get(E::widen(bits(at)))));
+            Shared::store(at, E::narrow(get(E::widen(bits(at)))));
     }
 
     /* accumulate_row() of a basic loss. */
     __device__ __forceinline__ void accumulate_words(int64_t number, int row_in_tile, State &state) const {
+        const Part part = part_of(row_in_tile);
         N highest = Loss::lowest();
         each(
-            row_in_tile, [&](uint32_t at) { highest = larger(highest, loss.highest_of({load_words(at)})); },
+            part, [&](uint32_t at) { highest = larger(highest, loss.highest_of({load_words(at)})); },
             [&](uint32_t at, int n) { each_element(at, n, [&](N x) { highest = larger(highest, x); }); });
         state.softmax.max = highest;
         auto batch = loss.batch_of(state);
         auto best = loss.highest_before(state);
         const Side<true> whole = {*this, number, row_in_tile, W};
         each(
-            row_in_tile, [&](uint32_t at) { loss.accumulate(state, batch, best, load_words(at), whole, 0); },
+            part, [&](uint32_t at) { loss.accumulate(state, batch, best, load_words(at), whole, 0); },
             [&](uint32_t at, int n) {
                 each_element(at, n, [&](N x) { Loss::accumulate_basic(batch, x); });
                 if (Loss::has_soft())
                     batch.shapes += (N)n;
             });
-        const int head = head_of(row_in_tile);
-        loss.close(state, batch, head > 0 && rank == 0 ? -threads : rank, vectors, threads, [&](int k) {
-            const int shift = k < 0 ? threads * (int)W : head;
-            return Side<false>{*this, number, row_in_tile, k < 0 ? 1 : classes - k * W - shift, shift};
+        close(number, row_in_tile, state, batch);
+    }
+    /* Ends a batch of this thread's elements. Its Sides are those of its units, of which one begins before class 0 if the
+     * row begins within a word. */
+    __device__ __forceinline__ void close(int64_t number, int row_in_tile, State &state,
+                                          const typename Loss::Batch &batch) const {
+        const int head = head_of(row_in_tile), n = takes_units() ? elements_of_units(1) : (int)W;
+        const int units = takes_units() ? units_of(classes - head + n - 1) : vectors;
+        loss.close(state, batch, head > 0 && rank == 0 ? -threads : rank, units, threads, [&](int k) {
+            const int from = k < 0 ? 0 : head + k * n, left = k < 0 ? 1 : min(n, classes - from);
+            return Side<false>{*this, number, row_in_tile, left, from - k * W};
         });
     }
     /* Whether a thread adds two columns of 16 bits at a time, whose elements of a class are a word. */
@@ -648,31 +630,28 @@ template <class Loss> class RowThread {
         return sizeof(Bits) == 2 && has_columns() && adds_elements();
     }
     /* Calls use(word) with the classes of this thread of a column and the next one. */
-    template <class Use> __device__ __forceinline__ void each_word(int row_in_tile, const Use &use) const {
+    template <class Use> __device__ __forceinline__ void each_word(const Part &part, const Use &use) const {
         each(
-            row_in_tile,
+            part,
             [&](uint32_t at) {
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    use(Shared::bits<uint32_t>(at + (uint32_t)(i * pitch_bytes)));
+                    use(Shared::bits<uint32_t>(at + units_after(i)));
             },
-            [&](uint32_t at, int n) {
-#pragma unroll 1
-                for (; n > 0; n--, at += (uint32_t)pitch_bytes)
-                    use(Shared::bits<uint32_t>(at));
-            });
+            [&](uint32_t at, int) { use(Shared::bits<uint32_t>(at)); });
     }
     /* accumulate_words() of a column and the next one. */
     __device__ __forceinline__ void accumulate_pair(int row_in_tile, State (&state)[2]) const {
         typedef Words<E> Pair;
+        const Part part = part_of(row_in_tile);
         N highest[2] = {Loss::lowest(), Loss::lowest()};
         if (runs_on_sm_80()) {
             uint32_t of_pair = Pair::none();
-            each_word(row_in_tile, [&](uint32_t word) { of_pair = Pair::larger_of(of_pair, word); });
+            each_word(part, [&](uint32_t word) { of_pair = Pair::larger_of(of_pair, word); });
             highest[0] = Pair::get(of_pair, 0);
             highest[1] = Pair::get(of_pair, 1);
         } else {
-            each_word(row_in_tile, [&](uint32_t word) {
+            each_word(part, [&](uint32_t word) {
                 highest[0] = larger(highest[0], Pair::get(word, 0));
                 highest[1] = larger(highest[1], Pair::get(word, 1));
             });
@@ -681,7 +660,7 @@ template <class Loss> class RowThread {
         state[1].softmax.max = highest[1];
         typename Loss::Batch batch[2] = {loss.batch_of(state[0]), loss.batch_of(state[1])};
         int counted = 0;
-        each_word(row_in_tile, [&](uint32_t word) {
+        each_word(part, [&](uint32_t word) {
             Loss::accumulate_basic(batch[0], Pair::get(word, 0));
             Loss::accumulate_basic(batch[1], Pair::get(word, 1));
             counted++;
@@ -690,9 +669,7 @@ template <class Loss> class RowThread {
         for (int i = 0; i < 2; i++) {
             if (Loss::has_soft())
                 batch[i].shapes = (N)counted;
-            loss.close(state[i], batch[i], rank, vectors, threads, [&](int k) {
-                return Side<false>{*this, 0, row_in_tile + i, classes - k * W};
-            });
+            close(0, row_in_tile + i, state[i], batch[i]);
         }
     }
     /* Adds the vectors of this thread. Their maximum comes first, so that they are one batch. Floats that add to the
@@ -734,10 +711,10 @@ template <class Loss> class RowThread {
     }
     /* All threads call. */
     __device__ __forceinline__ void reduce(State &state) const {
-        if (threads == 1)
+        if (has_one_thread())
             return;
         if (has_columns()) {
-            const AcrossGroups<kThreads> groups = {kThreads / threads, threads};
+            const AcrossGroups<kThreads> groups = {rows_at_once(), threads};
             state.reduce(groups);
         } else {
             const SomeLanes lanes = {threads};
@@ -763,7 +740,7 @@ template <class Loss> class RowThread {
                                                  N logit) const {
         const N y = loss.target_gradient(g, r, logit);
         if (writes_tile())
-            put(address(row_in_tile, (int)r.target_class), E::narrow(y));
+            Shared::store(address(row_in_tile, (int)r.target_class), E::narrow(y));
         else if (stages_gradient())
             stage_gradient(row_in_tile, r.target_class, {y}, 1);
         else
@@ -773,14 +750,15 @@ template <class Loss> class RowThread {
                                               N logit, bool reads) const {
         const typename Loss::Gradient g = loss.gradient(number, r, state);
         const bool has_gradient = reads && !g.is_zero;
-        int head = 0;
+        int owner = (int)r.target_class / W; /* the thread that writes the target's gradient, modulo the threads */
         bool is_written = false;
         if constexpr (sizeof(N) == 4)
-            if (Loss::is_basic() && (is_packed() || has_columns()) && writes_tile() && has_gradient && g.is_fast) {
+            if (Loss::is_basic() && takes_units() && writes_tile() && has_gradient && g.is_fast) {
                 is_written = true;
-                head = head_of(row_in_tile);
+                const Part part = part_of(row_in_tile);
+                owner = units_of(max((int)r.target_class - part.head, 0));
                 each(
-                    row_in_tile,
+                    part,
                     [&](uint32_t at) {
                         N y[W];
                         Vector<E> x;
@@ -800,8 +778,7 @@ template <class Loss> class RowThread {
             if (may_have_tail() && k < vectors)
                 write<false>(g, r, has_gradient, {*this, number, row_in_tile, classes - k * W}, k);
         }
-        if (has(GPULOSSI_CE_GRADIENT) && has_gradient && r.target_class >= 0 &&
-            ((r.target_class - head) / W & (threads - 1)) == rank)
+        if (has(GPULOSSI_CE_GRADIENT) && has_gradient && r.target_class >= 0 && (owner & (threads - 1)) == rank)
             write_target(g, r, row_in_tile, logit);
     }
     __device__ __forceinline__ RowInput fetch(int row) const {
@@ -832,13 +809,13 @@ template <class Loss> class RowThread {
             loss.add(loss.finish(number, r, state, logit), total);
         if (!Loss::writes())
             return;
-        if (threads > 1) /* the others have read the target's logit */
+        if (!has_one_thread()) /* the others have read the target's logit */
             settle();
         if (is_there)
             write_row(number, i, r, state, logit, reads);
     }
     __device__ __forceinline__ void rows_of_tile(RowInput input, Totals &total) const {
-        const int at_once = adds_pairs() ? 2 : 1, step = at_once * kThreads / threads;
+        const int at_once = adds_pairs() ? 2 : 1, step = at_once * rows_at_once();
 #pragma unroll 1
         for (int i = row * at_once; i - row * at_once < rows; i += step) {
             State states[2] = {State::empty(), State::empty()};
@@ -863,12 +840,15 @@ template <class Loss> class RowThread {
     }
 
     __device__ __forceinline__ void load_tile() const {
-        if (!has_columns())
+        if (!has_columns()) {
             load_rows();
-        else if (is_ragged())
-            load_ragged_columns();
-        else
-            move_columns<false>(p.logits, p.logits_stride);
+            return;
+        }
+        move_columns<false>(p.logits, p.logits_stride, 0);
+        if (has_targets())
+            move_columns<false>(p.probabilities, p.probabilities_stride, targets_offset);
+        else if (has(GPULOSSI_CE_PROBABILITIES) && threadIdx.x < kLanes)
+            prefetch_columns(p.probabilities, p.probabilities_stride);
     }
     __device__ __forceinline__ void all_tiles(Totals &total) {
         __shared__ uint32_t next_tile;
@@ -907,7 +887,7 @@ template <class Loss> class RowThread {
             __syncthreads();
             if (writes_tile() || stages_gradient()) {
                 if (has_columns())
-                    move_columns<true>(p.rows.grad, p.rows.grad_stride);
+                    move_columns<true>(p.rows.grad, p.rows.grad_stride, 0);
                 else
                     store_rows();
                 __syncthreads();
