@@ -97,7 +97,7 @@ static void results_of_every_dtype(void **state) {
     gpuloss_destroy(context);
 }
 
-/* The mean is divided as everywhere. Only the weights of the targets are summed before. */
+/* The mean is divided as everywhere. Rows are counted, or their weights summed, on the way. */
 static void divisors(void **state) {
     gpuloss_cross_entropy_desc base = some_combine(), d;
     const gpulossi_rows *rows;
@@ -111,7 +111,7 @@ static void divisors(void **state) {
     assert_true(rows->divisor == (by))
     DIVIDES((void)0, BY_DATA, 1.0);
     DIVIDES((d.flags = 0, d.ignore_index = 0), 0, 1000.0);
-    DIVIDES((d.flags = 0, d.ignore_index = 0, d.class_weights = AT(6), d.label_smoothing = 0.1), BY_PREPARED, 1.0);
+    DIVIDES((d.flags = 0, d.ignore_index = 0, d.class_weights = AT(6), d.label_smoothing = 0.1), BY_DATA, 1.0);
     DIVIDES(d.reduction = GPULOSS_SUM, 0, 1.0);
     DIVIDES(d.reduction = GPULOSS_BATCHMEAN, 0, 1000.0);
     DIVIDES(d.divisor = 3.0, 0, 3.0);

@@ -124,21 +124,24 @@ static void weights_of_targets(void **state) {
     DIVIDES((without_ignore_index(&d), d.inner = 8), BY_PREPARED, 1.0, 1.0, 1);
     DIVIDES(d.reduction = GPULOSS_SUM, 0, 1.0, 1.0, 0);
     DIVIDES(d.reduction = GPULOSS_BATCHMEAN, 0, 1000.0, 1.0 / 1000.0, 0);
-    /* No kernel of the rows sums them on the way, with a gradient or without. */
-    DIVIDES(d.grad_logits = NULL, BY_PREPARED, 1.0, 1.0, 1);
-    DIVIDES((without_ignore_index(&d), d.grad_logits = NULL), BY_PREPARED, 1.0, 1.0, 1);
+    /* Without a gradient the kernel of the rows sums them on the way, unless it sums z-losses. */
+    DIVIDES(d.grad_logits = NULL, BY_DATA, 1.0, 1.0, 0);
+    DIVIDES((without_ignore_index(&d), d.grad_logits = NULL), BY_DATA, 1.0, 1.0, 0);
+    DIVIDES((d.grad_logits = NULL, d.lse_square_scale = 1e-4), BY_DATA, 1.0, 1.0, 0);
+    DIVIDES((d.grad_logits = NULL, d.z_loss = AT(7)), BY_PREPARED, 1.0, 1.0, 1);
+    DIVIDES((d.grad_logits = NULL, d.z_loss_rows = AT(7)), BY_PREPARED, 1.0, 1.0, 1);
     DIVIDES((d.reduction = GPULOSS_SUM, d.grad_logits = NULL), 0, 1.0, 1.0, 0);
-    DIVIDES((d.classes = 20, d.grad_logits = NULL), BY_PREPARED, 1.0, 1.0, 1);
+    DIVIDES((d.classes = 20, d.grad_logits = NULL), BY_DATA, 1.0, 1.0, 0);
     base.classes = 10000;
     base.label_smoothing = 0.5;
-    DIVIDES((without_ignore_index(&d), d.grad_logits = NULL), BY_PREPARED, 1.0, 1.0, 1);
-    DIVIDES(d.grad_logits = NULL, BY_PREPARED, 1.0, 1.0, 1);
+    DIVIDES((without_ignore_index(&d), d.grad_logits = NULL), BY_DATA, 1.0, 1.0, 0);
+    DIVIDES(d.grad_logits = NULL, BY_DATA, 1.0, 1.0, 0);
     DIVIDES(d.target_type = GPULOSS_I64, BY_PREPARED, 1.0, 1.0, 1);
     /* No cluster has enough registers for these. */
-    DIVIDES((d.classes = 4 * 65537, d.grad_logits = NULL), BY_PREPARED, 1.0, 1.0, 1);
+    DIVIDES((d.classes = 4 * 65537, d.grad_logits = NULL), BY_DATA, 1.0, 1.0, 0);
     gpuloss_destroy(context);
     context = new_context_without_clusters();
-    DIVIDES(d.grad_logits = NULL, BY_PREPARED, 1.0, 1.0, 1);
+    DIVIDES(d.grad_logits = NULL, BY_DATA, 1.0, 1.0, 0);
     gpuloss_destroy(context);
 }
 

@@ -41,6 +41,7 @@ static gpulossi_cross_entropy parameters_of_rows(unsigned group, unsigned slots)
     p.rows.grad_scale = p.rows.divisor = p.logit_scale = 1.0;
     p.rows.group = group;
     p.rows.of.tile_rows = slots;
+    p.ignore_index = INT64_MIN;
     p.logits = ADDRESS(1);
     p.targets = ADDRESS(2);
     p.inner = 1;

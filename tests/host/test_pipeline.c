@@ -97,7 +97,7 @@ static void a_bit_for_each_option(void **state) {
     gpuloss_destroy(context);
 }
 
-/* The divisor is counted on the way, unless it is prepared, as for a gradient of many rows and for class weights. */
+/* The divisor is summed on the way, unless it is prepared, as for a gradient of many rows or with class weights. */
 static void a_bit_for_counts(void **state) {
     enum { BASE = GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT };
     gpuloss_cross_entropy_desc base = without_options(), d;
@@ -109,7 +109,9 @@ static void a_bit_for_counts(void **state) {
     CALL(d.rows = 4097, BASE);
     CALL(d.target_type = GPULOSS_I16, BASE);
     CALL((d.rows = 4097, d.grad_logits = NULL), GPULOSSI_CE_LOSS | GPULOSSI_CE_COUNTS);
-    CALL((d.class_weights = AT(6), d.grad_logits = NULL), GPULOSSI_CE_LOSS | GPULOSSI_CE_CLASS_WEIGHTS);
+    CALL((d.class_weights = AT(6), d.grad_logits = NULL),
+         GPULOSSI_CE_LOSS | GPULOSSI_CE_CLASS_WEIGHTS | GPULOSSI_CE_COUNTS);
+    CALL(d.class_weights = AT(6), BASE | GPULOSSI_CE_CLASS_WEIGHTS);
     assert_int_equal(last_launch()->parameters.rows.flags & BY_PREPARED, BY_PREPARED);
     assert_int_equal(fake.launches, 2);
     CALL(d.reduction = GPULOSS_BATCHMEAN, BASE);

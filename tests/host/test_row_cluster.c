@@ -177,7 +177,8 @@ static void features_of_long_rows(void **state) {
     d.lse = AT(8);
     expect_row_cluster(d, 66, 2, 16, __LINE__);
     words = last_launch()->module->words;
-    assert_int_equal(words[GPULOSSI_CALL_WORD], options | GPULOSSI_CE_ARGMAX | GPULOSSI_CE_ROW_OUTPUTS);
+    assert_int_equal(words[GPULOSSI_CALL_WORD],
+                     options | GPULOSSI_CE_COUNTS | GPULOSSI_CE_ARGMAX | GPULOSSI_CE_ROW_OUTPUTS);
     assert_int_equal(words[GPULOSSI_FORMAT_WORD], GPULOSSI_FORMAT_BF16);
     gpuloss_destroy(context);
 }

@@ -226,12 +226,13 @@ static void types_of_tiles(void **state) {
 }
 
 /* Which other arrays are in a tile: probabilities that lie like the logits, and gradients of another type without gaps or
- * of whole vectors. */
+ * of whole vectors. Probabilities of columns are in it if a column needs no more threads then. */
 static void check_arrays_of_tiles(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;
     const gpuloss_dtype other = base.dtype == GPULOSS_F16 ? GPULOSS_BF16 : GPULOSS_F16;
     const uint32_t two = GPULOSSI_FORMAT_TWO_ARRAYS, staged = GPULOSSI_FORMAT_STAGED_GRADIENT;
     const uint32_t floats = bytes == 2 ? two | GPULOSSI_FORMAT_FLOAT_TARGETS : 0;
+    const int64_t fit = ((bytes == 8 ? 36864 : 20480) - 32) / 128 / 2 / bytes, rows = base.rows;
     gpuloss_cross_entropy_desc d;
 #define HAS(change, format)                                                                                            \
     do {                                                                                                               \
@@ -260,7 +261,6 @@ static void check_arrays_of_tiles(gpuloss_cross_entropy_desc base) {
     HAS((d.target_probabilities_stride = 48), two);
     HAS((d.target_probabilities_stride = 41), 0);
     HAS(SHIFTED(d.target_probabilities, bytes), 0);
-    HAS((d.inner = 8, d.rows = 8000), 0);
     HAS(d.logits_stride = 41, 0);
     HAS(d.target_dtype = GPULOSS_F32, bytes == 4 ? two : floats);
     HAS((d.target_dtype = GPULOSS_F32, d.target_probabilities_stride = 44), bytes == 4 ? two : floats);
@@ -273,6 +273,17 @@ static void check_arrays_of_tiles(gpuloss_cross_entropy_desc base) {
     HAS((d.target_dtype = GPULOSS_F32, d.classes = 24, d.rows = 1 << 24), bytes == 4 ? two : floats);
     if (bytes == 2) /* 128 rows of 3 and 7 vectors fill a tile, but floats may begin within a vector */
         assert_int_equal(last_launch()->parameters.rows.group, 2);
+    base.inner = 8;
+    base.rows = 9 << 20;
+    HAS(d.classes = fit, two);
+    assert_int_equal(last_launch()->parameters.rows.group, 1);
+    HAS(d.classes = fit + 1, 0);
+    HAS((d.classes = fit, SHIFTED(d.target_probabilities, bytes)), 0);
+    HAS((d.classes = fit, d.target_probabilities_stride = 8 * fit + 1), width > 1 ? 0 : two);
+    HAS((d.classes = fit, SHIFTED(d.target_probabilities, bytes), SHIFTED(d.logits, bytes)), two);
+    HAS((d.classes = fit, d.inner = 9), two);
+    base.inner = 1;
+    base.rows = rows;
     if (width > 1)
         base.classes = 39;
     HAS((void)0, width > 1 ? two : 0);
@@ -337,8 +348,8 @@ static void blocks_with_tiles(void **state) {
     gpuloss_destroy(choice_context);
 }
 
-/* Tiles have no sum of the weights of the targets: another kernel forms it. */
-static void weights_of_tiles_are_prepared(void **state) {
+/* The weights of the targets are summed along with a loss. A gradient needs them before. */
+static void weights_of_tiles(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;
     choice_context = new_context();
@@ -349,6 +360,9 @@ static void weights_of_tiles_are_prepared(void **state) {
     assert_int_equal(fake.launches, 1);
     assert_false(last_launch()->parameters.rows.flags & GPULOSSI_PREPARED);
     TAKES(d.class_weights = AT(6), "row_thread");
+    assert_int_equal(fake.launches, 1);
+    assert_int_equal(last_launch()->module->words[GPULOSSI_CALL_WORD] & GPULOSSI_CE_COUNTS, GPULOSSI_CE_COUNTS);
+    TAKES((d.class_weights = AT(6), d.grad_logits = AT(4)), "row_thread");
     assert_int_equal(fake.launches, 2);
     assert_true(last_launch()->parameters.rows.flags & GPULOSSI_PREPARED);
     TAKES((d.class_weights = AT(6), d.divisor = 3.0), "row_thread");
@@ -358,9 +372,9 @@ static void weights_of_tiles_are_prepared(void **state) {
 
 int tile_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(short_rows_in_tiles),           TEST(what_fits_a_tile), TEST(layouts_of_tiles),
-        TEST(rows_and_threads_of_tiles),     TEST(types_of_tiles),   TEST(blocks_with_tiles),
-        TEST(weights_of_tiles_are_prepared), TEST(arrays_of_tiles),  TEST(rows_beside_other_arrays),
+        TEST(short_rows_in_tiles),       TEST(what_fits_a_tile), TEST(layouts_of_tiles),
+        TEST(rows_and_threads_of_tiles), TEST(types_of_tiles),   TEST(blocks_with_tiles),
+        TEST(weights_of_tiles),          TEST(arrays_of_tiles),  TEST(rows_beside_other_arrays),
         TEST(texts_of_newer_gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,6 +96,7 @@ static void calls_of(gpuloss_dtype dtype) {
     VARIANT("cluster_gradient", 1, 8192, 16032, (void)0);
     TILES("smoothing_loss", 0, 5, 2, d.label_smoothing = 0.1);
     TILES("smoothing_gradient", 1, 5, 2, d.label_smoothing = 0.1);
+    TILES("shared_gradient", 1, 20, 2, d.label_smoothing = 0.1);
     TILES("even_gradient", 1, 5, 0, d.row_weights = AT(6));
     TILES("ragged_gradient", 1, 5, 0, d.logits_stride = d.classes + 1);
     TILES("probabilities_gradient", 1, 5, 2, give_probabilities(&d));

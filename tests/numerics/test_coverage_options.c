@@ -467,7 +467,8 @@ static void long_rows_with_weights(void **state) {
 }
 
 /* What divides the gradients, by every kernel that has it from rows, on a device with as few multiprocessors as the
- * interpreter's: rows that each block counts for itself, or that a kernel before it does; and a number in memory. */
+ * interpreter's: rows that each block counts for itself, or that a kernel before it does; and a number in memory. Last what
+ * divides a loss with class weights, which the kernel sums. */
 static void divisors_of_every_kernel(void **state) {
     static const struct {
         option_shape shape;
@@ -484,26 +485,28 @@ static void divisors_of_every_kernel(void **state) {
                    {{3 * 344, 26, 344}, 0},
                    {{6, 5, 3}, OPTION_SMOOTHING}};
     static const gpuloss_index_type types[] = {GPULOSS_I64, GPULOSS_I16, GPULOSS_U8, GPULOSS_I32};
+    enum { TYPES = sizeof types / sizeof types[0] };
     static const double up = 0.75;
     unsigned d, k, pass;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof kernels / sizeof kernels[0]; k++)
-            for (pass = 0; pass < 4; pass++) {
+            for (pass = 0; pass <= TYPES; pass++) {
+                const unsigned options =
+                    kernels[k].options | OPTION_IGNORE_INDEX | (pass == TYPES ? OPTION_WEIGHTS : 0u);
                 option_inputs in;
-                ce_case c = option_case(all_dtypes[d], kernels[k].shape, kernels[k].options | OPTION_IGNORE_INDEX,
-                                        LOGITS_NORMAL, k, &in);
+                ce_case c = option_case(all_dtypes[d], kernels[k].shape, options, LOGITS_NORMAL, k, &in);
                 int64_t row;
                 c.grad_dtype = GPULOSS_DTYPE_UNSET;
-                c.outputs = CE_OUT_LOSS | CE_OUT_GRAD;
-                c.index_type = types[pass];
+                c.outputs = pass == TYPES ? CE_OUT_LOSS : CE_OUT_LOSS | CE_OUT_GRAD;
+                c.index_type = types[pass % TYPES];
                 c.ignore_index = 1;
                 for (row = 0; row < c.rows; row++)
                     in.targets[row] = llabs(in.targets[row] % UINT8_MAX);
                 in.targets[0] = 1;
                 in.targets[c.rows - 1] = 0;
-                c.grad_loss = pass > 0 ? &up : NULL;
+                c.grad_loss = pass > 0 && pass < TYPES ? &up : NULL;
                 c.divisor = pass == 2 ? 3 : 0;
                 c.divisor_on_device = pass == 2;
                 ce_test(&c, "divisors");

@@ -1,5 +1,6 @@
 /* The prepare kernel, which serves every loss. */
 #include "../device/grid.cuh"
+#include "../device/any_dtype.cuh"
 #include "../loss/targets.cuh"
 
 /* Computes the numbers that are needed before the first row: the divisor of a mean's gradient, and the sum of the class
@@ -74,14 +75,24 @@ template <class> struct prepare {
     }
 
     DEVICE void weigh(const Divisor &divisor, typename Divisor::Totals &total) {
+        enum { kAtOnce = 4 };
         const gpulossi_cross_entropy &p = divisor.p;
         int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
         if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
 #pragma unroll 1
-            for (int64_t row = first; row < p.rows.rows; row += stride) {
-                int64_t y = read_target(p, row);
-                if (kind_of(p, y) == kClass)
-                    total.add(Divisor::kTargets, Divisor::weight(p, y), divisor.scratch);
+            for (int64_t row = first; row < p.rows.rows; row += kAtOnce * stride) {
+                double weights[kAtOnce];
+#pragma unroll
+                for (int i = 0; i < kAtOnce; i++) {
+                    const int64_t y = read_target(p, min(row + i * stride, p.rows.rows - 1));
+                    const bool counts = row + i * stride < p.rows.rows && kind_of(p, y) == kClass;
+                    weights[i] = counts ? Divisor::weight(p, y) : 0;
+                }
+#pragma unroll 1
+                for (int i = 0; i < kAtOnce; i++) {
+                    total.add(Divisor::kTargets, weights[0], divisor.scratch);
+                    shift_in(weights, 0.0);
+                }
             }
         if (!divisor.is_output())
 #pragma unroll 1

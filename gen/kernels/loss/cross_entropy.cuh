@@ -41,14 +41,15 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 
     /* The sums and counts of a variant over the rows of a launch. */
     struct Wanted {
-        DEVICE bool sum(int i) { return i == GPULOSSI_SUM_LOSS ? has(GPULOSSI_CE_LOSS) : has(GPULOSSI_CE_Z_OUTPUTS); }
-        DEVICE bool count(int i) {
-            return i == GPULOSSI_COUNT_ROWS ? has(GPULOSSI_CE_COUNTS) : has(GPULOSSI_CE_ARGMAX);
-        }
-        DEVICE bool first_only() { return !has(GPULOSSI_CE_Z_OUTPUTS); }
+        DEVICE bool sum(int i) { return i == GPULOSSI_SUM_LOSS ? has(GPULOSSI_CE_LOSS) : !first_only(); }
+        DEVICE bool count(int i) { return i == GPULOSSI_COUNT_ROWS ? counts_rows() : has(GPULOSSI_CE_ARGMAX); }
+        DEVICE bool first_only() { return !has(GPULOSSI_CE_Z_OUTPUTS) && !sums_weights(); }
     };
-    typedef Total<GPULOSSI_SUM_Z_LOSS + 1, GPULOSSI_COUNTS, Wanted> Totals;
+    typedef Total<GPULOSSI_SUM_SECOND + 1, GPULOSSI_COUNTS, Wanted> Totals;
 
+    /* What a mean is divided by, if no earlier kernel has computed it: rows, or the class weights of their targets. */
+    DEVICE bool counts_rows() { return has(GPULOSSI_CE_COUNTS) && !has(GPULOSSI_CE_CLASS_WEIGHTS); }
+    DEVICE bool sums_weights() { return has(GPULOSSI_CE_COUNTS) && has(GPULOSSI_CE_CLASS_WEIGHTS); }
     DEVICE bool has_soft() { return has(GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_SMOOTHING); }
     DEVICE bool has_index() { return !has(GPULOSSI_CE_PROBABILITIES); }
     DEVICE bool has_transform() { return has(GPULOSSI_CE_LOGIT_SCALE | GPULOSSI_CE_SOFTCAP); }
@@ -146,15 +147,15 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         if (!has_index())
             return r;
         const int64_t target_class = in.index - p.class_offset;
-        const bool is_ignored = (p.rows.flags & GPULOSSI_IGNORES) && in.index == p.ignore_index;
-        if ((uint64_t)target_class < (uint64_t)p.rows.classes && !is_ignored) {
+        if ((uint64_t)target_class < (uint64_t)p.rows.classes && in.index != p.ignore_index) {
             r.target_class = (Index)target_class;
-        } else if (kind_of(p, in.index) == kClass) {
-            r.target_class = (Index)kInOtherShard;
         } else {
-            r.target_class = is_ignored ? (Index)kIgnored : (Index)kBad;
-            r.weight = N(0);
-            return r;
+            const Target kind = kind_of(p, in.index);
+            r.target_class = (Index)(kind == ::kClass ? kInOtherShard : kind == ::kIgnored ? kIgnored : kBad);
+            if (kind != ::kClass) {
+                r.weight = N(0);
+                return r;
+            }
         }
         if (has(GPULOSSI_CE_CLASS_WEIGHTS))
             r.class_weight = class_weight(in.index);
@@ -867,19 +868,19 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 
     /* The contribution of a row to the totals of a launch. */
     struct Result {
-        N loss, z_loss;
+        N loss, second;       /* the part of GPULOSSI_SUM_SECOND */
         int counted, correct; /* rows */
         bool is_bad;
     };
     __device__ __forceinline__ Result finish(int64_t row, const Row &r, const State &s, N x_y) const {
         const N shift = reduces() ? s.softmax.max : r.lse, z_y = transformed(x_y);
         Result of = {N(0), N(0), r.target_class != kIgnored, 0, r.target_class == kBad};
-        N log_sum = N(0);
+        N log_sum = N(0), z_loss = N(0);
         if (reduces())
             log_sum = has(GPULOSSI_CE_LSE_IN) ? r.lse - shift : natural_log(s.softmax.sum);
         const N lse = shift + log_sum;
         if (of.is_bad) {
-            of.loss = of.z_loss = Limits<N>::nan();
+            of.loss = z_loss = Limits<N>::nan();
         } else if (r.weight != 0) {
             if (has_index()) {
                 const N hard = hard_of(r), of_target = log_sum + (shift - z_y);
@@ -889,9 +890,9 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             if (has_soft())
                 of.loss += s.soft_sum * log_sum + s.drop;
             if (has(GPULOSSI_CE_Z_LOSS))
-                of.z_loss = (N)p.lse_square_scale * lse * r.weight * lse; /* lse^2 alone may overflow */
+                z_loss = (N)p.lse_square_scale * lse * r.weight * lse; /* lse^2 alone may overflow */
             if (has(GPULOSSI_CE_ROW_WEIGHTS | GPULOSSI_CE_Z_LOSS))
-                of.loss = fma(r.weight, of.loss, of.z_loss);
+                of.loss = fma(r.weight, of.loss, z_loss);
         }
         if (has(GPULOSSI_CE_ROW_OUTPUTS)) {
             if (p.lse)
@@ -900,7 +901,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
                 ((R *)p.rows.loss_rows)[row] = (R)of.loss;
         }
         if (has(GPULOSSI_CE_Z_OUTPUTS) && p.z_loss_rows)
-            ((R *)p.z_loss_rows)[row] = (R)of.z_loss;
+            ((R *)p.z_loss_rows)[row] = (R)z_loss;
+        of.second = !sums_weights() ? z_loss : of.counted && !of.is_bad ? r.class_weight : N(0);
         if (finds_best())
             of.correct = finish_best(row, r, s, z_y);
         return of;
@@ -926,14 +928,14 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     __device__ __forceinline__ void add(const Result &of, Totals &total) const {
         if (of.is_bad && p.bad_targets)
             total.count_bad(scratch(), 1);
-        if (has(GPULOSSI_CE_COUNTS))
+        if (counts_rows())
             total.counts[GPULOSSI_COUNT_ROWS] += of.counted;
         if (has(GPULOSSI_CE_ARGMAX))
             total.counts[GPULOSSI_COUNT_CORRECT] += of.correct;
 #pragma unroll 1
         for (int i = 0; i < Totals::kSums; i++) { /* not unrolled, because the code of a sum is long */
             if (Wanted::sum(i))
-                total.add(i, i == GPULOSSI_SUM_LOSS ? of.loss : of.z_loss, scratch());
+                total.add(i, i == GPULOSSI_SUM_LOSS ? of.loss : of.second, scratch());
             if (Wanted::first_only())
                 break;
         }
@@ -954,11 +956,13 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
         double divisor = divisor_of<R>(p.rows);
         if (has_index() && (p.rows.flags & GPULOSSI_DATA_DIVISOR))
-            divisor = has(GPULOSSI_CE_CLASS_WEIGHTS) ? scratch()->target_weights : (double)counts[GPULOSSI_COUNT_ROWS];
+            divisor = sums_weights()                   ? sums[GPULOSSI_SUM_SECOND]
+                      : has(GPULOSSI_CE_CLASS_WEIGHTS) ? scratch()->target_weights
+                                                       : (double)counts[GPULOSSI_COUNT_ROWS];
         if (p.rows.loss)
             put_sum<R>(p.rows, p.rows.loss, quotient_for(R(), sums[GPULOSSI_SUM_LOSS], divisor));
         if (has(GPULOSSI_CE_Z_OUTPUTS) && p.z_loss)
-            put_sum<R>(p.rows, p.z_loss, quotient_for(R(), sums[GPULOSSI_SUM_Z_LOSS], divisor));
+            put_sum<R>(p.rows, p.z_loss, quotient_for(R(), sums[GPULOSSI_SUM_SECOND], divisor));
         if (has(GPULOSSI_CE_ARGMAX) && p.correct)
             put_sum<int64_t>(p.rows, p.correct, counts[GPULOSSI_COUNT_CORRECT]);
         if (p.bad_targets)
