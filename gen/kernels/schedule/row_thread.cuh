@@ -10,8 +10,8 @@
  * in the order of memory.
  *
  * Target probabilities that lie in memory like the logits follow them in the tile, and so do floats beside logits of 16
- * bits. Those of columns are in it if a column needs no more threads then. Gradients replace the logits, or follow if
- * they are of another type. They are stored in the order of memory. */
+ * bits. Columns have their target probabilities in the tile if a column needs no more threads then. Gradients replace
+ * the logits, or follow if they are of another type. They are stored in the order of memory. */
 #ifndef GPULOSSI_ROW_THREAD_CUH
 #define GPULOSSI_ROW_THREAD_CUH
 
