@@ -123,8 +123,8 @@ template <class E> struct TileCopies {
                     Shared::store(smem + i * smem_step, x[i]);
             }
     }
-    /* Moves every kWarps-th class, which are `step` bytes apart in memory. Each lane has one of `count` units of a class
-     * at a time. Several of these are in flight, or else the units of several classes. */
+    /* Moves every kWarps-th class. In memory they begin every `step` bytes. Each lane has one of `count` units of a class
+     * at a time. Several units of a class are in flight, or else the units of several classes. */
     template <bool kStores, class Unit>
     DEVICE void move_classes(char *memory, int64_t step, uint32_t smem, int pitch_bytes, int classes, int count) {
         enum { kUnits = sizeof(Unit) == 2 && !kStores ? kGathered : (int)kLoads, kBytesOfWarp = kLanes * sizeof(Unit) };
