@@ -15,6 +15,35 @@ template <class E> struct TileCopies {
         kWarps = kThreads / kLanes
     };
 
+    DEVICE void set(Vector<E> &x, int i, Bits element) {
+        if constexpr (sizeof(Bits) == 8) {
+            x.word[2 * i] = (uint32_t)element;
+            x.word[2 * i + 1] = (uint32_t)(element >> 32);
+        } else {
+            x.replace(i, element);
+        }
+    }
+    DEVICE Bits element_of(const Vector<E> &x, int i) {
+        if constexpr (sizeof(Bits) == 8)
+            return (uint64_t)x.word[2 * i] | (uint64_t)x.word[2 * i + 1] << 32;
+        else if constexpr (sizeof(Bits) == 4)
+            return x.word[i];
+        else
+            return (Bits)(x.word[i / 2] >> (16 * (i % 2)));
+    }
+    /* A position in rows of `n` units, which the threads take in turn. */
+    struct Position {
+        int row, unit, row_step, unit_step, n;
+        __device__ __forceinline__ explicit Position(int n)
+            : row((int)threadIdx.x / n), unit((int)threadIdx.x % n), row_step(kThreads / n), unit_step(kThreads % n),
+              n(n) {}
+        __device__ __forceinline__ void advance() {
+            unit += unit_step;
+            row += row_step;
+            if (unit >= n)
+                unit -= n, row++;
+        }
+    };
     /* Whether vectors are copied without registers. */
     template <bool kStores> DEVICE bool copies() { return !kStores && runs_on_sm_80(); }
     /* Takes a vector from the tile or memory, or copies it. */

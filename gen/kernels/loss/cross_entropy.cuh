@@ -61,6 +61,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     /* Whether a pass computes nothing but the softmax and the sum of the logits. */
     DEVICE bool is_basic() { return (!has_soft() || is_uniform()) && !has_transform(); }
     DEVICE bool sums_only() { return is_basic(); }
+    /* Whether a class adds to the sums what its shape and its logit decide. */
+    DEVICE bool adds_shapes() { return has_soft() && !is_uniform() && !has_transform(); }
     DEVICE bool writes() { return has(GPULOSSI_CE_GRADIENT | GPULOSSI_CE_TARGET_GRADIENT); }
     /* Whether the state of a row is needed. */
     DEVICE bool reduces() {
@@ -478,6 +480,20 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         if (has_soft())
             batch.products += y;
     }
+    /* Adds a float and its shape. */
+    DEVICE void accumulate_shape(Batch &batch, float x, float shape) {
+        const float y = batch.scaled.power(x);
+        batch.powers += power_of_2(y);
+        batch.products += shape == 0 ? 0 : shape * y;
+        batch.shapes += shape;
+    }
+    /* The shape of a class, from its target probability and its weight. */
+    __device__ __forceinline__ N shape_of(N target, N weight) const {
+        const N soft_target = has(GPULOSSI_CE_SMOOTHING) ? fma(keep, target, smooth) : target;
+        return !has(GPULOSSI_CE_CLASS_WEIGHTS)  ? soft_target
+               : has(GPULOSSI_CE_PROBABILITIES) ? soft_target * weight
+                                                : weight;
+    }
     /* Adds a batch to the state. side_of(k) is a Side of its vectors k, which are added one by one if the maximum is not
      * in the range of ScaledExp or the sums are not finite. */
     template <class SideOf>
@@ -767,6 +783,10 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 #pragma unroll
         for (int i = 0; i < W; i++)
             of_x[i] = fast_gradient(g, of_x[i]);
+    }
+    /* The gradient of a logit with a shape, if the row is fast. */
+    DEVICE N shape_gradient(const Gradient &g, N x, N shape) {
+        return fma(g.exp.exp(x), g.weight * g.exp.factor, fma(-shape, g.spread, N(0)));
     }
     /* fast_gradients() of several vectors of doubles. */
     template <int K>

@@ -113,22 +113,6 @@ template <class Loss> class RowThread {
     /* Bytes from one class of a row of the tile to the next. */
     __device__ __forceinline__ int class_bytes() const { return has_columns() ? pitch_bytes : (int)sizeof(Bits); }
     DEVICE Bits bits(uint32_t at) { return Shared::bits<Bits>(at); }
-    DEVICE void set(Vector<E> &x, int i, Bits element) {
-        if constexpr (sizeof(Bits) == 8) {
-            x.word[2 * i] = (uint32_t)element;
-            x.word[2 * i + 1] = (uint32_t)(element >> 32);
-        } else {
-            x.replace(i, element);
-        }
-    }
-    DEVICE Bits element_of(const Vector<E> &x, int i) {
-        if constexpr (sizeof(Bits) == 8)
-            return (uint64_t)x.word[2 * i] | (uint64_t)x.word[2 * i + 1] << 32;
-        else if constexpr (sizeof(Bits) == 4)
-            return x.word[i];
-        else
-            return (Bits)(x.word[i / 2] >> (16 * (i % 2)));
-    }
     /* The vector of `left` or more elements. `by_words`: each two of 16 bits are a word. */
     __device__ __forceinline__ Vector<E> gathered(const Bits *from, int left, bool by_words) const {
         Vector<E> x = filled<E>(loss.padding());
@@ -143,7 +127,7 @@ template <class Loss> class RowThread {
 #pragma unroll
         for (int i = 0; i < W; i++)
             if (i < left)
-                set(x, i, from[i]);
+                Copies::set(x, i, from[i]);
         return x;
     }
     /* Whether all rows of an array consist of words. */
@@ -151,19 +135,6 @@ template <class Loss> class RowThread {
         return sizeof(Bits) == 2 && array % 4 == 0 && stride % 2 == 0 && classes % 2 == 0;
     }
 
-    /* A position in rows of `n` units, which the threads take in turn. */
-    struct Position {
-        int row, unit, row_step, unit_step, n;
-        __device__ __forceinline__ explicit Position(int n)
-            : row((int)threadIdx.x / n), unit((int)threadIdx.x % n), row_step(kThreads / n), unit_step(kThreads % n),
-              n(n) {}
-        __device__ __forceinline__ void advance() {
-            unit += unit_step;
-            row += row_step;
-            if (unit >= n)
-                unit -= n, row++;
-        }
-    };
     /* Whether packed rows of 16 bits consist of words. */
     DEVICE bool by_words() {
         return sizeof(Bits) == 2 && is_packed() && !is_ragged();
@@ -179,7 +150,7 @@ template <class Loss> class RowThread {
             if (by_words())
                 x.word[i / 2] = Shared::bits<uint32_t>(from);
             else
-                set(x, i, bits(from));
+                Copies::set(x, i, bits(from));
         }
         return x;
     }
@@ -193,7 +164,7 @@ template <class Loss> class RowThread {
             if (by_words())
                 Shared::store(to, x.word[i / 2]);
             else
-                Shared::store(to, element_of(x, i));
+                Shared::store(to, Copies::element_of(x, i));
         }
     }
     /* Loads rows of an array that has the layout of the logits. */
@@ -225,7 +196,7 @@ template <class Loss> class RowThread {
         }
         const Bits *base = (const Bits *)p.logits + first * p.logits_stride;
         const bool by_words = has_words(p.logits, p.logits_stride);
-        Position at(vectors);
+        typename Copies::Position at(vectors);
 #pragma unroll 1
         while (at.row < count) {
             Vector<E> x[kLoads];
@@ -336,7 +307,7 @@ template <class Loss> class RowThread {
         } else {
             Bits *base = (Bits *)first_row;
 #pragma unroll 2
-            for (Position at(classes); at.row < count; at.advance())
+            for (typename Copies::Position at(classes); at.row < count; at.advance())
                 base[at.row * p.rows.grad_stride + at.unit] = bits(address(at.row, at.unit));
         }
     }
@@ -455,7 +426,11 @@ template <class Loss> class RowThread {
     }
     /* Whether a thread adds whole vectors, and the elements before and after them one by one. */
     DEVICE bool adds_elements() {
-        return sizeof(N) == 4 && Loss::sums_only() && !Loss::finds_best();
+        return sizeof(N) == 4 && (Loss::sums_only() || adds_shapes()) && !Loss::finds_best();
+    }
+    /* Whether it does so with shapes that the classes of packed rows have. */
+    DEVICE bool adds_shapes() {
+        return Loss::adds_shapes() && is_packed() && (has_targets() || !has(GPULOSSI_CE_PROBABILITIES));
     }
     __device__ __forceinline__ int whole_vectors() const {
         return may_have_tail() ? classes / W : vectors;
@@ -494,6 +469,7 @@ template <class Loss> class RowThread {
         uint32_t begin;   /* that of the thread's first vector or unit */
         uint32_t end;     /* that after the last whole one of the row */
         uint32_t step;    /* bytes from a vector or unit of the thread to the next */
+        uint32_t targets; /* added to twice the address of an element, that of its float target probability */
     };
     __device__ __forceinline__ Part part_of(int row_in_tile) const {
         Part part;
@@ -504,6 +480,8 @@ template <class Loss> class RowThread {
         part.begin = first + (uint32_t)rank * bytes;
         part.end = first + (uint32_t)(takes_units() ? units_of(classes - part.head) : whole_vectors()) * bytes;
         part.step = (uint32_t)threads * bytes;
+        part.targets =
+            has_float_targets() ? smem_targets + (uint32_t)(row_in_tile * targets_pitch) - 2 * part.of_head : 0;
         return part;
     }
     /* Calls use_vector(at) with the vectors of a part, and use_elements(at, n) with its other elements. */
@@ -536,7 +514,7 @@ template <class Loss> class RowThread {
         if (has_columns())
 #pragma unroll
             for (int i = 0; i < W; i++)
-                set(x, i, bits(at + units_after(i)));
+                Copies::set(x, i, bits(at + units_after(i)));
         else if (is_packed())
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -545,28 +523,108 @@ template <class Loss> class RowThread {
             Shared::load<4>(at, x.word);
         return x;
     }
-    /* Calls use(x) with n elements of a row, or with an element of a column. */
-    template <class Use> __device__ __forceinline__ void each_element(uint32_t at, int n, const Use &use) const {
+    /* A vector of this thread's part of a row, as a Side of the loss that adds it. */
+    struct PartSide {
+        const RowThread &of;
+        const Part &part;
+        uint32_t at; /* a shared address */
+
+        __device__ __forceinline__ int64_t start(int64_t) const { return 0; }
+        __device__ __forceinline__ bool is_inside(int, int) const { return true; }
+        DEVICE bool is_staged() { return has_targets(); }
+        template <class Array> __device__ __forceinline__ void read_staged(const Array &, int, N (&y)[W]) const {
+            read(y, [&](uint32_t at, N(&of_unit)[W / 4]) { of.read_targets(part, at, W / 4, of_unit); });
+        }
+        template <class Array> __device__ __forceinline__ void read_of_classes(const Array &, int, N (&y)[W]) const {
+            read(y, [&](uint32_t at, N(&of_unit)[W / 4]) { of.read_weights(part, at, W / 4, of_unit); });
+        }
+        /* Shapes of the vector. */
+        __device__ __forceinline__ void read_shapes(N (&y)[W]) const {
+            read(y, [&](uint32_t at, N(&of_unit)[W / 4]) { of.read_shapes(part, at, W / 4, of_unit); });
+        }
+        template <class Read> __device__ __forceinline__ void read(N (&y)[W], const Read &read_unit) const {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                N of_unit[W / 4];
+                read_unit(at + of.units_after(i), of_unit);
+#pragma unroll
+                for (int k = 0; k < W / 4; k++)
+                    y[i * (W / 4) + k] = of_unit[k];
+            }
+        }
+    };
+    /* Reads the target probabilities of the first n elements of a unit. */
+    template <int kElements>
+    __device__ __forceinline__ void read_targets(const Part &part, uint32_t at, int n, N (&t)[kElements]) const {
+        if (has_float_targets()) {
+#pragma unroll
+            for (int i = 0; i < kElements; i++)
+                if (i < n)
+                    t[i] = __uint_as_float(Shared::bits<uint32_t>(part.targets + 2 * at + 4 * i));
+        } else if (n < kElements) {
+            t[0] = E::widen(bits(at + targets_offset));
+        } else {
+            const uint32_t word = Shared::bits<uint32_t>(at + targets_offset);
+#pragma unroll
+            for (int i = 0; i < kElements; i++)
+                t[i] = Words<E>::get(word, i);
+        }
+    }
+    /* Reads their class weights. */
+    template <int kElements>
+    __device__ __forceinline__ void read_weights(const Part &part, uint32_t at, int n, N (&w)[kElements]) const {
+        const int c = (int)((at - part.of_head) / sizeof(Bits));
+#pragma unroll
+        for (int i = 0; i < kElements; i++)
+            if (i < n)
+                w[i] = loss.class_weights().template read<N>(c + i);
+    }
+    /* Reads their shapes. */
+    template <int kElements>
+    __device__ __forceinline__ void read_shapes(const Part &part, uint32_t at, int n, N (&shape)[kElements]) const {
+        N weights[kElements];
+#pragma unroll
+        for (int i = 0; i < kElements; i++)
+            shape[i] = weights[i] = N(0);
+        if (!adds_shapes())
+            return;
+        if (has_targets())
+            read_targets(part, at, n, shape);
+        if (has(GPULOSSI_CE_CLASS_WEIGHTS))
+            read_weights(part, at, n, weights);
+#pragma unroll
+        for (int i = 0; i < kElements; i++)
+            shape[i] = loss.shape_of(shape[i], weights[i]);
+    }
+    /* Calls use(x, shape) with n elements of a row, or with an element of a column. */
+    template <bool kReadsShapes, class Use>
+    __device__ __forceinline__ void each_element(const Part &part, uint32_t at, int n, const Use &use) const {
         enum { kElements = Words<E>::kElements };
+        N t[kElements] = {};
         if (has_columns()) {
-            use(E::widen(bits(at)));
+            use(E::widen(bits(at)), N(0));
             return;
         }
 #pragma unroll 1
         for (; n >= kElements; n -= kElements, at += 4) {
             const uint32_t word = Shared::bits<uint32_t>(at);
+            if (kReadsShapes)
+                read_shapes(part, at, kElements, t);
 #pragma unroll
             for (int i = 0; i < kElements; i++)
-                use(Words<E>::get(word, i));
+                use(Words<E>::get(word, i), t[i]);
         }
-        if (kElements > 1 && n > 0)
-            use(E::widen(bits(at)));
+        if (kElements > 1 && n > 0) {
+            if (kReadsShapes)
+                read_shapes(part, at, 1, t);
+            use(E::widen(bits(at)), t[0]);
+        }
     }
     __device__ __forceinline__ void store_words(uint32_t at, const Vector<E> &x) const {
         if (has_columns())
 #pragma unroll
             for (int i = 0; i < W; i++)
-                Shared::store(at + units_after(i), element_of(x, i));
+                Shared::store(at + units_after(i), Copies::element_of(x, i));
         else if (is_packed())
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -574,24 +632,29 @@ template <class Loss> class RowThread {
         else
             Shared::store<4>(at, x.word);
     }
-    /* Replaces n elements of a row, or an element of a column, by get(x). */
-    template <class Get> __device__ __forceinline__ void replace_elements(uint32_t at, int n, const Get &get) const {
+    /* Replaces n elements of a row, or an element of a column, by get(x, shape). */
+    template <class Get>
+    __device__ __forceinline__ void replace_elements(const Part &part, uint32_t at, int n, const Get &get) const {
         enum { kElements = Words<E>::kElements };
+        N t[kElements];
         if (has_columns()) {
-            Shared::store(at, E::narrow(get(E::widen(bits(at)))));
+            Shared::store(at, E::narrow(get(E::widen(bits(at)), N(0))));
             return;
         }
 #pragma unroll 1
         for (; n >= kElements; n -= kElements, at += 4) {
             const uint32_t word = Shared::bits<uint32_t>(at);
             N y[kElements];
+            read_shapes(part, at, kElements, t);
 #pragma unroll
             for (int i = 0; i < kElements; i++)
-                y[i] = get(Words<E>::get(word, i));
+                y[i] = get(Words<E>::get(word, i), t[i]);
             Shared::store(at, Words<E>::pack(y));
         }
-        if (kElements > 1 && n > 0)
-            Shared::store(at, E::narrow(get(E::widen(bits(at)))));
+        if (kElements > 1 && n > 0) {
+            read_shapes(part, at, 1, t);
+            Shared::store(at, E::narrow(get(E::widen(bits(at)), t[0])));
+        }
     }
 
     /* accumulate_row() of a basic loss. */
@@ -600,16 +663,25 @@ template <class Loss> class RowThread {
         N highest = Loss::lowest();
         each(
             part, [&](uint32_t at) { highest = larger(highest, loss.highest_of({load_words(at)})); },
-            [&](uint32_t at, int n) { each_element(at, n, [&](N x) { highest = larger(highest, x); }); });
+            [&](uint32_t at, int n) {
+                each_element<false>(part, at, n, [&](N x, N) { highest = larger(highest, x); });
+            });
         state.softmax.max = highest;
         auto batch = loss.batch_of(state);
         auto best = loss.highest_before(state);
-        const Side<true> whole = {*this, number, row_in_tile, W};
         each(
-            part, [&](uint32_t at) { loss.accumulate(state, batch, best, load_words(at), whole, 0); },
+            part,
+            [&](uint32_t at) {
+                loss.accumulate(state, batch, best, load_words(at), PartSide{*this, part, at}, 0);
+            },
             [&](uint32_t at, int n) {
-                each_element(at, n, [&](N x) { Loss::accumulate_basic(batch, x); });
-                if (Loss::has_soft())
+                each_element<true>(part, at, n, [&](N x, N t) {
+                    if (adds_shapes())
+                        loss.accumulate_shape(batch, x, t);
+                    else
+                        Loss::accumulate_basic(batch, x);
+                });
+                if (Loss::has_soft() && !adds_shapes())
                     batch.shapes += (N)n;
             });
         close(number, row_in_tile, state, batch);
@@ -753,21 +825,32 @@ template <class Loss> class RowThread {
         int owner = (int)r.target_class / W; /* the thread that writes the target's gradient, modulo the threads */
         bool is_written = false;
         if constexpr (sizeof(N) == 4)
-            if (Loss::is_basic() && takes_units() && writes_tile() && has_gradient && g.is_fast) {
+            if ((Loss::is_basic() || (adds_shapes() && !has(GPULOSSI_CE_TARGET_GRADIENT))) && takes_units() &&
+                writes_tile() && has_gradient && g.is_fast) {
                 is_written = true;
                 const Part part = part_of(row_in_tile);
                 owner = units_of(max((int)r.target_class - part.head, 0));
                 each(
                     part,
                     [&](uint32_t at) {
-                        N y[W];
-                        Vector<E> x;
-                        loss.fast_gradients(g, load_words(at), y);
+                        N y[W], t[W];
+                        Vector<E> x = load_words(at);
+                        if (adds_shapes()) {
+                            x.unpack(y);
+                            PartSide{*this, part, at}.read_shapes(t);
+#pragma unroll
+                            for (int i = 0; i < W; i++)
+                                y[i] = loss.shape_gradient(g, y[i], t[i]);
+                        } else {
+                            loss.fast_gradients(g, x, y);
+                        }
                         x.fill(y);
                         store_words(at, x);
                     },
                     [&](uint32_t at, int n) {
-                        replace_elements(at, n, [&](N x) { return loss.fast_gradient(g, x); });
+                        replace_elements(part, at, n, [&](N x, N t) {
+                            return adds_shapes() ? loss.shape_gradient(g, x, t) : loss.fast_gradient(g, x);
+                        });
                     });
             }
         if (!is_written) {
