@@ -189,30 +189,6 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
 
     /* ---- scale and softcap ---- */
 
-    /* tanh a and its derivative, for |a| < 1, from a polynomial within 1.5u. */
-    DEVICE float tanh_close_to_0(float a, float &slope) {
-        const float z = a * a;
-        float series = fmaf(fmaf(fmaf(-4.237463e-04f, z, 2.51967646e-03f), z, -8.2293814e-03f), z, 2.16655992e-02f);
-        series = fmaf(fmaf(fmaf(series, z, -5.3936094e-02f), z, 1.33331403e-01f), z, -3.33333313e-01f);
-        const float tanh = fmaf(a * z, series, a);
-        slope = fmaf(-tanh, tanh, 1.0f);
-        return tanh;
-    }
-    /* tanh a and its derivative for any a, from e = exp(-2 |a|). The derivative 4e / (1 + e)^2 keeps its digits where
-     * tanh is next to 1. */
-    DEVICE float tanh_of(float a, float &slope) {
-        const float e = power_of_2(fabs(a) * -2.885390082f), r = quick_reciprocal(1.0f + e);
-        float slope_close_to_0;
-        const float close_to_0 = tanh_close_to_0(a, slope_close_to_0);
-        slope = 4.0f * e * r * r;
-        return fabs(a) < 1.0f ? close_to_0 : copysignf(fmaf(-2.0f * e, r, 1.0f), a);
-    }
-    DEVICE double tanh_of(double a, double &slope) {
-        const double e = exp_of_difference(-2.0 * fabs(a)), r = 1.0 / (1.0 + e);
-        slope = 4.0 * e * r * r;
-        return tanh(a);
-    }
-    DEVICE double tanh_close_to_0(double a, double &slope) { return tanh_of(a, slope); }
     /* A scaled logit after softcap, and the softcap's derivative. A class that is masked before scaling stays masked. A
      * class whose logit is infinite only after scaling does not. */
     __device__ __forceinline__ N capped(N given, N scaled, N &slope) const {
