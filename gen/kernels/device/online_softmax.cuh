@@ -69,8 +69,9 @@ template <class N> struct OnlineSoftmax {
             sum *= exp_below(max, higher);
         max = higher;
     }
-    /* Adds vectors, of which no element is above the maximum. Calls `see` with the elements of each. The sum of doubles is
-     * relative to the maximum `before`: its factor is one more of their exponentials. */
+    /* Adds vectors, of which no element is above the maximum. If that is in the fast range of floats, calls `see` with the
+     * exponents of 2 of each vector. The sum of doubles is relative to the maximum `before`: its factor is one more of
+     * their exponentials. */
     template <class E, int K, class See>
     __device__ __forceinline__ void add(Vector<E> (&x)[K], const See &see, N before) {
         enum { W = Width<E>::value };
@@ -81,7 +82,6 @@ template <class N> struct OnlineSoftmax {
             for (int k = 0; k < K; k++) {
                 N of_vector[W];
                 x[k].unpack(of_vector);
-                see(k, of_vector);
 #pragma unroll
                 for (int i = 0; i < W; i++)
                     part[k * W + i] = difference(of_vector[i], from);
@@ -97,10 +97,13 @@ template <class N> struct OnlineSoftmax {
             for (int k = 0; k < K; k++) {
                 N part[W];
                 x[k].unpack(part);
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    part[i] = scaled.power(part[i]);
                 see(k, part);
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    part[i] = scaled.exp(part[i]);
+                    part[i] = power_of_2(part[i]);
                 of_vectors += in_halves<Sum>(part);
             }
             sum = fma(of_vectors, scaled.factor, sum);
@@ -109,7 +112,6 @@ template <class N> struct OnlineSoftmax {
             for (int k = 0; k < K; k++) { /* rare, so it is not unrolled */
                 N part[W];
                 x[0].unpack(part);
-                see(k, part);
 #pragma unroll
                 for (int i = 0; i < W; i++)
                     part[i] = exp_below(part[i], from);

@@ -342,7 +342,6 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     /* Adds vectors to the sums of a basic loss. Returns their maximum. Elements outside the row are padding. */
     template <int K, class Side>
     __device__ __forceinline__ N add_to_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
-        enum { kUnrolls = K == 1 || !Side::kHasPartialVectors }; /* the code for a partial vector is long */
         const N highest = LargestOf<E, K>::of(x, false);
         const N before = s.softmax.max;
         if constexpr (sizeof(N) == 8) {
@@ -352,35 +351,56 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         } else {
             s.raise(larger(s.softmax.max, highest));
         }
-        const auto see = [&](int k, const N(&z)[W]) {
-            if constexpr (kUnrolls)
-                if (is_uniform())
-                    add_uniform<K == 1 ? 2 : 1>(s, z, side, k);
+        N products = N(0);
+        const auto see = [&](int k, const N(&y)[W]) {
+            if (is_uniform() && kAddsProducts<K, Side>)
+                products += side.count(k) > 0 ? in_halves<Sum>(y) : N(0);
         };
         s.softmax.template add<E, K>(x, see, before);
-        if constexpr (!kUnrolls)
-            if (is_uniform())
-#pragma unroll 1
-                for (int k = 0; k < K; k++) {
-                    N z[W];
-                    x[0].unpack(z);
-                    add_uniform<2>(s, z, side, k);
-                    rotate(x);
-                }
+        if (is_uniform())
+            add_uniform(s, x, products, side);
         return highest;
     }
-    /* Adds the soft targets of a vector. A vector alone has two chains of additions; several hide the latency of one.
-     * unit() is inside the sums against overflow. */
-    template <int kChains, class Side>
+    /* Whether the soft targets of K vectors are summed as products with exponents of 2, if that is accurate. */
+    template <int K, class Side>
+    static constexpr bool kAddsProducts = sizeof(N) == 4 && K > 1 && !Side::kHasPartialVectors;
+    /* Adds the soft targets of vectors. If products are not finite, vectors are loaded again, as registers are few. */
+    template <int K, class Side>
+    __device__ __forceinline__ void add_uniform(State &s, Vector<E> (&x)[K], N products, const Side &side) const {
+        N z[W];
+        if constexpr (kAddsProducts<K, Side>) {
+            const Batch batch = batch_of(s);
+            const N count = N(max(side.end - side.begin, 0) * (int)W), more = drop_of(s, batch, products, count);
+            if (batch.is_fast && fabs(more) < Limits<N>::infinity()) {
+                s.drop += more;
+                s.soft_sum = fma(unit(), count, s.soft_sum);
+                return;
+            }
+#pragma unroll 1
+            for (int k = side.begin; k < side.end; k++) {
+                side.load(k).unpack(z);
+                add_uniform(s, z, side, k);
+            }
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < K; k++) {
+                x[0].unpack(z);
+                add_uniform(s, z, side, k);
+                rotate(x);
+            }
+        }
+    }
+    /* Adds the soft targets of a vector. unit() is inside the sums against overflow. */
+    template <class Side>
     __device__ __forceinline__ void add_uniform(State &s, const N (&z)[W], const Side &side, int k) const {
         const N from = s.softmax.finite(s.softmax.max);
         const int count = side.count(k);
-        N sum[kChains] = {};
+        N sum[2] = {}; /* two chains of additions have half the latency */
 #pragma unroll
         for (int i = 0; i < W; i++)
             if (count == W || side.is_inside(k, i))
-                sum[i % kChains] = fma(unit(), difference(z[i], from), sum[i % kChains]);
-        s.drop -= count > 0 ? in_halves<Sum>(sum) : N(0);
+                sum[i % 2] = fma(unit(), difference(z[i], from), sum[i % 2]);
+        s.drop -= count > 0 ? sum[0] + sum[1] : N(0);
         s.soft_sum = fma(unit(), (N)count, s.soft_sum);
     }
     /* Adds vectors to the state of a basic loss. */
@@ -407,6 +427,11 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         const N from = s.softmax.finite(s.softmax.max);
         const Batch b = {ScaledExp<N>(from), ScaledExp<N>::in_fast_range(from), N(0), N(0), N(0)};
         return b;
+    }
+    /* The part of the drop that products and shapes under the maximum of a batch make. */
+    __device__ __forceinline__ N drop_of(const State &s, const Batch &batch, N products, N shapes) const {
+        const N rounding = batch.scaled.rounding(s.softmax.finite(s.softmax.max));
+        return unit() * (N(-0.693147181) * fma(-rounding, shapes, products));
     }
     /* Adds a vector to a batch, with every option but the class of the maximum: it notes the vector instead, if it has
      * the highest number. A schedule's Side knows the row and the position of the vector in it. first(k) is the first class
@@ -476,8 +501,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     __device__ __forceinline__ void close(State &s, const Batch &batch, int begin, int end, int step,
                                           const SideOf &side_of) const {
         if constexpr (sizeof(N) == 4) {
-            const N from = s.softmax.finite(s.softmax.max);
-            const N more = unit() * (N(-0.693147181) * fma(-batch.scaled.rounding(from), batch.shapes, batch.products));
+            const N more = drop_of(s, batch, batch.products, batch.shapes);
             if (batch.is_fast && fabs(more) < Limits<N>::infinity()) {
                 s.softmax.sum = fma(batch.powers, batch.scaled.factor, s.softmax.sum);
                 if (has_soft()) {
