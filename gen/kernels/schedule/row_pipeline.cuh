@@ -23,11 +23,9 @@ template <class Loss> class RowPipeline {
     typedef typename Loss::Totals Totals;
     enum {
         W = Width<E>::value,
-        /* A stage has kClusterVectors vectors of a thread if a cluster shares a row. Otherwise it has kBlockVectors, or
-         * kShortVectors for short rows. */
-        kClusterVectors = GPULOSSI_VECTORS_STREAMED,
-        kBlockVectors = GPULOSSI_RING_VECTORS,
-        kShortVectors = kBlockVectors / 2,
+        /* Vectors of a thread in a stage, and in one of short rows. */
+        kStageVectors = GPULOSSI_RING_VECTORS,
+        kShortVectors = kStageVectors / 2,
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
         kMaxRows = 4,
         kWeightsOfWarp = kLanes * W * 4, /* bytes of the weights of a vector of each lane */
@@ -79,15 +77,16 @@ template <class Loss> class RowPipeline {
             return Loss::stages_weights();
         return false;
     }
+    DEVICE int vectors_of_stage() {
+        return has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? (int)kShortVectors : (int)kStageVectors;
+    }
     DEVICE int vectors() {
-        const int all = has_format(GPULOSSI_FORMAT_CLUSTER)        ? (int)kClusterVectors
-                        : has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? (int)kShortVectors
-                                                                   : (int)kBlockVectors;
+        const int all = vectors_of_stage();
         return second_bytes() == 0 ? all : second_bytes() == GPULOSSI_VECTOR_BYTES ? all / 2 : all / 4;
     }
     DEVICE int stages() {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
-            return Loss::kClusterSlots / kClusterVectors;
+            return Loss::kClusterSlots / vectors_of_stage();
         const int all = Loss::kHasEntries || has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) ? 2 : (int)GPULOSSI_RING_STEPS;
         if (has_format(GPULOSSI_FORMAT_THREE_BLOCKS))
             return has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? all : 2;
@@ -567,7 +566,7 @@ template <class Loss> class RowPipeline {
             loss.accumulate_sums(state, x, side);
     }
     __device__ __forceinline__ N highest_of_half(const Side &side, int first) const {
-        Vector<E> x[kBlockVectors / 2];
+        Vector<E> x[kStageVectors / 2];
         load_stage(side, first, x);
         return loss.highest_of(x);
     }
@@ -589,8 +588,8 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ void accumulate(const Row &r, const Side &side, State &state) const {
         if constexpr (Loss::kHasBasicRows) {
             N highest = highest_of_half(side, 0);
-            if (vectors() > kBlockVectors / 2)
-                highest = larger(highest, highest_of_half(side, kBlockVectors / 2));
+            if (vectors() > kStageVectors / 2)
+                highest = larger(highest, highest_of_half(side, kStageVectors / 2));
             loss.raise(state, highest);
             auto best = loss.highest_before(state);
             auto batch = loss.batch_of(state);
@@ -632,8 +631,8 @@ template <class Loss> class RowPipeline {
             if (reads) {
                 if (!Loss::sums_only())
                     accumulate(r, side, state);
-                else if (vectors() == kBlockVectors)
-                    accumulate_sums<kBlockVectors>(side, state);
+                else if (vectors() == kStageVectors)
+                    accumulate_sums<kStageVectors>(side, state);
                 else
                     accumulate_sums<kShortVectors>(side, state);
             }
