@@ -205,9 +205,14 @@ static void types_of_arrays(void **state) {
     gpuloss_destroy(context);
 }
 
-/* In clusters blocks may be wide, unless a call takes many registers; nothing else of the format is about blocks then. */
+/* In clusters blocks may be wide, unless a call takes many registers. Stages are short for few rows, and in wide blocks for
+ * floats with smoothing. Nothing else of the format is about blocks then. */
 static void formats_of_clusters(void **state) {
-    enum { CLUSTER = GPULOSSI_FORMAT_CLUSTER, WIDE = CLUSTER | GPULOSSI_FORMAT_WIDE };
+    enum {
+        CLUSTER = GPULOSSI_FORMAT_CLUSTER,
+        WIDE = CLUSTER | GPULOSSI_FORMAT_WIDE,
+        SHORT = GPULOSSI_FORMAT_SHORT_STAGES
+    };
     gpuloss_cross_entropy_desc base = rows_of(GPULOSS_F32, 1000, 2049), d;
     (void)state;
     context = new_context();
@@ -217,7 +222,10 @@ static void formats_of_clusters(void **state) {
     assert_int_equal(last_launch()->cluster, 0);
     FORMAT(d.lse_square_scale = 0.0, WIDE);
     FORMAT(d.class_weights = AT(6), WIDE);
-    FORMAT(d.label_smoothing = 0.1, WIDE);
+    FORMAT(d.label_smoothing = 0.1, WIDE | SHORT);
+    FORMAT((d.label_smoothing = 0.1, d.dtype = GPULOSS_BF16, d.classes *= 2), WIDE | GPULOSSI_FORMAT_BF16);
+    FORMAT(d.rows = 132, WIDE);
+    FORMAT(d.rows = 131, WIDE | SHORT);
     FORMAT((d.class_weights = AT(6), give_probabilities(&d)), WIDE | GPULOSSI_FORMAT_TWO_ARRAYS);
     FORMAT(d.softcap = 2.0, WIDE);
     FORMAT(d.argmax = (int64_t *)AT(6), WIDE);
@@ -236,7 +244,7 @@ static void formats_of_clusters(void **state) {
     base.rows = 8;
     base.classes = 1 << 16;
     base.total_classes = 1 << 18;
-    FORMAT((void)0, CLUSTER);
+    FORMAT((void)0, CLUSTER | SHORT);
     assert_int_equal(last_launch()->parameters.rows.of.tile_rows, 1);
     gpuloss_destroy(context);
 }
@@ -410,7 +418,7 @@ static void weights_in_shared_memory(void **state) {
     FORMAT((d.label_smoothing = 0.1, d.softcap = 2.0, d.classes = 8193), GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.label_smoothing = 0.1, d.softcap = 2.0, d.rows = 100, d.classes = 8192,
             d.class_weights = (const char *)AT(6) + 4),
-           GPULOSSI_FORMAT_RAGGED | GPULOSSI_FORMAT_CLUSTER);
+           GPULOSSI_FORMAT_RAGGED | GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_SHORT_STAGES);
     gpuloss_destroy(context);
 }
 
@@ -419,7 +427,7 @@ static void weights_in_stages(void **state) {
     enum {
         STAGED = GPULOSSI_FORMAT_TWO_ARRAYS,
         RAGGED = GPULOSSI_FORMAT_RAGGED,
-        WIDE = GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_WIDE,
+        WIDE = GPULOSSI_FORMAT_CLUSTER | GPULOSSI_FORMAT_WIDE | GPULOSSI_FORMAT_SHORT_STAGES,
         FLOATS = GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT
     };
     gpuloss_cross_entropy_desc base = rows_of(GPULOSS_F32, 1000, 2050), d;
