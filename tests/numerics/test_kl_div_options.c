@@ -339,6 +339,26 @@ static void few_long_rows_of_two_logits(void **state) {
     test_done();
 }
 
+/* Gradients of long rows in clusters that have long stages, because rows are as many as the multiprocessors. */
+static void many_long_rows_for_clusters(void **state) {
+    gpuloss_info info;
+    unsigned k;
+    (void)state;
+    REQUIRE_GPU();
+    require_ok(gpuloss_get_info(harness_context, &info));
+    for (k = 0; k < 3; k++) {
+        const divergence_shape shape = {info.multiprocessors, 24600 + (k == 2)};
+        kl_case c = divergence_case(k == 1 ? GPULOSS_BF16 : GPULOSS_F32, GPULOSS_F32, shape,
+                                    k == 1 ? KL_KIND_PAIRS - 1 : KL_KINDS - 1, CHOICE_FORWARD);
+        kl_inputs in;
+        c.outputs = KL_OUT_LOSS | KL_OUT_GRAD;
+        in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
+        kl_test(&c, "many long rows for clusters");
+        kl_inputs_free(&in);
+    }
+    test_done();
+}
+
 /* Losses of probabilities are one sweep, whose stages are released as soon as they are added. */
 static void many_losses_of_probabilities(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16};
@@ -401,6 +421,7 @@ int run_kl_div_option_tests(void) {
         cmocka_unit_test(divergences_of_the_pipeline),
         cmocka_unit_test(ragged_divergences_of_the_pipeline),
         cmocka_unit_test(few_long_rows_of_two_logits),
+        cmocka_unit_test(many_long_rows_for_clusters),
         cmocka_unit_test(divergences_of_rows_that_do_not_fit),
         cmocka_unit_test(many_losses_of_probabilities),
         cmocka_unit_test(betas_next_to_0_and_1),

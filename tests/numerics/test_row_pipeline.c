@@ -12,7 +12,7 @@
 #include "suites.h"
 
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F16};
-enum { DTYPES = sizeof dtypes / sizeof dtypes[0], MOST_ROWS = 67 };
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0], MOST_ROWS = 1024 };
 
 static const double inf = (double)INFINITY;
 
@@ -180,6 +180,24 @@ static void clusters_of_the_pipeline(void **state) {
         for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
             for (n = (d + k) % 2; n < CALLS; n += 2, number++)
                 test_call(dtypes[d], &layouts[k], n, number, "clusters of the pipeline");
+    test_done();
+}
+
+/* Clusters have long stages if rows are as many as the multiprocessors. */
+static void many_rows_of_clusters(void **state) {
+    layout layouts[] = {{0, 2100, 0, STRIDE_PACKED, 0, 0}, {0, 2100, 3, STRIDE_ONE_MORE, 1, 1}};
+    gpuloss_info info;
+    unsigned d, k, n, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    require_ok(gpuloss_get_info(harness_context, &info));
+    assert_true(info.multiprocessors <= MOST_ROWS);
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
+            for (n = (d + k) % 4; n < CALLS; n += 4, number++) {
+                layouts[k].rows = info.multiprocessors;
+                test_call(dtypes[d], &layouts[k], n, number, "many rows of clusters");
+            }
     test_done();
 }
 
@@ -405,11 +423,17 @@ static void shards_of_the_pipeline(void **state) {
 
 int run_row_pipeline_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_of_the_pipeline),     cmocka_unit_test(clusters_of_the_pipeline),
-        cmocka_unit_test(weights_of_the_pipeline),   cmocka_unit_test(staged_weights),
-        cmocka_unit_test(types_of_the_pipeline),     cmocka_unit_test(steps_of_the_pipeline),
-        cmocka_unit_test(many_rows_of_the_pipeline), cmocka_unit_test(logits_of_the_pipeline),
-        cmocka_unit_test(shards_of_the_pipeline),    cmocka_unit_test(many_calls_of_the_pipeline),
+        cmocka_unit_test(calls_of_the_pipeline),
+        cmocka_unit_test(clusters_of_the_pipeline),
+        cmocka_unit_test(many_rows_of_clusters),
+        cmocka_unit_test(weights_of_the_pipeline),
+        cmocka_unit_test(staged_weights),
+        cmocka_unit_test(types_of_the_pipeline),
+        cmocka_unit_test(steps_of_the_pipeline),
+        cmocka_unit_test(many_rows_of_the_pipeline),
+        cmocka_unit_test(logits_of_the_pipeline),
+        cmocka_unit_test(shards_of_the_pipeline),
+        cmocka_unit_test(many_calls_of_the_pipeline),
     };
     return cmocka_run_group_tests_name("row pipeline", tests, NULL, NULL);
 }
