@@ -287,10 +287,12 @@ template <class Loss> class RowPipeline {
             visits += steps - retained;
         keep(smem_ring);
         keep(smem_arrivals);
+        uint32_t count = (uint32_t)stages();
+        keep(count); /* the assembler would unroll this loop */
         if (threadIdx.x % kLanes == 0)
 #pragma unroll 1
-            for (int i = 0; i < stages(); i++)
-                Arrival::begin(arrival(i), 1);
+            for (uint32_t i = 0; i < count; i++)
+                Arrival::begin(arrival((int)i), 1);
         __syncwarp();
     }
     /* Whether every row has a sweep for values. A row that is an exception reads them from memory. */
