@@ -361,7 +361,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             add_uniform(s, x, products, side);
         return highest;
     }
-    /* Whether the soft targets of K vectors are summed as products with exponents of 2, if that is accurate. */
+    /* Whether the soft targets of K vectors are summed as products with exponents of 2, which may overflow. */
     template <int K, class Side>
     static constexpr bool kAddsProducts = sizeof(N) == 4 && K > 1 && !Side::kHasPartialVectors;
     /* Adds the soft targets of vectors. If products are not finite, vectors are loaded again, as registers are few. */
