@@ -355,7 +355,7 @@ template <class Loss> class RowThread {
             return x;
         }
         __device__ __forceinline__ ClassVector<E, kWhole, false> classes(int k) const {
-            return {k * W, of.p.inner, 0, left};
+            return {(int)first(k), of.p.inner, 0, left};
         }
         template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
             if (!has_targets()) {
