@@ -23,7 +23,7 @@ template <class Loss> class RowPipeline {
     typedef typename Loss::Totals Totals;
     enum {
         W = Width<E>::value,
-        /* Vectors of a thread in a stage, and in one of short rows. */
+        /* Vectors of a thread in a stage, and in a short stage. */
         kStageVectors = GPULOSSI_RING_VECTORS,
         kShortVectors = kStageVectors / 2,
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
