@@ -328,6 +328,16 @@ template <class N> DEVICE typename Format<N>::Bits distance(N x) {
     return Format<N>::bits(x) - Format<N>::least();
 }
 
+/* Whether the bits of n numbers are all at least `least` and below `end`. Those of a negative number are above all others. */
+template <class N, int n>
+DEVICE bool are_between(typename Format<N>::Bits least, const N (&x)[n], typename Format<N>::Bits end) {
+    typename Format<N>::Bits most = 0;
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        most = max(most, Format<N>::bits(x[i]) - least);
+    return most < end - least;
+}
+
 /* log(a / b) for a and b in range. Any other a without a sign, also 0, gives a finite result. The power of two next to
  * a / b is taken out of a. Then a - b is exact, and the logarithm of a ratio near 1 has all its digits. log(a) - log(b)
  * or the rounded a / b would lose them. Seen as integers, exponent and mantissa of a number are about its log2.

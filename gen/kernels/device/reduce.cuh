@@ -29,6 +29,14 @@ template <class Op, int first> struct Halves<Op, first, 1> {
 template <class Op, class N, int n> DEVICE N in_halves(const N (&x)[n]) {
     return Halves<Op, 0, n>::over(x);
 }
+/* The sum of the products of n elements, where n is even. */
+template <class N, int n> DEVICE N products_in_halves(const N (&x)[n], const N (&y)[n]) {
+    N part[n / 2];
+#pragma unroll
+    for (int i = 0; i < n / 2; i++)
+        part[i] = fma(x[i], y[i], x[n / 2 + i] * y[n / 2 + i]);
+    return in_halves<Sum>(part);
+}
 
 /* The largest element of array `a` of K vectors, ignoring NaN. Newer GPUs compare two elements of 16 bits at a time. */
 template <class E, int K, int A, bool in_pairs> struct Largest {

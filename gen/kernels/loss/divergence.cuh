@@ -424,7 +424,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     }
     /* Adds a vector to the sums of a direct KL. e is the exponentials of its logits. */
     __device__ __forceinline__ void accumulate_direct(State &s, const N (&z)[2][W], const N (&e)[W], N factor) const {
-        N v[W], weight[W], weighted[W];
+        N v[W], weight[W];
         direct_distances(s.shift, z, v, weight);
         if (!logits_weigh()) {
             const N all = in_halves<Sum>(weight);
@@ -434,11 +434,9 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         if (!has_divergence())
             return;
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < W; i++)
             weight[i] = logits_weigh() ? e[i] : weight[i];
-            weighted[i] = weight[i] * v[i];
-        }
-        N all = in_halves<Sum>(weighted);
+        N all = products_in_halves(weight, v);
         /* A class of probability 0 adds nothing of its own, whatever its distance is. A logit whose other side is 0 may get
          * that probability yet, when the maximum is raised. */
         if (!(fabs(all) < Limits<N>::infinity())) {
@@ -448,42 +446,46 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                 const bool is_infinite = logits_weigh() && v[i] < N(-1e30);
                 if (is_infinite && weight[i] > 0)
                     most = larger(most, of_logits(z[kInput][i], z[kTarget][i]));
-                weighted[i] = weight[i] == 0 || is_infinite ? N(0) : weighted[i];
+                v[i] = weight[i] < Format<N>::from(Format<N>::least()) || is_infinite ? N(0) : v[i];
             }
             if (logits_weigh()) {
                 s.max[kInput] = weighing() == kInput ? s.max[kInput] : most;
                 s.max[kTarget] = weighing() == kTarget ? s.max[kTarget] : most;
             }
-            all = in_halves<Sum>(weighted);
+            all = products_in_halves(weight, v);
         }
         s.weighted = logits_weigh() ? fma(all, factor, s.weighted) : s.weighted + all;
     }
+    /* Whether the elements of the side that is no logits have 16 bits. */
+    DEVICE bool is_other_short() {
+        return sizeof(Bits) == 2 && (side_of_other() == kInput || !Targets::is(GPULOSSI_FORMAT_F32));
+    }
     /* v of a direct KL, and the probabilities of the side that is no logits. A negative one makes NaN. The logarithm of a
-     * probability of less than 2^-125 is any finite number if that probability weighs it. */
+     * probability of less than 2^-125 is any number if that probability weighs it. */
     __device__ __forceinline__ void direct_distances(N shift, const N (&z)[2][W], N (&v)[W], N (&weight)[W]) const {
-        bool is_ordinary = true;
+        const bool has_logs = !is_probability(side_of_other());
+        const auto least = logits_weigh() ? Format<N>::least() : 0;
 #pragma unroll
         for (int i = 0; i < W; i++) {
             const N other = of_other(z[kInput][i], z[kTarget][i]);
-            v[i] = weight[i] = other;
-            if (is_probability(side_of_other()))
-                is_ordinary =
-                    is_ordinary && (logits_weigh() ? distance(other) : Format<N>::bits(other)) < Format<N>::range();
-            else
-                weight[i] = exponential(other);
+            v[i] = has_logs || !is_other_short() ? other : quick_log(other);
+            weight[i] = !has_logs ? other : is_other_short() ? (N)short_exponential((float)other) : exponential(other);
         }
-        if (is_probability(side_of_other())) {
-            if (is_ordinary) {
+        /* Above 1/2 a quick_log() has too few digits. */
+        if (!has_logs && !(is_other_short() && are_between(least, weight, Format<N>::bits(N(0.5))))) {
+            if (are_between(least, weight, Format<N>::least() + Format<N>::range())) {
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    v[i] = ordinary_log(v[i]);
+                    v[i] = ordinary_log(weight[i]);
             } else {
-#pragma unroll 1
+#pragma unroll
                 for (int i = 0; i < W; i++) {
-                    const N p = weight[0] < 0 ? Limits<N>::nan() : weight[0];
-                    shift_in(v, natural_log(p));
-                    shift_in(weight, p);
+                    v[i] = weight[i];
+                    weight[i] = weight[i] < 0 ? Limits<N>::nan() : weight[i];
                 }
+#pragma unroll 1
+                for (int i = 0; i < W; i++)
+                    shift_in(v, natural_log(v[0]));
             }
         }
 #pragma unroll
