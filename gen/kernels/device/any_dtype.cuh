@@ -322,7 +322,35 @@ template <class E, int shift> struct FormatArray {
         store_vector<E>(as<E>(c), packed);
     }
 
+    /* write_vector() by all lanes of a warp, of which neighbours have neighbouring vectors. */
+    __device__ __forceinline__ void write_vectors(int64_t c, const N (&y)[W], bool is_inside) const {
+        if constexpr (W == 8)
+            if (is(GPULOSSI_FORMAT_F32))
+                return write_pairs(c, y, is_inside);
+        if (is_inside)
+            write_vector(c, y);
+    }
+
   private:
+    /* Writes floats of two lanes, each of which has a sector of 32 bytes. They write a half of each: a store instruction that
+     * writes half of a sector takes the L2 cache as long as a whole one. */
+    __device__ __forceinline__ void write_pairs(int64_t c, const N (&y)[W], bool is_inside) const {
+        const bool is_odd = threadIdx.x % 2;
+        const bool is_other_inside = __shfl_xor_sync(0xffffffffu, is_inside, 1);
+        Few<f32, W / 2> even, odd;
+#pragma unroll
+        for (int i = 0; i < W / 2; i++) {
+            const uint32_t low = __float_as_uint((float)y[i]), high = __float_as_uint((float)y[W / 2 + i]),
+                           other = __shfl_xor_sync(0xffffffffu, is_odd ? low : high, 1);
+            even.word[i] = is_odd ? other : low;
+            odd.word[i] = is_odd ? high : other;
+        }
+        float *const to = (float *)base + c - (is_odd ? W / 2 : 0);
+        if (is_odd ? is_other_inside : is_inside)
+            even.store(to);
+        if (is_odd ? is_inside : is_other_inside)
+            odd.store(to + W);
+    }
     template <class S> __device__ __forceinline__ void read_as(int64_t c, N (&y)[W]) const {
         Few<S, W> few;
         few.load(as<S>(c));

@@ -863,8 +863,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         N y[W];
         fast_gradients(g, x, y);
         put_target(g, r, x, target, y);
-        if (is_inside)
-            gradients.write_vector(first, y);
+        gradients.write_vectors(first, y, is_inside);
     }
     /* Writes the gradients of a row that has none, or was not read. */
     template <class Side> __device__ __forceinline__ void write_zeros(const Side &side, int k) const {
