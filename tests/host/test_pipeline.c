@@ -206,7 +206,7 @@ static void types_of_arrays(void **state) {
 }
 
 /* In clusters blocks may be wide, unless a call takes many registers. Stages are short for few rows, and in wide blocks for
- * the class of the maximum and floats with smoothing. Nothing else of the format is about blocks then. */
+ * floats with smoothing and for the class of the maximum of ragged rows. Nothing else of the format is about blocks then. */
 static void formats_of_clusters(void **state) {
     enum {
         CLUSTER = GPULOSSI_FORMAT_CLUSTER,
@@ -228,9 +228,10 @@ static void formats_of_clusters(void **state) {
     FORMAT(d.rows = 131, WIDE | SHORT);
     FORMAT((d.class_weights = AT(6), give_probabilities(&d)), WIDE | GPULOSSI_FORMAT_TWO_ARRAYS);
     FORMAT(d.softcap = 2.0, WIDE);
-    FORMAT(d.argmax = (int64_t *)AT(6), WIDE | SHORT);
-    FORMAT(d.correct = (int64_t *)AT(6), WIDE | SHORT);
-    FORMAT((d.class_weights = AT(6), d.softcap = 2.0, d.argmax = (int64_t *)AT(7)), WIDE | SHORT);
+    FORMAT(d.argmax = (int64_t *)AT(6), WIDE);
+    FORMAT(d.correct = (int64_t *)AT(6), WIDE);
+    FORMAT((d.argmax = (int64_t *)AT(6), d.logits_stride = d.classes + 1), WIDE | SHORT | GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.class_weights = AT(6), d.softcap = 2.0, d.argmax = (int64_t *)AT(7)), WIDE);
     FORMAT(d.logits_stride = d.classes + 1, WIDE | GPULOSSI_FORMAT_RAGGED);
     FORMAT(d.class_weights = (const char *)AT(6) + 4, CLUSTER | GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.dtype = GPULOSS_BF16, d.classes *= 2), WIDE | GPULOSSI_FORMAT_BF16);

@@ -94,6 +94,8 @@ static void calls_of(gpuloss_dtype dtype) {
     VARIANT("ragged_weights_gradient", 1, 131072, 250, (d.classes++, d.label_smoothing = 0.1, d.class_weights = AT(6)));
     VARIANT("cluster_loss", 0, 100, 16032, (void)0);
     VARIANT("cluster_gradient", 1, 8192, 16032, (void)0);
+    VARIANT("ragged_cluster_gradient", 1, 8192, 16032, d.classes++);
+    VARIANT("argmax_cluster_gradient", 1, 8192, 16032, d.argmax = (int64_t *)AT(6));
     TILES("smoothing_loss", 0, 5, 2, d.label_smoothing = 0.1);
     TILES("smoothing_gradient", 1, 5, 2, d.label_smoothing = 0.1);
     TILES("shared_gradient", 1, 20, 2, d.label_smoothing = 0.1);

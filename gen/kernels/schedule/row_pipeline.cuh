@@ -111,6 +111,16 @@ template <class Loss> class RowPipeline {
          * remainder. */
         int of_warp;
 
+        /* Half of the vectors, from vector `first` on. */
+        __device__ __forceinline__ Side half(int first) const {
+            Side of = *this;
+            of.stage += (uint32_t)(first * kLanes * GPULOSSI_VECTOR_BYTES);
+            of.v += first * kLanes;
+            of.begin = max(begin - first, 0);
+            of.end = min(end - first, (int)kShortVectors);
+            of.of_warp = min(of_warp - first, (int)kShortVectors);
+            return of;
+        }
         __device__ __forceinline__ int vector(int k) const { return v + k * kLanes; }
         __device__ __forceinline__ int64_t first(int k) const { return cut.first(vector(k)); }
         __device__ __forceinline__ int count(int k) const { return k >= begin && k < end ? (int)W : 0; }
@@ -377,7 +387,9 @@ template <class Loss> class RowPipeline {
         return arrivals[warp_in_block()][0].address();
     }
     __device__ __forceinline__ uint32_t arrival(int stage) const {
-        return smem_arrivals + (uint32_t)(stage * (int)sizeof(Arrival));
+        /* Threads of wide blocks have no register for it. */
+        return (has_format(GPULOSSI_FORMAT_WIDE) ? arrivals_of_warp() : smem_arrivals) +
+               (uint32_t)(stage * (int)sizeof(Arrival));
     }
     __device__ __forceinline__ uint32_t smem_stage(int stage) const {
         return smem_ring + (uint32_t)(stage * stage_bytes());
@@ -567,6 +579,12 @@ template <class Loss> class RowPipeline {
         if constexpr (Loss::kHasBasicRows || Loss::kHasEntries)
             loss.accumulate_sums(state, x, side);
     }
+    /* Whether all vectors of a stage would not fit in the registers of a wide block. */
+    DEVICE bool sums_halves() {
+        if constexpr (Loss::kHasBasicRows)
+            return has_format(GPULOSSI_FORMAT_WIDE) && (sizeof(Bits) == 2 || Loss::finds_best());
+        return false;
+    }
     __device__ __forceinline__ N highest_of_half(const Side &side, int first) const {
         Vector<E> x[kStageVectors / 2];
         load_stage(side, first, x);
@@ -633,10 +651,14 @@ template <class Loss> class RowPipeline {
             if (reads) {
                 if (!Loss::sums_only())
                     accumulate(r, side, state);
-                else if (vectors() == kStageVectors)
+                else if (vectors() == kShortVectors)
+                    accumulate_sums<kShortVectors>(side, state);
+                else if (!sums_halves())
                     accumulate_sums<kStageVectors>(side, state);
                 else
-                    accumulate_sums<kShortVectors>(side, state);
+#pragma unroll 1
+                    for (int first = 0; first < kStageVectors; first += kShortVectors)
+                        accumulate_sums<kShortVectors>(side.half(first), state);
             }
             if (is_released(step))
                 release();
