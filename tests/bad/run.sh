@@ -50,6 +50,10 @@ damaged "sed -i -E 's/^($variant +)[0-9]+/\\19999/' MANIFEST" &&
     reject "a variant with other instructions" "gradient of .* has another ratio" $check_block
 damaged "sed -i -E 's/^($variant.*\.[0-9]{3} +[0-9]+ +[0-9]+ +)0 /\\18 /' MANIFEST" &&
     reject "a variant that spills" "gradient of .* spills 8 bytes, its template none" $check_block
+wide='cross_entropy_row_pipeline_f32 +cluster_gradient '
+damaged "sed -i -E 's/^($wide.*\.[0-9]{3} +[0-9]+ +[0-9]+ +)[0-9]+ +[0-9]+ /\\18 8 /' MANIFEST" &&
+    reject "a variant of wide blocks that spills, as its template does" "cluster_gradient of .* has wide blocks and spills 8 bytes" \
+        $check_block
 damaged "sed -i -E '/^$variant/d' MANIFEST" &&
     reject "a missing variant" "not one row of the variant gradient" $check_block
 damaged "sed -i -E '/^$variant/p' MANIFEST" && reject "a variant twice" "not one row of the variant gradient" $check_block
