@@ -259,7 +259,7 @@ static void staged_weights(void **state) {
 /* Every type of gradients and of target probabilities, in rows of whole vectors and others; a row has no weight. */
 static void types_of_the_pipeline(void **state) {
     static const layout layouts[] = {
-        {2, 160, 0, STRIDE_PACKED, 0, 0}, {2, 160, 3, STRIDE_ONE_MORE, 1, 0}, {2, 49, 3, STRIDE_PACKED, 0, 1}};
+        {2, 161, 0, STRIDE_PACKED, 0, 0}, {2, 160, 3, STRIDE_ONE_MORE, 1, 0}, {2, 49, 3, STRIDE_PACKED, 0, 1}};
     unsigned d, k, g, t;
     (void)state;
     REQUIRE_GPU();
