@@ -328,7 +328,8 @@ template <class N> DEVICE typename Format<N>::Bits distance(N x) {
     return Format<N>::bits(x) - Format<N>::least();
 }
 
-/* Whether the bits of n numbers are all at least `least` and below `end`. Those of a negative number are above all others. */
+/* Whether the bits of n numbers are all at least `least` and below `end`. The bits of a negative number are above all
+ * others. */
 template <class N, int n>
 DEVICE bool are_between(typename Format<N>::Bits least, const N (&x)[n], typename Format<N>::Bits end) {
     typename Format<N>::Bits most = 0;

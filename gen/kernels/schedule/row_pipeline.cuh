@@ -387,7 +387,7 @@ template <class Loss> class RowPipeline {
         return arrivals[warp_in_block()][0].address();
     }
     __device__ __forceinline__ uint32_t arrival(int stage) const {
-        /* Threads of wide blocks have no register for it. */
+        /* A thread of a wide block has no register for the address. */
         return (has_format(GPULOSSI_FORMAT_WIDE) ? arrivals_of_warp() : smem_arrivals) +
                (uint32_t)(stage * (int)sizeof(Arrival));
     }
