@@ -856,7 +856,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             side.write(Targets(p.grad_probabilities, side.start(p.grad_probabilities_stride)), k, y);
         }
     }
-    /* write() of a basic row that is fast. */
+    /* write() of a basic row that is fast, by all lanes of a warp. */
     __device__ __forceinline__ void write_fast(const Gradient &g, const Row &r, const Vector<E> &x,
                                                const Gradients &gradients, int64_t first, int target,
                                                bool is_inside) const {
