@@ -51,6 +51,20 @@ DEVICE double inverse_power_of_2(double x) {
     return 1.0 / x;
 }
 
+/* x, or some number if x is infinite or a NaN. */
+DEVICE float finite_of(float x) {
+    const float most = 0x1.fffffep127f;
+    if (MODULE_TARGET < 90)
+        return fminf(fmaxf(x, -most), most);
+    float y;
+    asm("min.xorsign.abs.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(most));
+    return y;
+}
+DEVICE double finite_of(double x) {
+    const double most = 0x1.fffffffffffffp1023;
+    return fmin(fmax(x, -most), most);
+}
+
 /* exp(d), for d <= 0. */
 DEVICE float exp_of_difference(float d) {
     return power_of_2(d * 1.442695041f);

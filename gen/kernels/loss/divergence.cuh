@@ -502,22 +502,17 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
      * sum is smaller, a polynomial has the digits of a small v. */
     __device__ __forceinline__ void accumulate_kl(State &s, N to_a, const N (&distance)[W], const N (&e_a)[W],
                                                   const N (&e_b)[W], N sum_a, N sum_b, N factor, N all_a) const {
-        N v[W], weighted[W];
+        N v[W];
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < W; i++)
             v[i] = weighing() == kTarget ? distance[i] : -distance[i];
-            weighted[i] = e_a[i] * v[i];
-        }
-        N all = in_halves<Sum>(weighted);
+        N all = products_in_halves(e_a, v);
         /* A class of probability 0 adds nothing of its own, whatever its distance is. */
         if (!(fabs(all) < Limits<N>::infinity())) {
 #pragma unroll
             for (int i = 0; i < W; i++)
-                if (e_a[i] == 0) {
-                    v[i] = N(1); /* no small one */
-                    weighted[i] = N(0);
-                }
-            all = in_halves<Sum>(weighted);
+                v[i] = e_a[i] == 0 ? N(1) : v[i]; /* no small one */
+            all = products_in_halves(e_a, v);
             /* Without a maximum of the side that weighs, the other side's part has no scale: the row is swept again. */
             if (all_a == 0 && sum_b > 0)
                 s.excess = Limits<N>::nan();
@@ -528,12 +523,12 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 size[i] = fabs(v[i]);
-                excess[i] = weighted[i] * v[i] * excess_over_square(v[i]);
+                excess[i] = e_a[i] * v[i] * v[i] * excess_over_square(v[i]);
             }
             if (!(in_halves<Maximum>(size) < N(1)))
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    excess[i] = size[i] < 1 ? excess[i] : fma(e_b[i], to_a, difference(weighted[i], e_a[i]));
+                    excess[i] = size[i] < 1 ? excess[i] : fma(e_b[i], to_a, difference(e_a[i] * v[i], e_a[i]));
             more = in_halves<Sum>(excess);
         }
         s.weighted = fma(all, factor, s.weighted);
@@ -855,11 +850,12 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         Sides sides;
         N scale[2], sum[2]; /* of the gradients of each side, and the sum of u */
         N of_terms;         /* factor of the terms */
-        double f;           /* sum of the pairs that this thread has written */
+        N less;   /* of fast_gradients(): a logit's ratio is the difference of the two sides over T and this */
+        double f; /* sum of the pairs that this thread has written */
         bool is_zero, is_fast;
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
-        Gradient g = {sides_of(r, s, writes_ratios()), {N(0), N(0)}, {N(0), N(0)}, N(0), 0.0, r.weight == 0, false};
+        Gradient g = {sides_of(r, s, writes_ratios()), {}, {}, N(0), N(0), 0.0, r.weight == 0, false};
         g.is_fast = g.sides.is_fast;
         const double scale = this->scale_of(row, r.weight);
         g.of_terms = (N)(p.factor * (double)r.weight);
@@ -869,11 +865,22 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             g.sum[a] = (N)s.values.of_log[a];
         }
         /* u is -p of the weighing side for the other one, and p (d + 1) of its own. */
-        if (has(GPULOSSI_KL_OWN_GRADIENT))
+        if (has(GPULOSSI_KL_OWN_GRADIENT)) {
             g.sum[kInput] = g.sum[kTarget] = (N)outcome(r, s).sum();
-        else if (is_direct())
+            if (in_one_sweep())
+                set_less(g, r);
+        } else if (is_direct())
             g.sum[kInput] = own(s.sum);
         return g;
+    }
+    /* Logits are subtracted without shifts. That takes digits of the ratios of a row whose sides are distant, which is not
+     * fast. Nor is one whose sum is infinite. */
+    __device__ __forceinline__ void set_less(Gradient &g, const Row &r) const {
+        const N of_shifts = difference(g.sides.shift[kTarget], g.sides.shift[kInput]) * inverse_temperature,
+                ratio = difference(g.sides.lse_difference, of_shifts);
+        g.less = difference(weighing() == kTarget ? ratio : -ratio, own(g.sum));
+        g.is_fast = g.is_fast && r.shift[kInput] == 0 && r.shift[kTarget] == 0 && fabs(of_shifts) < N(4 * kFar) &&
+                    fabs(g.less) < Limits<N>::infinity();
     }
     /* The gradient of an element, without its factor. A logit of probability 0 has no part of the sum, also if that is
      * infinite. */
@@ -891,21 +898,17 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                : p == 0             ? of_log
                                     : of_log - p * g.sum[side];
     }
-    /* The gradients of the KL of two logits. */
+    /* The gradients of the KL of two logits, which have the same scale. */
     __device__ __forceinline__ void fast_gradients(const Gradient &g, N (&z)[2][W]) const {
-        const N of_q = g.sides.of_exp[kInput], of_p = g.sides.of_exp[kTarget];
+        const N of_q = g.sides.of_exp[kInput] * g.scale[kInput], of_p = g.sides.of_exp[kTarget] * g.scale[kInput];
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            const N q = g.sides.exp[kInput].exp(z[kInput][i]) * of_q,
-                    p = g.sides.exp[kTarget].exp(z[kTarget][i]) * of_p;
-            const N less = difference(q, p); /* and -less of the other side */
-            N d = N(0);
-            if (has(GPULOSSI_KL_OWN_GRADIENT))
-                d = log_ratio_of_logits(g.sides, z[kInput][i], z[kTarget][i]);
-            const N of_q_side = q == 0 ? N(0) : q * (-d - g.sum[kInput]),
-                    of_p_side = p == 0 ? N(0) : p * (d - g.sum[kTarget]);
-            z[kInput][i] = fma(weighing() == kInput ? of_q_side : less, g.scale[kInput], N(0));
-            z[kTarget][i] = fma(weighing() == kTarget ? of_p_side : -less, g.scale[kTarget], N(0));
+            const N x = z[kInput][i], t = z[kTarget][i], q = g.sides.exp[kInput].exp(x) * of_q,
+                    p = g.sides.exp[kTarget].exp(t) * of_p;
+            const N ratio = weighing() == kInput ? difference(x, t) : difference(t, x),
+                    of_own = finite_of(fma(ratio, inverse_temperature, g.less));
+            z[kInput][i] = weighing() == kInput ? fma(q, of_own, N(0)) : difference(q, p);
+            z[kTarget][i] = weighing() == kTarget ? fma(p, of_own, N(0)) : difference(p, q);
         }
     }
     /* The gradients of the input's logits of a direct KL. */
