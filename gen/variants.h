@@ -26,7 +26,7 @@ typedef struct variant {
     VARIANT(cross_entropy, row_thread, any16, "f16_" name, call, (format) | GPULOSSI_FORMAT_SM_80)                     \
     VARIANT(cross_entropy, row_thread, any16, "bf16_" name, call, (format) | VARIANT_BF16)
 
-/* Rows or columns without options for each type. */
+/* Rows or columns of the kernels with few options for each type. */
 #define BASIC(kernel, name, call, format)                                                                              \
     VARIANT(cross_entropy, kernel, f32, name, call, format)                                                            \
     VARIANT(cross_entropy, kernel, any16, "f16_" name, call, format)                                                   \
@@ -163,6 +163,9 @@ static const variant usual_variants[] = {
     BASIC(row_basic, "short_gradient", VARIANT_GRADIENT, VARIANT_SHORT_ROWS)
     BASIC(row_basic, "packed_ragged_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_RAGGED)
     BASIC(row_basic, "short_ragged_gradient", VARIANT_GRADIENT, VARIANT_SHORT_ROWS | GPULOSSI_FORMAT_RAGGED)
+    BASIC(row_basic, "z_loss", VARIANT_LOSS | GPULOSSI_CE_Z_LOSS, 0)
+    BASIC(row_basic, "packed_smoothing_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_PACKED)
+    BASIC(row_basic, "short_smoothing_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, VARIANT_SHORT_ROWS)
     BASIC(column_basic, "loss", VARIANT_LOSS, 0)
     BASIC(column_basic, "gradient", VARIANT_GRADIENT, 0)
     BASIC(column_basic, "few_loss", VARIANT_LOSS, GPULOSSI_FORMAT_REGISTERS)

@@ -928,6 +928,45 @@ static void even_rows(void **state) {
     gpuloss_destroy(choice_context);
 }
 
+/* Losses with smoothing, row weights or a z-loss take the kernels of rows without options where these are fast. */
+static void losses_with_row_options(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    choice_context = new_context();
+    base.grad_logits = NULL;
+    base.classes = 100;
+    TAKES(d.label_smoothing = 0.1, "packed_smem");
+    TAKES(d.row_weights = AT(6), "packed_smem");
+    TAKES(d.lse_square_scale = 0.5, "packed_smem");
+    TAKES((d.label_smoothing = 0.1, d.row_weights = AT(6), d.lse_square_scale = 0.5), "packed_smem");
+    TAKES((d.label_smoothing = 0.1, d.loss_rows = AT(7), d.lse = AT(8)), "packed_smem");
+    /* A gradient and other options take the other schedules. */
+    TAKES((d.label_smoothing = 0.1, d.grad_logits = AT(4)), "row_thread");
+    TAKES((d.label_smoothing = 0.1, d.class_weights = AT(6)), "row_thread");
+    TAKES((d.label_smoothing = 0.1, d.logit_scale = 2.0), "row_thread");
+    TAKES((d.lse_square_scale = 0.5, d.z_loss = AT(6)), "row_thread");
+    TAKES((d.lse_square_scale = 0.5, d.argmax = (int64_t *)AT(6)), "row_thread");
+    TAKES((d.lse_square_scale = 0.5, d.lse_in = AT(6)), "row_thread");
+    base.classes = 20;
+    TAKES(d.label_smoothing = 0.1, "packed_reg");
+    TAKES((d.label_smoothing = 0.1, d.lse_square_scale = 0.5), "packed_reg");
+    TAKES(d.row_weights = AT(6), "row_thread");
+    TAKES((d.row_weights = AT(6), d.classes = 22), "row_thread");
+    TAKES((d.row_weights = AT(6), d.classes = 23), "packed_smem");
+    TAKES((d.row_weights = AT(6), d.classes = 23, d.dtype = GPULOSS_BF16), "row_thread");
+    TAKES((d.row_weights = AT(6), d.classes = 24, d.dtype = GPULOSS_BF16), "packed_smem");
+    TAKES((d.label_smoothing = 0.1, d.logits_stride = 21), "row_thread");
+    base.classes = 4000;
+    TAKES(d.label_smoothing = 0.1, "block_rows");
+    TAKES((d.row_weights = AT(6), d.dtype = GPULOSS_BF16), "block_rows");
+    TAKES((d.label_smoothing = 0.1, d.dtype = GPULOSS_BF16), "pipeline");
+    TAKES((d.label_smoothing = 0.1, d.logits_stride = 4001), "pipeline");
+    TAKES((d.label_smoothing = 0.1, d.dtype = GPULOSS_F64), "memory");
+    base.classes = 600;
+    TAKES((d.row_weights = AT(6), d.logits_stride = 604), "pipeline");
+    gpuloss_destroy(choice_context);
+}
+
 int choice_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(options_leave_the_basic_kernels),
@@ -944,6 +983,7 @@ int choice_tests(void) {
         TEST(rows_of_no_block),
         TEST(packed_rows),
         TEST(packed_losses),
+        TEST(losses_with_row_options),
         TEST(slots_of_packed_rows),
         TEST(groups_of_rows_with_options),
         TEST(types_of_columns),

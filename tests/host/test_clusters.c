@@ -391,7 +391,8 @@ static void rows_without_wide_blocks(void **state) {
     TAKES(d.argmax = (int64_t *)AT(6), 264, 1, FAKE_WIDE_BLOCK);
     TAKES(d.correct = (int64_t *)AT(6), 264, 1, FAKE_WIDE_BLOCK);
     TAKES(d.class_weights = AT(6), 264, 1, FAKE_WIDE_BLOCK);
-    TAKES(d.class_weights = (const char *)AT(6) + 4, 132, 3, 256);
+    TAKES(d.class_weights = (const char *)AT(6) + 4, 264, 1, FAKE_WIDE_BLOCK);
+    TAKES((d.class_weights = (const char *)AT(6) + 4, d.label_smoothing = 0.1, d.logit_scale = 2.0), 132, 3, 256);
     base = some_shard();
     base.rows = 1;
     base.classes = 4 * 16385;

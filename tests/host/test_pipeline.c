@@ -41,7 +41,7 @@ static gpuloss_cross_entropy_desc rows_of(gpuloss_dtype dtype, int64_t rows, int
     d.dtype = dtype;
     d.rows = rows;
     d.classes = vectors * (dtype == GPULOSS_F32 ? 4 : 8);
-    d.lse_square_scale = 0.5;
+    d.logit_scale = 0.5;
     d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
     return d;
 }
@@ -220,7 +220,7 @@ static void formats_of_clusters(void **state) {
     assert_true(last_launch()->cluster > 0);
     FORMAT(d.classes -= 4, 0);
     assert_int_equal(last_launch()->cluster, 0);
-    FORMAT(d.lse_square_scale = 0.0, WIDE);
+    FORMAT(d.logit_scale = 1.0, WIDE);
     FORMAT(d.class_weights = AT(6), WIDE);
     FORMAT(d.label_smoothing = 0.1, WIDE | SHORT);
     FORMAT((d.label_smoothing = 0.1, d.dtype = GPULOSS_BF16, d.classes *= 2), WIDE | GPULOSSI_FORMAT_BF16);
@@ -233,7 +233,10 @@ static void formats_of_clusters(void **state) {
     FORMAT((d.argmax = (int64_t *)AT(6), d.logits_stride = d.classes + 1), WIDE | SHORT | GPULOSSI_FORMAT_RAGGED);
     FORMAT((d.class_weights = AT(6), d.softcap = 2.0, d.argmax = (int64_t *)AT(7)), WIDE);
     FORMAT(d.logits_stride = d.classes + 1, WIDE | GPULOSSI_FORMAT_RAGGED);
-    FORMAT(d.class_weights = (const char *)AT(6) + 4, CLUSTER | GPULOSSI_FORMAT_RAGGED);
+    FORMAT(d.class_weights = (const char *)AT(6) + 4, WIDE | GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.class_weights = (const char *)AT(6) + 4, d.label_smoothing = 0.1), CLUSTER | GPULOSSI_FORMAT_RAGGED);
+    FORMAT((d.class_weights = (const char *)AT(6) + 4, give_probabilities(&d)),
+           CLUSTER | GPULOSSI_FORMAT_RAGGED | GPULOSSI_FORMAT_TWO_ARRAYS);
     FORMAT((d.dtype = GPULOSS_BF16, d.classes *= 2), WIDE | GPULOSSI_FORMAT_BF16);
     base.dtype = GPULOSS_F16;
     base.classes *= 2;
@@ -506,7 +509,7 @@ static void calls_that_share_a_kernel(void **state) {
     context = new_context();
     of_first = expect_loads(&first, 2, __LINE__); /* and the prepare kernel */
     first.rows = 77;
-    first.lse_square_scale = 0.25;
+    first.logit_scale = 0.25;
     assert_ptr_equal(expect_loads(&first, 0, __LINE__), of_first);
     second.softcap = 2.0;
     of_second = expect_loads(&second, 1, __LINE__);

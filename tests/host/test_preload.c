@@ -112,6 +112,7 @@ static void another_call_is_not_preloaded(void **state) {
 static gpuloss_cross_entropy_desc with_options(void) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     d.label_smoothing = 0.1;
+    d.logit_scale = 0.5;
     return d;
 }
 

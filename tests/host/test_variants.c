@@ -1,5 +1,5 @@
-/* The usual variants of the pipelines, of tiles, of distances, and of divergences in memory, which gen/ builds, are those of
- * calls: each is launched here with its feature words. */
+/* The usual variants of rows, of distances, and of divergences in memory, which gen/ builds, are variants of calls: each is
+ * launched here with its feature words. */
 #include "check.h"
 #include "../../gen/variants.h"
 
@@ -73,12 +73,23 @@ static void expect_variant(const char *kernel, const char *name, const gpuloss_c
         expect_variant("row_thread", name, &d, __LINE__);                                                              \
     } while (0)
 
+/* Rows of row_basic, whose variants are called by their schedule. */
+#define BASIC(schedule, name, writes, vectors, change)                                                                 \
+    do {                                                                                                               \
+        const int v = find_variant("cross_entropy", "row_basic", name, dtype);                                         \
+        gpuloss_cross_entropy_desc d = rows_of(dtype, writes, 8192, vectors);                                          \
+        change;                                                                                                        \
+        expect_ok(gpuloss_cross_entropy(context, &d, stream_number(1)));                                               \
+        expect_module("cross_entropy_" schedule, dtype, __LINE__);                                                     \
+        expect_words(v, usual_variants[v].words[GPULOSSI_FORMAT_WORD], last_launch()->module->words, __LINE__);        \
+    } while (0)
+
 static void calls_of(gpuloss_dtype dtype) {
     VARIANT("loss", 0, 8192, 16032, (void)0);
     VARIANT("gradient", 1, 8192, 4000, (void)0);
-    VARIANT("smoothing_loss", 0, 8192, 4000, d.label_smoothing = 0.1);
+    VARIANT("smoothing_loss", 0, 8192, 16032, d.label_smoothing = 0.1);
     VARIANT("smoothing_gradient", 1, 8192, 4000, d.label_smoothing = 0.1);
-    VARIANT("smoothing_short_loss", 0, 131072, 125, d.label_smoothing = 0.1);
+    VARIANT("smoothing_short_loss", 0, 131072, 125, (d.label_smoothing = 0.1, d.logits_stride = d.classes + 16));
     VARIANT("weights_loss", 0, 131072, 250, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
     VARIANT("weights_short_loss", 0, 131072, 125, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
     VARIANT("weights_gradient", 1, 131072, 250, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
@@ -96,7 +107,18 @@ static void calls_of(gpuloss_dtype dtype) {
     VARIANT("cluster_gradient", 1, 8192, 16032, (void)0);
     VARIANT("ragged_cluster_gradient", 1, 8192, 16032, d.classes++);
     VARIANT("argmax_cluster_gradient", 1, 8192, 16032, d.argmax = (int64_t *)AT(6));
-    TILES("smoothing_loss", 0, 5, 2, d.label_smoothing = 0.1);
+    BASIC("block_rows", "loss", 0, 1000, (void)0);
+    BASIC("block_rows", "gradient", 1, 1000, (void)0);
+    BASIC("packed_smem", "packed_loss", 0, 20, (void)0);
+    BASIC("packed_smem", "packed_gradient", 1, 20, (void)0);
+    BASIC("packed_smem", "packed_ragged_gradient", 1, 20, d.classes++);
+    BASIC("packed_reg", "short_loss", 0, 2, (void)0);
+    BASIC("packed_reg", "short_gradient", 1, 2, (void)0);
+    BASIC("packed_reg", "short_ragged_gradient", 1, 2, d.classes++);
+    BASIC("block_rows", "z_loss", 0, 1000, d.lse_square_scale = 1e-4);
+    BASIC("packed_smem", "packed_smoothing_loss", 0, 20, d.label_smoothing = 0.1);
+    BASIC("packed_reg", "short_smoothing_loss", 0, 2, d.label_smoothing = 0.1);
+    TILES("smoothing_loss", 0, 5, 2, (d.label_smoothing = 0.1, d.logits = GPULOSS_PTR(((uintptr_t)1 << 57) + 4)));
     TILES("smoothing_gradient", 1, 5, 2, d.label_smoothing = 0.1);
     TILES("shared_gradient", 1, 20, 2, d.label_smoothing = 0.1);
     TILES("even_gradient", 1, 5, 0, d.row_weights = AT(6));
@@ -217,7 +239,7 @@ static void prepared_calls(void) {
 static int is_of_calls(const variant *v) {
     return strcmp(v->kernel, "row_pipeline") == 0 || strncmp(v->kernel, "sparse_", 7) == 0 ||
            strcmp(v->kernel, "row_thread") == 0 || strcmp(v->kernel, "distances_clustered") == 0 ||
-           strcmp(v->kernel, "prepare") == 0 ||
+           strcmp(v->kernel, "prepare") == 0 || strcmp(v->kernel, "row_basic") == 0 ||
            (strcmp(v->loss, "kl_div") == 0 &&
             (strcmp(v->kernel, "row_memory") == 0 || strcmp(v->kernel, "probabilities") == 0));
 }

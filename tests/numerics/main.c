@@ -51,6 +51,7 @@ static int (*const groups[])(void) = {
     run_row_thread_tests,
     run_block_row_tests,
     run_packed_tests,
+    run_row_option_tests,
     run_packed_pairs_tests,
     run_plane_tests,
     run_misuse_tests,

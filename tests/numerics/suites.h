@@ -31,6 +31,7 @@ int run_row_thread_tests(void);
 int run_row_memory_tests(void);
 int run_block_row_tests(void);
 int run_packed_tests(void);
+int run_row_option_tests(void);
 int run_packed_pairs_tests(void);
 int run_plane_tests(void);
 int run_misuse_tests(void);

@@ -17,18 +17,25 @@ template <class E, int of_f32, int of_halves, int of_f64> struct Blocks {
     enum { blocks = bytes == 8 ? of_f64 : bytes == 4 ? of_f32 : of_halves };
 };
 
-/* Rows without options: packed ones, in shared memory or in registers, or a block for each row. */
+/* Rows: packed ones, in shared memory or in registers, or a block for each row. Losses may have a few options. */
 template <class E> struct row_basic {
     enum { threads = GPULOSSI_ROW_THREADS, blocks = 2 };
+    DEVICE bool has_options() { return has(GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_ROW_WEIGHTS | GPULOSSI_CE_Z_LOSS); }
+    template <bool kHasOptions> DEVICE void rows(const gpulossi_cross_entropy &p) {
+        if (!has_format(GPULOSSI_FORMAT_PACKED))
+            BlockRows<E, kHasOptions>::run(p);
+        else if (has_format(GPULOSSI_FORMAT_REGISTERS))
+            PackedRegisters<E, kHasOptions>::run_on(p);
+        else
+            Packed<E, kHasOptions>::run_on(p);
+    }
     DEVICE void run(const gpulossi_cross_entropy &p) {
         asm volatile(BY_FORMATS(GPULOSSI_FORMAT_PACKED, GPULOSSI_FORMAT_REGISTERS, BOUNDS(256, 2), BOUNDS(128, 5),
                                 BOUNDS(512, 2), BOUNDS(512, 2)));
-        if (!has_format(GPULOSSI_FORMAT_PACKED))
-            BlockRows<E>::run(p);
-        else if (has_format(GPULOSSI_FORMAT_REGISTERS))
-            PackedRegisters<E>::run_on(p);
+        if (__builtin_expect(!has_options(), true))
+            rows<false>(p);
         else
-            Packed<E>::run_on(p);
+            rows<true>(p);
     }
 };
 
@@ -137,7 +144,7 @@ template <class Kernel> struct Before {
 template <class E> struct Before<row_basic<E>> {
     DEVICE void run(const gpulossi_cross_entropy &p) {
         if (!has_format(GPULOSSI_FORMAT_PACKED))
-            BlockRows<E>::prefetch_first_rows(p);
+            BlockRows<E, false>::prefetch_first_rows(p);
     }
 };
 

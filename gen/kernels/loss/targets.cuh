@@ -4,7 +4,8 @@
 
 #include "../device/grid.cuh"
 
-enum Target { kClass, kIgnored, kBad };
+/* A silent target is a class whose row has the weight 0. */
+enum Target { kClass, kIgnored, kBad, kSilent };
 
 DEVICE int64_t read_index(uint64_t indices, uint32_t type, int64_t at) {
     if (type == GPULOSS_I64)

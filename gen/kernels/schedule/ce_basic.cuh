@@ -1,6 +1,11 @@
-/* Cross-entropy of logits against class indices, without options. With x a row of logits and y its target:
+/* Cross-entropy of logits against class indices. With x a row of logits and y its target:
  *
  *   lse = log sum_c exp(x_c),   loss = lse - x_y,   dx_c = s (exp(x_c - lse) - [c = y])
+ *
+ * A loss without a gradient may have options. With r the row weight, e the label smoothing, C classes, and L the factor of
+ * squares:
+ *
+ *   loss = r ((1-e) (lse - x_y) + e/C sum_c (lse - x_c) + L lse^2)
  */
 #ifndef GPULOSSI_CE_BASIC_CUH
 #define GPULOSSI_CE_BASIC_CUH
@@ -9,25 +14,49 @@
 #include "../device/online_softmax.cuh"
 #include "../loss/targets.cuh"
 
-template <class E> struct BasicCrossEntropy {
+/* The state of a row with label smoothing. */
+template <class N> struct SmoothedSoftmax : Softmax<N> {
+    N soft_sum, drop; /* sums over the classes so far of e/C, and of e/C (row_max - x_c) */
+
+    DEVICE SmoothedSoftmax empty() {
+        SmoothedSoftmax s = {Softmax<N>::empty(), N(0), N(0)};
+        return s;
+    }
+    template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
+        const N before = this->row_max;
+        Softmax<N>::reduce(lanes);
+        if (!has(GPULOSSI_CE_SMOOTHING))
+            return;
+        if (soft_sum != 0 && this->row_max != before)
+            drop += soft_sum * (Softmax<N>::finite(this->row_max) - Softmax<N>::finite(before));
+        soft_sum = lanes.template over<Sum>(soft_sum);
+        drop = lanes.template over<Sum>(drop);
+    }
+};
+template <class N, bool kHasOptions> struct BasicState { typedef Softmax<N> Type; };
+template <class N> struct BasicState<N, true> { typedef SmoothedSoftmax<N> Type; };
+
+/* With kHasOptions a call has options, and neither a gradient nor a given lse. */
+template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
     typedef E Element;
     typedef typename E::Number Number;
     typedef Number N;
     typedef gpulossi_cross_entropy Params;
     typedef Total<1, 1> Totals;
-    typedef Softmax<N> State;
+    typedef typename BasicState<N, kHasOptions>::Type State;
     enum { kArrays = 1, W = Width<E>::value };
 
     struct Row {
         int64_t row;
         /* The target's vector, and its position in the vector. Without a target, the vector is -1. The position is then
-         * -1 if the row is ignored, or -2 if the target is bad. */
+         * -1 if the row is ignored, -2 if the target is bad, or -3 if it is silent. */
         int vector, position;
         /* gradient = exp(x - row_max) * inverse * scale, and at the target (exp(x - row_max) * inverse - 1) * scale */
         N row_max, inverse, scale;
+        N weight, drop; /* with options */
 
         __device__ __forceinline__ Target target() const {
-            return position >= 0 ? kClass : position == -1 ? kIgnored : kBad;
+            return position >= 0 ? kClass : position == -1 ? kIgnored : !kHasOptions || position == -2 ? kBad : kSilent;
         }
     };
 
@@ -50,12 +79,15 @@ template <class E> struct BasicCrossEntropy {
         int64_t row;
         N row_max, sum, x_y;
         Target target;
+        N weight, drop;
     };
 
     const Params &p;
 
     /* All threads of the block call. */
     __device__ __forceinline__ explicit BasicCrossEntropy(const Params &p) : p(p) {
+        if (is_smoothed() && threadIdx.x == 0)
+            smooth() = (N)quotient_for(N(), p.label_smoothing, (double)p.total_classes);
         if (writes()) {
             double part = rows_that_divide(p);
             if (threadIdx.x == 0)
@@ -72,8 +104,12 @@ template <class E> struct BasicCrossEntropy {
     }
     __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
     __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
-    DEVICE bool reduces() { return !has(GPULOSSI_CE_LSE_IN); }
-    DEVICE bool writes() { return has(GPULOSSI_CE_GRADIENT); }
+    DEVICE bool reduces() { return kHasOptions || !has(GPULOSSI_CE_LSE_IN); }
+    DEVICE bool writes() { return !kHasOptions && has(GPULOSSI_CE_GRADIENT); }
+    DEVICE bool has_options() { return kHasOptions; }
+    DEVICE bool is_smoothed() { return kHasOptions && has(GPULOSSI_CE_SMOOTHING); }
+    DEVICE bool has_row_weights() { return kHasOptions && has(GPULOSSI_CE_ROW_WEIGHTS); }
+    DEVICE bool has_z_loss() { return kHasOptions && has(GPULOSSI_CE_Z_LOSS); }
     DEVICE bool has_row_outputs() { return has(GPULOSSI_CE_ROW_OUTPUTS); }
     /* Whether rows without a target are read. */
     __device__ __forceinline__ bool reads_ignored() const { return has_row_outputs() && p.lse != 0; }
@@ -82,7 +118,7 @@ template <class E> struct BasicCrossEntropy {
         return has(GPULOSSI_CE_LOSS | GPULOSSI_CE_ROW_OUTPUTS | GPULOSSI_CE_COUNTS) || p.bad_targets;
     }
     __device__ __forceinline__ Row row_of(const Cut<E> &cut, int64_t row, bool live, int64_t y) const {
-        Row r;
+        Row r = {};
         Target target = kind_of(p, y);
         r.row = row;
         r.vector = -1;
@@ -94,18 +130,18 @@ template <class E> struct BasicCrossEntropy {
         return r;
     }
 
-    __device__ __forceinline__ Unfinished unfinished(const Row &r, const State &s, const N *x_y) const {
-        Unfinished u = {r.row, r.row_max, s.sum, r.position >= 0 ? *x_y : N(0), r.target()};
+    __device__ __forceinline__ Unfinished unfinished(const Row &r, const Softmax<N> &s, const N *x_y) const {
+        Unfinished u = {r.row, r.row_max, s.sum, r.position >= 0 ? *x_y : N(0), r.target(), r.weight, r.drop};
         return u;
     }
 
-    __device__ __forceinline__ void close(Row &r, const State &s) const {
+    __device__ __forceinline__ void close(Row &r, const Softmax<N> &s) const {
         r.row_max = reduces() ? s.row_max : ((const N *)p.lse_in)[r.row];
         if (writes())
             slope(r, s, reduces());
     }
     /* The part of close() that only gradients need. */
-    __device__ __forceinline__ void slope(Row &r, const State &s, bool reduced) const {
+    __device__ __forceinline__ void slope(Row &r, const Softmax<N> &s, bool reduced) const {
         r.inverse = reduced ? reciprocal(s.sum) : N(1);
         r.scale = r.position >= 0 ? scale_of(r.row) : N(0);
     }
@@ -116,14 +152,36 @@ template <class E> struct BasicCrossEntropy {
     }
     __device__ __forceinline__ N common_scale() const { return (N)grad_scale(); }
 
+    /* 1-e, and e/C. They are read once a row, so they are not in registers. */
+    __device__ __forceinline__ N keep() const { return (N)(1.0 - p.label_smoothing); }
+    DEVICE N &smooth() {
+        __shared__ N of_block;
+        return of_block;
+    }
+    __device__ __forceinline__ N weight_of(int64_t row) const {
+        return has_row_weights() ? ((const N *)p.row_weights)[row] : N(1);
+    }
+    /* The drop of `count` classes, from the sum of their power(x). */
+    __device__ __forceinline__ N drop_of(N row_max, N powers, N count) const {
+        return smooth() * (N(-0.693147181) * fma(-ScaledExp<N>(row_max).rounding(row_max), count, powers));
+    }
     /* The loss of a row. Without the clamp, rounding could make it negative in a confident row. */
-    DEVICE N loss_of(N log_sum, N row_max, N x_y) { return at_least_0(log_sum + (row_max - x_y)); }
+    __device__ __forceinline__ N loss_of(N log_sum, N row_max, N x_y, N weight, N drop) const {
+        N loss = at_least_0(log_sum + (row_max - x_y)), z_loss = N(0);
+        if (is_smoothed())
+            loss = fma(keep(), loss, fma((N)p.label_smoothing, log_sum, drop));
+        if (has_z_loss()) {
+            const N lse = row_max + log_sum;
+            z_loss = (N)p.lse_square_scale * lse * weight * lse; /* lse^2 alone may overflow */
+        }
+        return has_options() ? fma(weight, loss, z_loss) : loss;
+    }
     /* Writes all results of a row, and returns its loss. It is not yet added to the sum of losses. */
     __device__ __forceinline__ N result(const Unfinished &u, Totals &total) const {
         N log_sum = reduces() ? natural_log(u.sum) : N(0);
-        N loss = u.target == kClass     ? loss_of(log_sum, u.row_max, u.x_y)
-                 : u.target == kIgnored ? N(0)
-                                        : Limits<N>::nan();
+        N loss = u.target == kClass                            ? loss_of(log_sum, u.row_max, u.x_y, u.weight, u.drop)
+                 : u.target == kIgnored || u.target == kSilent ? N(0)
+                                                               : Limits<N>::nan();
         if (has_row_outputs()) {
             if (p.lse)
                 ((N *)p.lse)[u.row] = u.row_max + log_sum;

@@ -1,6 +1,7 @@
-/* Cross-entropy of short packed rows without options, one row tile at a time: the part that all its kernels share.
+/* Cross-entropy of short packed rows, one row tile at a time: the part that all its kernels share.
  *
- * A kernel is a class Rows. Its rows_of_stage(first, count, total) works on the rows of a stage, from row `first` on.
+ * A kernel is a class Rows. Its rows_of_stage(first, count, weight, total) works on the rows of a stage, from row `first`
+ * on. `weight` is the row weight of first_row(), the first row of a lane.
  * Its finish(total) does deferred work. Losses go to add(), or to `sum` and `counted`. */
 #ifndef GPULOSSI_PACKED_BASE_CUH
 #define GPULOSSI_PACKED_BASE_CUH
@@ -9,11 +10,11 @@
 #include "packed_pipeline.cuh"
 
 /* kThreads: threads of a block. kMinClasses: the least number of classes of a row. */
-template <class E, class Rows, int kThreads, int kMinClasses = 1>
-class PackedRows : protected RowTiles<BasicCrossEntropy<E>, kThreads, GPULOSSI_RING_STEPS> {
+template <class E, bool kHasOptions, class Rows, int kThreads, int kMinClasses = 1>
+class PackedRows : protected RowTiles<BasicCrossEntropy<E, kHasOptions>, kThreads, GPULOSSI_RING_STEPS> {
   protected:
-    typedef RowTiles<BasicCrossEntropy<E>, kThreads, GPULOSSI_RING_STEPS> Base;
-    typedef BasicCrossEntropy<E> Loss;
+    typedef RowTiles<BasicCrossEntropy<E, kHasOptions>, kThreads, GPULOSSI_RING_STEPS> Base;
+    typedef BasicCrossEntropy<E, kHasOptions> Loss;
     typedef typename Loss::Params Params;
     typedef typename Loss::Totals Totals;
     typedef typename Loss::Number N;
@@ -36,11 +37,12 @@ class PackedRows : protected RowTiles<BasicCrossEntropy<E>, kThreads, GPULOSSI_R
     static_assert(kRing / sizeof(Bits) <= INT16_MAX, "class indices are 16 bits");
 
     int64_t y[kTargets]; /* The targets of the next row tile. */
+    N next_weight;       /* The weight of this lane's first row of it. */
     /* The sum of losses, and the number of rows with a class, that the totals do not include yet. */
     double sum;
     int counted;
 
-    __device__ __forceinline__ explicit PackedRows(const Params &p) : Base(p), sum(0), counted(0) {}
+    __device__ __forceinline__ explicit PackedRows(const Params &p) : Base(p), next_weight(1), sum(0), counted(0) {}
 
     /* The targets of the rows of this row tile: the class index, or -1 if the row is ignored, or -2 if the index is
      * bad. */
@@ -59,6 +61,8 @@ class PackedRows : protected RowTiles<BasicCrossEntropy<E>, kThreads, GPULOSSI_R
             for (int i = 0; i < kTargets; i++)
                 y[i] = from[first + min(i * kLanes + lane, count - 1)];
         });
+        if (Loss::has_row_weights())
+            next_weight = weight_of(first, static_cast<const Rows *>(this)->first_row(), count);
     }
     /* Lanes without a row store to slots that are never read. */
     __device__ __forceinline__ void store_targets(int count) const {
@@ -75,18 +79,23 @@ class PackedRows : protected RowTiles<BasicCrossEntropy<E>, kThreads, GPULOSSI_R
     }
 
     DEVICE Row row_of(int64_t row, int target) {
-        Row r;
+        Row r = {};
         r.row = row;
         r.vector = -1;
         r.position = target;
+        r.weight = N(1);
         return r;
     }
+    /* The weight of a row, or of the last row of its tile. */
+    __device__ __forceinline__ N weight_of(int64_t first, int row, int count) const {
+        return loss.weight_of(first + min(row, count - 1));
+    }
     __device__ __forceinline__ void add(Row &r, const State &state, N x_y, Totals &total) {
-        if (Loss::has_row_outputs() || r.position < -1) {
+        if (Loss::has_options() || Loss::has_row_outputs() || r.position < -1) {
             sum += (double)loss.result(loss.unfinished(r, state, &x_y), total);
         } else if (r.position >= 0) {
             N log_sum = Loss::reduces() ? natural_log(state.sum) : N(0);
-            sum += (double)Loss::loss_of(log_sum, r.row_max, x_y);
+            sum += (double)loss.loss_of(log_sum, r.row_max, x_y, r.weight, r.drop);
             counted++;
         }
     }
@@ -100,12 +109,13 @@ class PackedRows : protected RowTiles<BasicCrossEntropy<E>, kThreads, GPULOSSI_R
     __device__ __forceinline__ void row_tile(uint32_t number, uint32_t after, Totals &total) {
         int64_t first = first_of(number);
         int count = count_of(number), bytes = count * row_bytes;
+        const N weight = next_weight;
         this->request_ahead(Loss::writes());
         store_targets(count);
         if (after < row_tiles)
             fetch_targets(after);
         this->acquire(first, bytes);
-        static_cast<Rows *>(this)->rows_of_stage(first, count, total);
+        static_cast<Rows *>(this)->rows_of_stage(first, count, weight, total);
         if (Loss::writes()) {
             __syncwarp();
             this->store_tile(loss.grad(first), bytes);

@@ -1,14 +1,15 @@
-/* Cross-entropy of packed rows of few classes, without options, each row in the registers of a lane.
+/* Cross-entropy of packed rows of few classes, each row in the registers of a lane.
  *
  * Rare rows are left to a second pass: rows outside of the fast range, bad targets, and losses from a given lse. Losses
- * from a given lse may cancel, so they are added one by one. */
+ * from a given lse may cancel, so they are added one by one. No call with row weights comes here. */
 #ifndef GPULOSSI_PACKED_REG_CUH
 #define GPULOSSI_PACKED_REG_CUH
 
 #include "packed_base.cuh"
 
-template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<E>, GPULOSSI_BLOCK> {
-    typedef PackedRows<E, PackedRegisters<E>, GPULOSSI_BLOCK> Base;
+template <class E, bool kHasOptions>
+class PackedRegisters : public PackedRows<E, kHasOptions, PackedRegisters<E, kHasOptions>, GPULOSSI_BLOCK> {
+    typedef PackedRows<E, kHasOptions, PackedRegisters<E, kHasOptions>, GPULOSSI_BLOCK> Base;
     friend Base;
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;
@@ -87,18 +88,34 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
                 continue;
             }
             ScaledExp<N> below(r.row_max);
-            of_lone = below.exp(of_lone);
+            of_lone = below.power(of_lone);
 #pragma unroll
             for (int i = 0; i < n; i++)
-                e[i] = below.exp(Of::get(x[i / kElements], i % kElements));
+                e[i] = below.power(Of::get(x[i / kElements], i % kElements));
+            if (Loss::is_smoothed()) {
+                N powers[n];
+#pragma unroll
+                for (int i = 0; i < n; i++)
+                    powers[i] = i / kElements < least || i / kElements < words_of_row ? e[i] : N(0);
+                r.drop = loss.drop_of(r.row_max, in_halves<Sum>(powers) + (odd ? of_lone : N(0)), (N)classes);
+                if (!(fabs(r.drop) < Limits<N>::infinity())) {
+                    left |= this_row;
+                    continue;
+                }
+            }
+            of_lone = power_of_2(of_lone);
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                e[i] = power_of_2(e[i]);
             if (Loss::reduces())
                 state.sum = (in_halves<Sum>(e) + of_lone) * below.factor;
             state.row_max = r.row_max;
-            if (Loss::has_row_outputs()) {
+            if (Loss::has_row_outputs() || Loss::has_z_loss()) {
                 add(r, state, x_y, total);
             } else if (r.position >= 0) {
+                const N of_target = r.row_max - x_y;
                 product *= at_least_1(state.sum); /* The sum includes exp(0). */
-                sum += (double)(r.row_max - x_y);
+                sum += (double)(Loss::is_smoothed() ? fma(loss.keep(), of_target, r.drop) : of_target);
                 counted++;
             }
             if (Loss::writes()) {
@@ -150,6 +167,9 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
 #pragma unroll 1
             for (int c = 0; c < classes; c++)
                 state.sum += exp_below(E::widen(x[c]), State::finite(state.row_max));
+#pragma unroll 1
+            for (int c = 0; Loss::is_smoothed() && c < classes; c++)
+                r.drop += Loss::smooth() * difference(State::finite(state.row_max), E::widen(x[c]));
         }
         r.row_max = Loss::reduces() ? state.row_max : ((const N *)p.lse_in)[r.row];
         if (loss.has_results())
@@ -166,7 +186,10 @@ template <class E> class PackedRegisters : public PackedRows<E, PackedRegisters<
             x[r.position] = E::narrow(loss.of_target(r, x_y));
     }
 
-    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, Totals &total) {
+    __device__ __forceinline__ int first_row() const {
+        return lane;
+    }
+    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, N, Totals &total) {
         /* The product of the row sums: one logarithm serves all rows of a lane. */
         N product = N(1);
         uint32_t left = ~0u;

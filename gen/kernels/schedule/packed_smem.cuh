@@ -1,4 +1,4 @@
-/* Cross-entropy of short packed rows, without options, each row shared by one lane or a few.
+/* Cross-entropy of short packed rows, each row shared by one lane or a few.
  *
  * Rows of whole vectors are read by vectors of 16 bytes, all others by words of 4 bytes. */
 #ifndef GPULOSSI_PACKED_SMEM_CUH
@@ -11,8 +11,10 @@ template <class E> struct FirstPacked {
     enum { value = GPULOSSI_PACKED_REG_CLASSES + (sizeof(typename E::Bits) == 2) + 1 };
 };
 
-template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKED_THREADS, FirstPacked<E>::value> {
-    typedef PackedRows<E, Packed<E>, GPULOSSI_PACKED_THREADS, FirstPacked<E>::value> Base;
+template <class E, bool kHasOptions>
+class Packed
+    : public PackedRows<E, kHasOptions, Packed<E, kHasOptions>, GPULOSSI_PACKED_THREADS, FirstPacked<E>::value> {
+    typedef PackedRows<E, kHasOptions, Packed<E, kHasOptions>, GPULOSSI_PACKED_THREADS, FirstPacked<E>::value> Base;
     friend Base;
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;
@@ -32,12 +34,13 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         int64_t row;
         N row_max, sum, x_y;
         int target;
+        N weight, drop;
     } deferred;
     int deferred_count;
 
     __device__ __forceinline__ explicit Packed(const Params &p) : Base(p), deferred_count(0) { deferred.row = kNone; }
 
-    template <int bytes> __device__ __forceinline__ void reduce(const Part<bytes> &part, State &state) const {
+    template <int bytes> __device__ __forceinline__ void reduce(const Part<bytes> &part, Row &r, State &state) const {
         typename Of::WordMax row_max = Of::none();
         part.pieces.template each<false>([&](auto &words) {
             enum { n = sizeof words / 4 };
@@ -56,12 +59,19 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         if (ScaledExp<N>::in_fast_range(from)) {
             ScaledExp<N> below(from);
             state.sum = below.exp(lone);
+            if (Loss::is_smoothed())
+                r.drop = part.lone ? below.power(lone) : N(0);
             part.pieces.template each<false>([&](auto &words) {
                 enum { n = sizeof words / 4 * kElements };
                 N e[n];
 #pragma unroll
                 for (int i = 0; i < n; i++)
-                    e[i] = below.exp(Of::get(words[i / kElements], i % kElements));
+                    e[i] = below.power(Of::get(words[i / kElements], i % kElements));
+                if (Loss::is_smoothed())
+                    r.drop += in_halves<Sum>(e);
+#pragma unroll
+                for (int i = 0; i < n; i++)
+                    e[i] = power_of_2(e[i]);
                 state.sum += in_halves<Sum>(e);
             });
             state.sum *= below.factor;
@@ -82,6 +92,28 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         }
         if (size > 1)
             state.sum = lanes.template over<Sum>(state.sum);
+        if (Loss::is_smoothed())
+            r.drop = drop_of(part, lone, from, lanes, r.drop);
+    }
+    /* The drop of a row, from the sum of powers of each lane. They may be infinite where it is not: then it is summed term
+     * by term. All lanes of the warp call. */
+    template <int bytes>
+    __device__ __forceinline__ N drop_of(const Part<bytes> &part, N lone, N from, const UpTo<kLanes> &lanes,
+                                         N powers) const {
+        const N quick = loss.drop_of(from, size > 1 ? lanes.template over<Sum>(powers) : powers, (N)this->classes);
+        const bool is_quick = ScaledExp<N>::in_fast_range(from) && fabs(quick) < Limits<N>::infinity();
+        if (__all_sync(0xffffffffu, is_quick))
+            return quick;
+        N drop = part.lone ? Loss::smooth() * difference(from, lone) : N(0);
+        part.pieces.template each_slowly<false>([&](auto &words) {
+            enum { n = sizeof words / 4 * kElements };
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                drop += Loss::smooth() * difference(from, Of::get(words[i / kElements], i % kElements));
+        });
+        if (size > 1)
+            drop = lanes.template over<Sum>(drop);
+        return is_quick ? quick : drop;
     }
 
     template <int bytes> __device__ __forceinline__ void write(const Part<bytes> &part, const Row &r) const {
@@ -125,6 +157,8 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
             Row r = this->row_of(deferred.row, deferred.target);
             State state = {deferred.row_max, deferred.sum};
             r.row_max = deferred.row_max;
+            r.weight = Loss::has_row_weights() ? deferred.weight : N(1);
+            r.drop = Loss::is_smoothed() ? deferred.drop : N(0);
             add(r, state, deferred.x_y, total);
             settle_sum(total);
         }
@@ -133,16 +167,17 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
     }
 
     /* Works on row `row` of the row tile; all lanes of the warp call. `live`: this lane's group has a row. */
-    __device__ __forceinline__ void work(int64_t first, int row, bool live, Totals &total) {
+    __device__ __forceinline__ void work(int64_t first, int row, bool live, N weight, Totals &total) {
         const bool even = !has_format(GPULOSSI_FORMAT_RAGGED);
         Row r = this->row_of(first + row, live ? Base::targets()[row] : -1);
         State state = State::empty();
+        weigh(r, weight);
         Bits *at_target = (Bits *)(ring_base() + stage_offset(consumer) + row * row_bytes) + r.position;
         N x_y = r.position >= 0 ? E::widen(*at_target) : N(0);
         if (Loss::reduces() && even)
-            reduce(Part<16>(stage_offset(consumer), row, live, *this), state);
+            reduce(Part<16>(stage_offset(consumer), row, live, *this), r, state);
         else if (Loss::reduces())
-            reduce(Part<4>(stage_offset(consumer), row, live, *this), state);
+            reduce(Part<4>(stage_offset(consumer), row, live, *this), r, state);
         if (live)
             r.row_max = Loss::reduces() ? state.row_max : ((const N *)p.lse_in)[r.row];
         if (size == 1) {
@@ -154,7 +189,7 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         } else if (loss.has_results()) {
             if (live && rank == deferred_count)
                 deferred.row = r.row, deferred.row_max = r.row_max, deferred.sum = state.sum, deferred.x_y = x_y,
-                deferred.target = r.position;
+                deferred.target = r.position, deferred.weight = r.weight, deferred.drop = r.drop;
             if (++deferred_count == size)
                 finish(total);
         }
@@ -174,10 +209,25 @@ template <class E> class Packed : public PackedRows<E, Packed<E>, GPULOSSI_PACKE
         }
     }
 
-    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, Totals &total) {
+    DEVICE void weigh(Row &r, N weight) {
+        r.weight = weight;
+        if (Loss::has_row_weights() && r.position >= 0 && weight == 0)
+            r.position = -3;
+    }
+    __device__ __forceinline__ int first_row() const {
+        return lane >> shift;
+    }
+    /* Weights are loaded a row ahead. */
+    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, N weight, Totals &total) {
 #pragma unroll 1
-        for (int row = lane >> shift; row - (lane >> shift) < count; row += kLanes >> shift)
-            work(first, row, row < count, total);
+        for (int row = lane >> shift; row - (lane >> shift) < count; row += kLanes >> shift) {
+            N next = N(1);
+            if (Loss::has_row_weights())
+                next = this->weight_of(first, row + (kLanes >> shift), count);
+            work(first, row, row < count, weight, total);
+            if (Loss::has_row_weights())
+                weight = next;
+        }
     }
 };
 

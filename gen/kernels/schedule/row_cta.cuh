@@ -1,4 +1,4 @@
-/* Cross-entropy without options over rows of medium length, for GPUs that prefetch into the L2 cache. A block has a row
+/* Cross-entropy over rows of medium length, for GPUs that prefetch into the L2 cache. A block has a row
  * in the registers of its threads: it is read once and written once. Many small blocks on a multiprocessor keep memory
  * busy, because some reduce their row while others load.
  *
@@ -19,8 +19,8 @@ DEVICE void prefetch_l2(const void *from, uint32_t bytes) {
 }
 
 /* Every row consists of the same whole vectors. A thread has K of them at most, and fewer if it also writes them. */
-template <class E> class BlockRows {
-    typedef BasicCrossEntropy<E> Loss;
+template <class E, bool kHasOptions> class BlockRows {
+    typedef BasicCrossEntropy<E, kHasOptions> Loss;
     typedef typename Loss::Params Params;
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
@@ -78,6 +78,18 @@ template <class E> class BlockRows {
         return of_block[lane];
     }
     DEVICE Deferred &smem_deferred(int i) { return smem_of_lane(i).deferred; }
+    /* What options add to a deferred row and to a coming one. */
+    struct WithOptions {
+        N weight, drop;
+    };
+    DEVICE WithOptions &smem_deferred_options(int i) {
+        __shared__ WithOptions of_lanes[kLanes];
+        return of_lanes[i];
+    }
+    DEVICE N &smem_coming_weight(int i) {
+        __shared__ N of_block[kComing];
+        return of_block[i % kComing];
+    }
     DEVICE RowInput &smem_input(int buffer) {
         __shared__ RowInput of_block[2];
         return of_block[buffer];
@@ -113,9 +125,10 @@ template <class E> class BlockRows {
         }
     }
 
-    __device__ __forceinline__ int target_class_of(int64_t y) const {
+    __device__ __forceinline__ int target_class_of(int64_t y, N weight = N(1)) const {
         Target target = kind_of(p, y);
-        return target == kClass ? (int)y : target == kIgnored ? -1 : -2;
+        const int silent = Loss::has_row_weights() && weight == 0 ? -3 : (int)y;
+        return target == kClass ? silent : target == kIgnored ? -1 : -2;
     }
     /* Whether a row has to be read. */
     __device__ __forceinline__ bool is_read(int target_class) const {
@@ -131,28 +144,68 @@ template <class E> class BlockRows {
         return input;
     }
 
-    __device__ __forceinline__ N sum_below(const ScaledExp<N> &below, const Vector<E> &x) const {
+    /* With smoothing, a vector that this thread has is also added to `powers`. */
+    __device__ __forceinline__ N sum_below(const ScaledExp<N> &below, const Vector<E> &x, int k, N &powers) const {
         N part[W];
 #pragma unroll
         for (int i = 0; i < W; i++)
-            part[i] = below.exp(x.get(i));
+            part[i] = below.power(x.get(i));
+        if (is_smoothed() && has_vector(k))
+            powers += in_halves<Sum>(part);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            part[i] = power_of_2(part[i]);
         return in_halves<Sum>(part);
+    }
+    /* No row of 16 bits with smoothing comes here. */
+    DEVICE bool is_smoothed() {
+        return sizeof(Bits) == 4 && Loss::is_smoothed();
+    }
+    __device__ __forceinline__ bool has_vector(int k) const {
+        return (int)(threadIdx.x + k * blockDim.x) < vectors;
+    }
+    /* Sums up the terms of smoothing over a warp. The sum of powers may be infinite where the drop is not: then the row is
+     * read again. */
+    __device__ __forceinline__ void smooth(uint32_t row, N powers, SmoothedSoftmax<N> &state) const {
+        const WholeWarp warp;
+        const N row_max = State::finite(state.row_max);
+        int count = 0;
+#pragma unroll
+        for (int k = 0; k < kLossVectors; k++)
+            count += has_vector(k);
+        count = W * sum_over(warp, count);
+        state.soft_sum = Loss::smooth() * (N)count;
+        state.drop = loss.drop_of(row_max, warp.over<Sum>(powers), (N)count);
+        if (ScaledExp<N>::in_fast_range(row_max) && fabs(state.drop) < Limits<N>::infinity())
+            return;
+        N drop = N(0);
+#pragma unroll 1
+        for (int v = (int)threadIdx.x; v < vectors; v += (int)blockDim.x) {
+            const Vector<E> x = load_vector<E, kRead_again>(loss.array(0, row) + (int64_t)v * W);
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                drop += Loss::smooth() * difference(row_max, x.get(i));
+        }
+        state.drop = warp.over<Sum>(drop);
     }
     /* The state of a row that is not read. */
     DEVICE State state_of_none() {
-        State state = {N(0), N(1)};
+        State state = State::empty();
+        state.row_max = N(0);
+        state.sum = N(1);
         return state;
     }
     /* The state of a warp's part of a row, in its first lane. */
-    template <int K> __device__ __forceinline__ State reduce(Vector<E> (&x)[K][1]) const {
-        State state = {WholeWarp().template over<Maximum>(largest(x, 0)), N(0)};
-        N row_max = State::finite(state.row_max);
+    template <int K> __device__ __forceinline__ State reduce(uint32_t row, Vector<E> (&x)[K][1]) const {
+        State state = State::empty();
+        state.row_max = WholeWarp().template over<Maximum>(largest(x, 0));
+        N row_max = State::finite(state.row_max), powers = N(0);
         if (ScaledExp<N>::in_fast_range(row_max)) {
             ScaledExp<N> below(row_max);
             if (K == kLossVectors || vectors == K * (int)blockDim.x) {
 #pragma unroll
                 for (int k = 0; k < K; k++)
-                    state.sum += sum_below(below, x[k][0]);
+                    state.sum += sum_below(below, x[k][0], k, powers);
             } else {
                 /* Measured for rows that are written: elements of 16 bits skip the vectors that this thread does not
                  * have. Floats only skip the vectors that no thread has. */
@@ -160,7 +213,7 @@ template <class E> class BlockRows {
 #pragma unroll
                 for (int k = 0; k < K; k++)
                     if (first + k * (int)blockDim.x < vectors)
-                        state.sum += sum_below(below, x[k][0]);
+                        state.sum += sum_below(below, x[k][0], k, powers);
             }
             state.sum *= below.factor;
         } else {
@@ -175,6 +228,9 @@ template <class E> class BlockRows {
             }
         }
         state.sum = WholeWarp().template over<Sum>(state.sum);
+        if constexpr (kHasOptions)
+            if (is_smoothed())
+                smooth(row, powers, state);
         return state;
     }
 
@@ -234,11 +290,14 @@ template <class E> class BlockRows {
         __syncthreads();
         if (threadIdx.x < (uint32_t)deferred_rows) {
             Deferred done = smem_deferred((int)(threadIdx.x % kLanes));
-            Row r;
+            Row r = {};
             r.row = done.row;
             r.position = done.target_class;
             r.row_max = done.row_max;
-            State state = {done.row_max, done.sum};
+            const WithOptions &options = smem_deferred_options((int)(threadIdx.x % kLanes));
+            r.weight = Loss::has_row_weights() ? options.weight : N(1);
+            r.drop = is_smoothed() ? options.drop : N(0);
+            Softmax<N> state = {done.row_max, done.sum};
             loss.finish(loss.unfinished(r, state, &done.x_y), total);
         }
         deferred_rows = 0;
@@ -266,37 +325,51 @@ template <class E> class BlockRows {
         while (queue.more()) {
             Vector<E> x[kLossVectors][1];
             int64_t first_y = 0;
+            N first_weight = N(1);
             const bool reads_targets = queue.tile[0] == blockIdx.x && threadIdx.x < kStaticTargets;
             bool more;
-            if (reads_targets) /* before the row, which it would wait for */
-                first_y = read_target(p, min(queue.after((int)threadIdx.x), queue.tiles - 1));
+            if (reads_targets) { /* before the row, which it would wait for */
+                const uint32_t row = min(queue.after((int)threadIdx.x), queue.tiles - 1);
+                first_y = read_target(p, row);
+                first_weight = loss.weight_of(row);
+            }
             if (smem_coming(deferred_rows).reads)
                 load(queue.tile[0], x);
-            if (reads_targets)
-                smem_coming((int)threadIdx.x).target_class = target_class_of(first_y);
+            if (reads_targets) {
+                smem_coming((int)threadIdx.x).target_class = target_class_of(first_y, first_weight);
+                if (Loss::has_row_weights())
+                    smem_coming_weight((int)threadIdx.x) = first_weight;
+            }
 #pragma unroll 1
             do {
                 int buffer = deferred_rows & 1;
                 N x_y = N(0);
                 State state = state_of_none();
                 int64_t y = 0; /* of the row after the next one */
+                N weight = N(1);
                 if (threadIdx.x == 0) {
                     const uint32_t row = queue.tile[0];
                     const int target_class = smem_coming(deferred_rows).target_class;
                     smem_deferred(deferred_rows).row = row;
                     smem_deferred(deferred_rows).target_class = target_class;
+                    if (Loss::has_row_weights())
+                        smem_deferred_options(deferred_rows).weight = smem_coming_weight(deferred_rows);
                     smem_input(buffer).word = word;
                     if (target_class >= 0)
                         x_y = E::widen(loss.array(0, row)[target_class]);
                     if (!Loss::reduces())
                         state.row_max = ((const N *)p.lse_in)[row];
-                    y = read_target(p, queue.tile[2] < queue.tiles ? queue.tile[2] : row);
+                    const uint32_t later = queue.tile[2] < queue.tiles ? queue.tile[2] : row;
+                    y = read_target(p, later);
+                    weight = loss.weight_of(later);
                 }
                 if (Loss::reduces() && smem_coming(deferred_rows).reads)
-                    state = reduce(x);
+                    state = reduce(queue.tile[0], x);
                 if (threadIdx.x == 0) {
-                    const int target_class = target_class_of(y);
+                    const int target_class = target_class_of(y, weight);
                     smem_coming(deferred_rows + 2) = {target_class, is_read(target_class)};
+                    if (Loss::has_row_weights())
+                        smem_coming_weight(deferred_rows + 2) = weight;
                 }
                 if (queue.tile[1] >= queue.tiles)
                     let_next_begin();
@@ -315,6 +388,9 @@ template <class E> class BlockRows {
                     if (threadIdx.x == 0) {
                         smem_deferred(deferred_rows).row_max = state.row_max;
                         smem_deferred(deferred_rows).sum = state.sum;
+                        if constexpr (kHasOptions)
+                            if (is_smoothed())
+                                smem_deferred_options(deferred_rows).drop = state.drop;
                         smem_deferred(deferred_rows).x_y = x_y;
                     }
                 }
@@ -350,13 +426,15 @@ template <class E> class BlockRows {
                     prefetch_l2(loss.array(0, after), (uint32_t)vectors * GPULOSSI_VECTOR_BYTES);
             }
             if (Loss::reduces()) {
-                const State state = reads ? reduce(x) : state_of_none();
+                const State state = reads ? reduce(row, x) : state_of_none();
                 if (threadIdx.x % kLanes == 0)
                     smem_state(buffer, threadIdx.x / kLanes) = state;
             }
             __syncthreads();
             RowInput input = smem_input(buffer);
-            State state = {input.row_max, N(1)};
+            State state = State::empty();
+            state.row_max = input.row_max;
+            state.sum = N(1);
             if (Loss::reduces())
                 state = reduced_state(buffer);
             if (ends_run) {
