@@ -209,7 +209,13 @@ template <class E, int shift> struct FormatArray {
     __device__ __forceinline__ FormatArray(uint64_t array, int64_t at) : base((char *)array) {
         base += at * element_bytes();
     }
-    DEVICE bool is(uint32_t type) { return shift != kOwnType && has_format(type << (shift < 0 ? 0 : shift)); }
+    /* Whether it has any of these types. The word has no bit for E where nvcc knows E. */
+    DEVICE bool is(uint32_t type) {
+        const uint32_t own = sizeof(typename E::Bits) == 8   ? GPULOSSI_FORMAT_F64
+                             : sizeof(typename E::Bits) == 4 ? GPULOSSI_FORMAT_F32
+                                                             : 0;
+        return shift != kOwnType && has_format((type & ~own) << (shift < 0 ? 0 : shift));
+    }
     DEVICE bool is_other() {
         return is(GPULOSSI_FORMAT_F32 | GPULOSSI_FORMAT_F64 | GPULOSSI_FORMAT_F16 | GPULOSSI_FORMAT_BF16_ARRAY);
     }
