@@ -178,8 +178,9 @@ plot:
 test-bench: $(BENCH_PROGRAMS) $(INTERPRETER_LIB)
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/bench/smoke.sh
 
-GEN := gen/gen.c gen/text.c gen/lower.c gen/mark.c gen/parse.c gen/shared.c gen/value.c gen/condition.c gen/shorten.c \
-	gen/pack.c gen/order.c gen/toolkit.c gen/specialise.c gen/variants.c gen/gen.h gen/parse.h gen/condition.h \
+GEN := gen/gen.c gen/text.c gen/lower.c gen/mark.c gen/parse.c gen/shared.c gen/value.c gen/condition.c gen/facts.c \
+	gen/renumber.c gen/shorten.c gen/pack.c gen/order.c gen/toolkit.c gen/specialise.c gen/variants.c gen/gen.h gen/parse.h \
+	gen/condition.h gen/facts.h \
 	gen/variants.h gpuloss.h $(BUILD)/gen/library.h
 $(BUILD)/gen/gen: $(GEN)
 	$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L $(CFLAGS) -Wall -Wextra -I$(BUILD)/gen $(filter %.c,$(GEN)) -o $@ -llzma -ldl

@@ -122,8 +122,6 @@ int is_same(const condition *a, const condition *b) {
 text condition_text(const condition *c) {
     text t = {0};
     text_add_bytes(&t, "", 0);
-    if (c->never)
-        text_add(&t, " 0+00000000");
     for (int word = 0; word < GPULOSSI_FEATURE_WORDS; word++) {
         for (uint32_t i = 0; i < c->count[word]; i++)
             text_add(&t, " %d+%08x", word, (unsigned)c->masks[word][i]);

@@ -34,7 +34,9 @@ condition both(const condition *a, const condition *b);
 condition either(const condition *a, const condition *b);
 int implies(const condition *a, const condition *b);
 int is_same(const condition *a, const condition *b);
-/* The clauses, a blank before each. */
+/* Whether words of a call may satisfy it, in the text of that entry. */
+int is_possible(const char *entry, const condition *c);
+/* The clauses of a condition that may hold, a blank before each. */
 text condition_text(const condition *c);
 
 typedef enum value_kind {

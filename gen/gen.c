@@ -75,12 +75,13 @@ static void compile_all(const char *scratch, const char *folder) {
         char path[1024], entry[160];
         snprintf(entry, sizeof entry, "gpuloss_%s", m->name);
         snprintf(path, sizeof path, "%s/%s.ptx", scratch, m->name);
-        text raw = read_file(path), lowered = lower(raw.bytes, entry, m->target);
-        m->ptx = mark(lowered.bytes, entry);
+        text raw = read_file(path), lowered = lower(raw.bytes, entry, m->target), marked = mark(lowered.bytes, entry);
+        m->ptx = renumber(marked.bytes);
         snprintf(path, sizeof path, "%s/ptx/%s.ptx", folder, m->name);
         write_file(path, m->ptx.bytes, m->ptx.length);
         text_free(&raw);
         text_free(&lowered);
+        text_free(&marked);
         text_free(&commands[i]);
         text_free(&logs[i]);
     }

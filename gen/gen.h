@@ -49,6 +49,12 @@ text lower(const char *ptx, const char *entry, int target);
  * text without feature words stays as it is. Ends the program where another one has a flow that can't be followed. */
 text mark(const char *ptx, const char *entry);
 
+/* The same text with names of registers and labels that have new numbers. */
+text renumber(const char *ptx);
+
+/* Whether a character may be in a name after its first one. */
+int is_symbol(char c);
+
 /* A text in which a byte stands for each name of a register or label; gpulossi_lengthen of gpuloss.h is the inverse. */
 text shorten(const text *ptx);
 

@@ -10,8 +10,6 @@
  * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0 but
  * what a kernel for a newer target spells out, and `.version` and `.target` do not change what an assembler makes of the
  * rest. */
-#define GPULOSSI_SHARED
-#include "../gpuloss.h"
 #include "gen.h"
 
 #include <ctype.h>
@@ -19,28 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int is_symbol(char c) {
+int is_symbol(char c) {
     return isalnum((unsigned char)c) || c == '_' || c == '$';
-}
-
-/* The numbers that the names of a class get instead of nvcc's: from 1, in the order in which the text names them. Texts that
- * differ little become alike, which makes them pack well. Assemblers do not look at the numbers. */
-typedef struct numbers {
-    unsigned *given; /* by nvcc's number; 0 is none yet */
-    size_t room;
-    unsigned newest;
-} numbers;
-
-static unsigned number_anew(numbers *n, size_t old) {
-    if (old >= n->room) {
-        size_t room = 2 * old + 64;
-        n->given = grown(n->given, room * sizeof *n->given);
-        memset(n->given + n->room, 0, (room - n->room) * sizeof *n->given);
-        n->room = room;
-    }
-    if (n->given[old] == 0)
-        n->given[old] = ++n->newest;
-    return n->given[old];
 }
 
 /* The short names of symbols: a shared variable has the number of its first use, the parameter is p. */
@@ -51,7 +29,6 @@ typedef struct symbol {
 
 typedef struct names {
     const char *entry;
-    numbers of[GPULOSSI_NAME_CLASSES];
     symbol *shared;
     size_t count, room;
 } names;
@@ -69,25 +46,14 @@ static size_t number_of(names *n, const char *at, size_t length) {
     return n->count++;
 }
 
-/* Whether this is the prefix with digits after it. */
-static int is_numbered(const char *at, size_t length, const char *prefix) {
-    size_t digits = strlen(prefix);
-    return length > digits && memcmp(at, prefix, digits) == 0 && strspn(at + digits, "0123456789") == length - digits;
-}
-
 static void add_name(text *out, names *n, const char *at, size_t length) {
-    static const char *const classes[] = GPULOSSI_NAMES, label[] = "$L__BB0_";
+    static const char label[] = "$L__BB0_";
+    const size_t of_label = sizeof label - 1;
     char parameter[256];
     snprintf(parameter, sizeof parameter, "%s_param_0", n->entry);
-    for (size_t c = 0; c < GPULOSSI_NAME_CLASSES; c++) {
-        const char *nvcc = c == GPULOSSI_LABELS ? label : classes[c];
-        if (is_numbered(at, length, nvcc)) {
-            size_t old = strtoul(at + strlen(nvcc), NULL, 10);
-            text_add(out, "%s%u", classes[c], number_anew(&n->of[c], old));
-            return;
-        }
-    }
-    if (length == strlen(parameter) && memcmp(at, parameter, length) == 0)
+    if (length > of_label && memcmp(at, label, of_label) == 0)
+        text_add(out, "L%.*s", (int)(length - of_label), at + of_label);
+    else if (length == strlen(parameter) && memcmp(at, parameter, length) == 0)
         text_add(out, "p");
     else if (length > 2 && memcmp(at, "_Z", 2) == 0)
         text_add(out, "s%zu", number_of(n, at, length));
@@ -171,8 +137,6 @@ text lower(const char *ptx, const char *entry, int target) {
         }
         ptx += whole + (ptx[whole] != 0);
     }
-    for (size_t c = 0; c < GPULOSSI_NAME_CLASSES; c++)
-        free(n.of[c].given);
     free(n.shared);
     snprintf(header, sizeof header, "\n.target sm_%d\n", target);
     if (out.bytes == NULL || strstr(out.bytes, header) == NULL)

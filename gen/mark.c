@@ -6,7 +6,8 @@
  *   comment of =W   at the beginning of a line: the loader writes word W over its 0x00000000
  *
  * Every basic block gets a condition that holds whenever the block is reached. Clauses flow forward along the edges, and
- * the edges of a branch add the clauses of its predicate. A block may stay in a text that never reaches it. */
+ * the edges of a branch add the clauses of its predicate. A block may stay in a text that never reaches it. Lines that no
+ * call needs are left out. */
 #include "parse.h"
 #include "shared.h"
 
@@ -73,7 +74,7 @@ static value value_of(marking *m, const char *name, int scope) {
 
 /* Weakens the condition of a block by an edge to it; returns whether that changed it. */
 static int flow_to(parsed *p, int to, const condition *edge) {
-    if (to >= p->block_count || implies(edge, &p->blocks[to].when))
+    if (to >= p->block_count || implies(edge, &p->blocks[to].when) || !is_possible(p->entry, edge))
         return 0;
     p->blocks[to].when = either(&p->blocks[to].when, edge);
     return 1;
@@ -95,21 +96,24 @@ static condition edge_of(marking *m, const statement *s, const condition *before
     return edge;
 }
 
+/* A branch whose other edge no call takes adds no clauses. */
 static int flow_from(marking *m, int b) {
     const basic_block *from = &m->p->blocks[b];
     const statement *s = from->last < 0 ? NULL : &m->p->statements[from->last];
-    int is_changed = 0;
-    condition edge;
+    condition jump = never, next = from->when;
     if (from->when.never)
         return 0;
-    if (s == NULL)
-        return flow_to(m->p, b + 1, &from->when);
-    if (is_opcode(s, "bra")) {
-        edge = edge_of(m, s, &from->when, 1);
-        is_changed |= flow_to(m->p, find_label(m->p, s), &edge);
+    if (s != NULL) {
+        next = edge_of(m, s, &from->when, 0);
+        if (is_opcode(s, "bra")) {
+            jump = edge_of(m, s, &from->when, 1);
+            if (!is_possible(m->p->entry, &next))
+                jump = from->when;
+            else if (!is_possible(m->p->entry, &jump))
+                next = from->when;
+        }
     }
-    edge = edge_of(m, s, &from->when, 0);
-    return is_changed | flow_to(m->p, b + 1, &edge);
+    return (jump.never ? 0 : flow_to(m->p, find_label(m->p, s), &jump)) | flow_to(m->p, b + 1, &next);
 }
 
 /* Blocks between two braces stay or go together. */
@@ -158,17 +162,19 @@ static int number_of(marking *m, const condition *c) {
 }
 
 /* The condition of a line in a block that is needed: that of its tag, or of the label that it jumps to. */
-static int number_of_line(marking *m, const text_line *l) {
+static condition condition_of_line(const marking *m, const text_line *l) {
     const basic_block *b = &m->p->blocks[l->block];
     const statement *s = l->jump < 0 ? NULL : &m->p->statements[l->jump];
     condition when = l->is_tagged || l->has_need ? l->when : always;
+    const condition here = both(&b->when, &when);
+    if (!is_possible(m->p->entry, &here))
+        return never;
     if (s != NULL && is_opcode(s, "bra")) {
         const condition *target = &m->p->blocks[find_label(m->p, s)].when;
-        condition here = both(&b->when, &when);
         if (!implies(&here, target))
             when = both(&when, target);
     }
-    return number_of(m, &when);
+    return when;
 }
 
 static void add_line(text *out, const text_line *l, int number) {
@@ -191,28 +197,35 @@ static void add_line(text *out, const text_line *l, int number) {
 static text marked_body(marking *m) {
     text out = {0};
     int current = 0;
-    for (int i = m->p->first; i < m->p->line_count; i++) {
+    for (int i = m->p->first; i < m->p->end; i++) {
         const text_line *l = &m->p->lines[i];
-        int number = i < m->p->end ? number_of(m, &m->p->blocks[l->block].when) : 0;
+        const condition when = condition_of_line(m, l);
+        if (when.never)
+            continue;
+        const int number = number_of(m, &m->p->blocks[l->block].when);
         if (number != current)
             text_add(&out, "//!%d\n", number);
         current = number;
-        if (i < m->p->end) {
-            add_line(&out, l, number_of_line(m, l));
-        } else {
-            text_add_bytes(&out, l->at, l->length);
-            text_add_bytes(&out, "\n", 1);
-        }
+        add_line(&out, l, number_of(m, &when));
+    }
+    if (current != 0)
+        text_add(&out, "//!0\n");
+    for (int i = m->p->end; i < m->p->line_count; i++) {
+        text_add_bytes(&out, m->p->lines[i].at, m->p->lines[i].length);
+        text_add_bytes(&out, "\n", 1);
     }
     return out;
 }
 
 static void add_head(marking *m, text *out) {
     for (int i = 0; i < m->p->first; i++)
-        (void)number_of(m, m->p->lines[i].is_tagged ? &m->p->lines[i].when : &always);
+        if (!m->p->lines[i].when.never)
+            (void)number_of(m, &m->p->lines[i].when);
     for (int i = 0; i < m->p->first; i++) {
         const text_line *l = &m->p->lines[i];
-        add_line(out, l, l->is_tagged ? number_of(m, &l->when) : 0);
+        if (l->when.never)
+            continue;
+        add_line(out, l, number_of(m, &l->when));
         if (l->length < 13 || memcmp(l->at, ".address_size", 13) != 0)
             continue;
         for (int n = 1; n <= m->condition_count; n++) {

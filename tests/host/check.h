@@ -108,6 +108,7 @@ int cluster_tests(void);
 int pipeline_tests(void);
 int pair_tests(void);
 int variant_tests(void);
+int fact_tests(void);
 int row_cluster_tests(void);
 int overlap_tests(void);
 int thread_tests(void);

@@ -1,6 +1,8 @@
 /* Modules and launches of the stand-in. */
 #include "fake_private.h"
+#include "../../gen/facts.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,14 +35,30 @@ static int driver_of(const char *ptx) {
                                                      : 12010;
 }
 
-/* The word of that number that the library wrote into a text; 0 where no line is left that takes it. */
-static uint32_t word_of(const char *ptx, int number) {
+/* The word of that number that the library wrote into a text; returns 0 where no line is left that takes it. */
+static int read_word(const char *ptx, int number, uint32_t *word) {
     char mark[8];
-    const char *at, *word;
+    const char *at;
     snprintf(mark, sizeof mark, "/*=%d*/", number);
     at = strstr(ptx, mark);
-    word = at != NULL ? strstr(at, "0x") : NULL;
-    return word != NULL ? (uint32_t)strtoul(word, NULL, 16) : 0;
+    at = at != NULL ? strstr(at, "0x") : NULL;
+    *word = at != NULL ? (uint32_t)strtoul(at, NULL, 16) : 0;
+    return at != NULL;
+}
+
+/* The generator has left out what only words of no call need. */
+static void check_facts(const char *entry, const char *ptx) {
+    int i, k;
+    for (i = 0; i < FACTS; i++) {
+        int holds = fnmatch(facts[i].texts, entry, 0) == 0;
+        for (k = 0; holds && k < MOST_CLAUSES && facts[i].clauses[k].mask != 0; k++) {
+            const fact_clause *clause = &facts[i].clauses[k];
+            uint32_t word;
+            holds = read_word(ptx, clause->word, &word) && ((word & clause->mask) != 0) == clause->is_any;
+        }
+        if (holds)
+            fake_violate("cuModuleLoadDataEx of %s for words that fact %d excludes", entry, i);
+    }
 }
 
 /* Tests call a variant by its entry. Rows or columns without options have the name of a schedule instead. */
@@ -99,7 +117,8 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
     made->most_threads = (unsigned)atoi(bound != NULL ? bound + 8 : "0");
     for (i = 0; i < 2; i++)
-        made->words[i] = word_of(ptx, (int)i);
+        (void)read_word(ptx, (int)i, &made->words[i]);
+    check_facts(made->entry, ptx);
     name_schedule(made);
     made->for_clusters =
         fake_is_for_clusters(made->entry) || (made->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_CLUSTER) != 0;

@@ -5,7 +5,7 @@ BUILD ?= build
 HOST := tests/host
 HOST_FLAGS = -std=gnu11 -O1 -Wall -Wextra -pedantic -Wno-unused-function $(CFLAGS)
 HOST_LIBS := -lcmocka -ldl -lpthread
-HOST_HEADERS := $(HOST)/fake_driver.h $(HOST)/fake_private.h $(HOST)/check.h $(HOST)/choice.h $(HOST)/calls.h gen/variants.h gpuloss.h
+HOST_HEADERS := $(HOST)/fake_driver.h $(HOST)/fake_private.h $(HOST)/check.h $(HOST)/choice.h $(HOST)/calls.h gen/variants.h gen/facts.h gpuloss.h
 HOST_COMMON := $(HOST)/fake_driver.c $(HOST)/fake_kernels.c $(HOST)/check.c $(HOST)/gpuloss_impl.c
 HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/calls.c $(HOST)/test_lifecycle.c $(HOST)/test_failures.c \
 	$(HOST)/test_environment.c $(HOST)/test_loading.c $(HOST)/test_preload.c $(HOST)/test_scratch.c $(HOST)/test_launch.c \
@@ -13,14 +13,15 @@ HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/calls.c $(HOST)/test_lifec
 	$(HOST)/test_parameters.c $(HOST)/test_kl_choice.c $(HOST)/test_kl_parameters.c $(HOST)/test_kl_divisors.c \
 	$(HOST)/test_chunks.c \
 	$(HOST)/test_kl_refusals.c $(HOST)/test_sparse.c $(HOST)/test_unpack.c $(HOST)/test_specialise.c \
-	$(HOST)/test_clusters.c $(HOST)/test_pipeline.c $(HOST)/test_pairs.c $(HOST)/test_variants.c \
+	$(HOST)/test_clusters.c $(HOST)/test_pipeline.c $(HOST)/test_pairs.c $(HOST)/test_variants.c $(HOST)/test_facts.c \
 	$(HOST)/test_row_cluster.c $(HOST)/test_overlaps.c $(HOST)/test_threads.c
 HOST_LEFT_OUT := $(HOST_COMMON) $(HOST)/test_left_out.c
 HOST_TYPES := $(HOST_COMMON) $(HOST)/test_left_out_types.c
 HOST_THREADS := $(HOST_COMMON) $(HOST)/test_threads.c $(HOST)/test_threads_main.c
 
 HOST_MARK := $(HOST)/test_mark.c $(HOST)/test_mark_random.c $(HOST)/test_lower.c gen/lower.c gen/mark.c gen/parse.c \
-	gen/shared.c gen/value.c gen/condition.c gen/text.c
+	gen/shared.c gen/value.c gen/condition.c gen/facts.c \
+	gen/renumber.c gen/text.c
 HOST_SANITIZE := -g -fsanitize=address,undefined -fno-sanitize-recover=all
 
 HOST_PROGRAMS := $(BUILD)/test_host $(BUILD)/test_threads $(BUILD)/test_left_out \
@@ -54,7 +55,7 @@ $(BUILD)/test_no_f16 $(BUILD)/test_no_bf16 $(BUILD)/test_no_16_bits: $(HOST_TYPE
 	@mkdir -p $(@D)
 	$(CC) $(HOST_FLAGS) $(HOST_SWITCHES) $(LDFLAGS) -o $@ $(HOST_TYPES) $(HOST_LIBS)
 
-$(BUILD)/test_mark: $(HOST_MARK) $(HOST)/test_mark.h gen/gen.h gen/parse.h gen/shared.h gen/condition.h gpuloss.h
+$(BUILD)/test_mark: $(HOST_MARK) $(HOST)/test_mark.h gen/gen.h gen/parse.h gen/shared.h gen/condition.h gen/facts.h gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) $(HOST_FLAGS) $(HOST_SANITIZE) $(LDFLAGS) -o $@ $(HOST_MARK) $(HOST_LIBS)
 

@@ -29,6 +29,7 @@ static const struct group {
     {"clusters", cluster_tests},
     {"pipeline", pipeline_tests},
     {"variants", variant_tests},
+    {"facts", fact_tests},
     {"row_cluster", row_cluster_tests},
     {"overlaps", overlap_tests},
     {"threads", thread_tests},

@@ -1,4 +1,4 @@
-/* lower.c, shared.c and mark.c, on lines of the head, of shared variables and of several instructions. */
+/* lower.c, shared.c, mark.c and renumber.c, on lines of the head, of shared variables and of several instructions. */
 #include "../../gen/gen.h"
 #include "test_mark.h"
 
@@ -35,6 +35,20 @@ static void bounds_of_variants(void **state) {
     /* One that begins otherwise is an instruction as any other. */
     expect_lowered(RAW_HEAD RAW_KERNEL ".maxntid 416, 1, 1\n{\n\t/*?1+0x20*/ mov.u32 %r1, 2;\n\tret;\n}\n",
                    HEAD("90") KERNEL ".maxntid 416, 1, 1\n{\n/*?1+0x20*/ mov.u32 %r1, 2;\nret;\n}\n");
+}
+
+/* Each class has its own numbers. A modifier is no label. */
+static void new_numbers(void **state) {
+    text got =
+        renumber("L12:\n@%p7 bra L3;\nld.global.L2::128B.b32 %r70, [%rd7+12];\n.reg .b32 %r<90>;\n"
+                 "/*12*/mov.b64 %rd9, {%r5, %r70};\n//!12\nprefetch.global.L1 [%rd7];\nadd.f64 %fd2, %fd2, %fd1;\n"
+                 "add.f32 %f8, %f8, 0f3F800000;\nmov.u16 %rs4, a%r2;\nL3:\nbra L12;\n");
+    (void)state;
+    assert_string_equal(
+        got.bytes, "L1:\n@%p1 bra L2;\nld.global.L2::128B.b32 %r1, [%rd1+12];\n.reg .b32 %r<90>;\n"
+                   "/*12*/mov.b64 %rd2, {%r2, %r1};\n//!12\nprefetch.global.L1 [%rd1];\nadd.f64 %fd1, %fd1, %fd2;\n"
+                   "add.f32 %f1, %f1, 0f3F800000;\nmov.u16 %rs1, a%r3;\nL2:\nbra L1;\n");
+    text_free(&got);
 }
 
 static void expect_marked(const char *lowered, const char *marked) {
@@ -152,9 +166,12 @@ static void shared_variables_of_distant_stores(void **state) {
 }
 
 int lower_tests(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bounds_of_variants),         cmocka_unit_test(marks_of_the_head),
-        cmocka_unit_test(scopes_of_a_line),           cmocka_unit_test(shared_variables),
-        cmocka_unit_test(shared_variables_that_stay), cmocka_unit_test(shared_variables_of_distant_stores)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bounds_of_variants),
+                                       cmocka_unit_test(marks_of_the_head),
+                                       cmocka_unit_test(new_numbers),
+                                       cmocka_unit_test(scopes_of_a_line),
+                                       cmocka_unit_test(shared_variables),
+                                       cmocka_unit_test(shared_variables_that_stay),
+                                       cmocka_unit_test(shared_variables_of_distant_stores)};
     return cmocka_run_group_tests_name("lower", tests, NULL, NULL);
 }

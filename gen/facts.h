@@ -1,0 +1,167 @@
+/* Feature words that no call has. The generator leaves out what only they need; tests/host/test_facts.c checks that no call
+ * has them. */
+#ifndef GPULOSSI_GEN_FACTS_H
+#define GPULOSSI_GEN_FACTS_H
+
+#include "../gpuloss.h"
+
+enum { MOST_CLAUSES = 4 };
+
+/* A word has a bit of the mask, or none; a mask of 0 is no clause. */
+typedef struct fact_clause {
+    int word, is_any;
+    uint32_t mask;
+} fact_clause;
+
+/* In these texts, a shell pattern, all of the clauses never hold at once. */
+typedef struct fact {
+    const char *texts;
+    fact_clause clauses[MOST_CLAUSES];
+} fact;
+
+/* clang-format off */
+#define CALL(bits) {GPULOSSI_CALL_WORD, 1, bits}
+#define NO_CALL(bits) {GPULOSSI_CALL_WORD, 0, bits}
+#define FORMAT(bits) {GPULOSSI_FORMAT_WORD, 1, bits}
+#define NO_FORMAT(bits) {GPULOSSI_FORMAT_WORD, 0, bits}
+/* clang-format on */
+
+/* The types of another array than the logits. */
+#define OF_GRADIENT(types) ((uint32_t)(types) << GPULOSSI_FORMAT_GRADIENT_SHIFT)
+#define OF_TARGETS(types) ((uint32_t)(types) << GPULOSSI_FORMAT_TARGET_SHIFT)
+#define OF_BOTH(types) (OF_GRADIENT(types) | OF_TARGETS(types))
+#define ONE_TYPE(of)                                                                                                   \
+    {"*", {FORMAT(of(GPULOSSI_FORMAT_F32)), FORMAT(of(FACT_16_BITS | GPULOSSI_FORMAT_F64))}},                          \
+        {"*", {FORMAT(of(GPULOSSI_FORMAT_F64)), FORMAT(of(FACT_16_BITS))}}, {                                          \
+        "*", {                                                                                                         \
+            FORMAT(of(GPULOSSI_FORMAT_F16)), FORMAT(of(GPULOSSI_FORMAT_BF16_ARRAY))                                    \
+        }                                                                                                              \
+    }
+
+enum {
+    FACT_16_BITS = GPULOSSI_FORMAT_F16 | GPULOSSI_FORMAT_BF16_ARRAY,
+    FACT_ANY_TYPE = FACT_16_BITS | GPULOSSI_FORMAT_F32 | GPULOSSI_FORMAT_F64,
+    FACT_OF_WHOLE_ROWS = GPULOSSI_CE_LOSS | GPULOSSI_CE_ROW_OUTPUTS | GPULOSSI_CE_Z_OUTPUTS | GPULOSSI_CE_ARGMAX |
+                         GPULOSSI_CE_COUNTS | GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_LSE_IN,
+    FACT_LOGITS = GPULOSSI_KL_INPUT_LOGITS | GPULOSSI_KL_TARGET_LOGITS,
+    FACT_SUMS = GPULOSSI_KL_INPUT_SUM | GPULOSSI_KL_TARGET_SUM,
+    FACT_VALUES = GPULOSSI_KL_VALUES | GPULOSSI_KL_WRITTEN_VALUES,
+    FACT_DISTANCES = GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_TOTAL_VARIATION,
+    FACT_MORE_SWEEPS = FACT_DISTANCES | GPULOSSI_KL_PYTORCH_ZEROS,
+    FACT_NOT_DIRECT = FACT_MORE_SWEEPS | GPULOSSI_KL_EPS | GPULOSSI_KL_ELEMENTS | GPULOSSI_KL_TARGET_GRADIENT,
+    FACT_ONE_PASS = GPULOSSI_KL_ONE_SWEEP | GPULOSSI_KL_DIRECT
+};
+
+static const fact facts[] = {
+    /* The types of other arrays, which are none where there is no array. */
+    ONE_TYPE(OF_GRADIENT),
+    ONE_TYPE(OF_TARGETS),
+    {"*_any16", {FORMAT(OF_BOTH(GPULOSSI_FORMAT_F16)), NO_FORMAT(GPULOSSI_FORMAT_BF16)}},
+    {"*_any16", {FORMAT(OF_BOTH(GPULOSSI_FORMAT_BF16_ARRAY)), FORMAT(GPULOSSI_FORMAT_BF16)}},
+    {"*_f32", {FORMAT(OF_BOTH(GPULOSSI_FORMAT_F32))}},
+    {"*_f64", {FORMAT(OF_BOTH(GPULOSSI_FORMAT_F64))}},
+    {"*_cross_entropy_row_*", {FORMAT(OF_GRADIENT(FACT_ANY_TYPE)), NO_CALL(GPULOSSI_CE_GRADIENT)}},
+    {"*_cross_entropy_row_[mt]*", {FORMAT(OF_TARGETS(FACT_ANY_TYPE)), NO_CALL(GPULOSSI_CE_PROBABILITIES)}},
+    {"*_cross_entropy_row_*", {CALL(GPULOSSI_CE_TARGET_GRADIENT), NO_CALL(GPULOSSI_CE_PROBABILITIES)}},
+    {"*_cross_entropy_row_*", {CALL(GPULOSSI_CE_SHARD), CALL(FACT_OF_WHOLE_ROWS)}},
+    {"*_cross_entropy_row_*", {CALL(GPULOSSI_CE_SHARD), FORMAT(GPULOSSI_FORMAT_COLUMNS)}},
+    /* Tiles. */
+    {"*_row_thread_*", {FORMAT(GPULOSSI_FORMAT_COLUMNS), FORMAT(GPULOSSI_FORMAT_PACKED)}},
+    {"*_row_thread_f*", {FORMAT(GPULOSSI_FORMAT_PACKED), FORMAT(GPULOSSI_FORMAT_RAGGED)}},
+    {"*_row_thread_*",
+     {FORMAT(GPULOSSI_FORMAT_COLUMNS), FORMAT(GPULOSSI_FORMAT_FLOAT_TARGETS | GPULOSSI_FORMAT_STAGED_GRADIENT)}},
+    {"*_row_thread_*", {FORMAT(GPULOSSI_FORMAT_STAGED_GRADIENT), NO_FORMAT(OF_GRADIENT(FACT_ANY_TYPE))}},
+    {"*_row_thread_*", {FORMAT(GPULOSSI_FORMAT_FLOAT_TARGETS), NO_FORMAT(OF_TARGETS(GPULOSSI_FORMAT_F32))}},
+    {"*_row_thread_*", {FORMAT(GPULOSSI_FORMAT_FLOAT_TARGETS), NO_FORMAT(GPULOSSI_FORMAT_TWO_ARRAYS)}},
+    {"*_row_thread_*", {FORMAT(GPULOSSI_FORMAT_TWO_ARRAYS), NO_CALL(GPULOSSI_CE_PROBABILITIES)}},
+    {"*_row_thread_*",
+     {FORMAT(GPULOSSI_FORMAT_TWO_ARRAYS), NO_FORMAT(GPULOSSI_FORMAT_FLOAT_TARGETS), FORMAT(OF_TARGETS(FACT_ANY_TYPE))}},
+    {"*_row_thread_*",
+     {FORMAT(GPULOSSI_FORMAT_TWO_ARRAYS), NO_FORMAT(GPULOSSI_FORMAT_FLOAT_TARGETS), FORMAT(GPULOSSI_FORMAT_RAGGED),
+      NO_FORMAT(GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_COLUMNS)}},
+    {"*_row_thread_*",
+     {CALL(GPULOSSI_CE_PROBABILITIES), NO_FORMAT(GPULOSSI_FORMAT_TWO_ARRAYS | GPULOSSI_FORMAT_COLUMNS),
+      FORMAT(GPULOSSI_FORMAT_SM_80)}},
+    /* Rows in memory. */
+    {"*_row_memory_*", {FORMAT(GPULOSSI_FORMAT_COLUMNS), FORMAT(GPULOSSI_FORMAT_RAGGED | GPULOSSI_FORMAT_REGISTERS)}},
+    {"*_cross_entropy_row_memory_*",
+     {FORMAT(GPULOSSI_FORMAT_REGISTERS),
+      CALL(GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_LOGIT_SCALE | GPULOSSI_CE_SOFTCAP | GPULOSSI_CE_LSE_IN)}},
+    {"*_cross_entropy_row_memory_*",
+     {FORMAT(GPULOSSI_FORMAT_REGISTERS), CALL(GPULOSSI_CE_CLASS_WEIGHTS), CALL(GPULOSSI_CE_SMOOTHING)}},
+    {"*_cross_entropy_row_memory_f64", {FORMAT(GPULOSSI_FORMAT_REGISTERS)}},
+    {"*_sparse_memory_*", {FORMAT(GPULOSSI_FORMAT_COLUMNS)}},
+    /* Clusters, and stages of the pipeline. */
+    {"*_pipeline_*", {FORMAT(GPULOSSI_FORMAT_COLUMNS)}},
+    {"*_pipeline_*",
+     {FORMAT(GPULOSSI_FORMAT_CLUSTER),
+      FORMAT(GPULOSSI_FORMAT_ONE_STEP | GPULOSSI_FORMAT_THREE_BLOCKS | GPULOSSI_FORMAT_SMEM_WEIGHTS)}},
+    {"*_pipeline_*", {FORMAT(GPULOSSI_FORMAT_WIDE), NO_FORMAT(GPULOSSI_FORMAT_CLUSTER)}},
+    {"*_row_pipeline_*", {FORMAT(GPULOSSI_FORMAT_TWO_ARRAYS), FORMAT(OF_TARGETS(FACT_16_BITS | GPULOSSI_FORMAT_F64))}},
+    {"*_row_pipeline_*",
+     {FORMAT(GPULOSSI_FORMAT_ONE_STEP), FORMAT(GPULOSSI_FORMAT_TWO_ARRAYS),
+      FORMAT(OF_TARGETS(FACT_ANY_TYPE) | GPULOSSI_FORMAT_SHORT_STAGES)}},
+    {"*_cross_entropy_row_pipeline_*",
+     {FORMAT(OF_TARGETS(FACT_ANY_TYPE)), NO_CALL(GPULOSSI_CE_PROBABILITIES), NO_FORMAT(GPULOSSI_FORMAT_TWO_ARRAYS)}},
+    {"*_cross_entropy_row_pipeline_*", {FORMAT(GPULOSSI_FORMAT_CLUSTER), CALL(GPULOSSI_CE_LSE_IN)}},
+    {"*_cross_entropy_row_pipeline_*",
+     {FORMAT(GPULOSSI_FORMAT_THREE_BLOCKS), CALL(GPULOSSI_CE_GRADIENT | GPULOSSI_CE_SHARD)}},
+    {"*_cross_entropy_row_pipeline_*", {FORMAT(GPULOSSI_FORMAT_THREE_BLOCKS), NO_FORMAT(GPULOSSI_FORMAT_SHORT_STAGES)}},
+    {"*_cross_entropy_row_pipeline_*", {FORMAT(GPULOSSI_FORMAT_SMEM_WEIGHTS), NO_CALL(GPULOSSI_CE_CLASS_WEIGHTS)}},
+    {"*_cross_entropy_row_pipeline_*",
+     {FORMAT(GPULOSSI_FORMAT_SMEM_WEIGHTS), NO_CALL(GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_SMOOTHING)}},
+    {"*_kl_div_row_pipeline_*",
+     {FORMAT(GPULOSSI_FORMAT_THREE_BLOCKS),
+      CALL(GPULOSSI_KL_ONE_SWEEP | GPULOSSI_KL_OWN_GRADIENT | GPULOSSI_KL_TARGET_GRADIENT)}},
+    {"*_kl_div_row_pipeline_f32", {FORMAT(GPULOSSI_FORMAT_THREE_BLOCKS)}},
+    {"*_sparse_pipeline_*",
+     {FORMAT(GPULOSSI_FORMAT_TWO_ARRAYS | GPULOSSI_FORMAT_ONE_STEP | GPULOSSI_FORMAT_THREE_BLOCKS |
+             GPULOSSI_FORMAT_WIDE | GPULOSSI_FORMAT_SMEM_WEIGHTS)}},
+    {"*_sparse_*", {FORMAT(GPULOSSI_FORMAT_INDEX_I32), FORMAT(GPULOSSI_FORMAT_INDEX_I16 | GPULOSSI_FORMAT_INDEX_U8)}},
+    {"*_sparse_*", {FORMAT(GPULOSSI_FORMAT_INDEX_I16), FORMAT(GPULOSSI_FORMAT_INDEX_U8)}},
+    /* Divergences: the formula, the kinds of both sides, and what is summed in which sweep. */
+    {"*_kl_div_*", {CALL(GPULOSSI_KL_REVERSE), CALL(FACT_DISTANCES)}},
+    {"*_kl_div_*", {CALL(GPULOSSI_KL_JENSEN_SHANNON), CALL(GPULOSSI_KL_TOTAL_VARIATION)}},
+    {"*_kl_div_*", {CALL(GPULOSSI_KL_HALF_BETA), NO_CALL(GPULOSSI_KL_JENSEN_SHANNON)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_INPUT_LOGITS), CALL(GPULOSSI_KL_INPUT_LOGARITHMS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_TARGET_LOGITS), CALL(GPULOSSI_KL_TARGET_LOGARITHMS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_PYTORCH_ZEROS), CALL(GPULOSSI_KL_REVERSE | FACT_DISTANCES)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_EPS), CALL(FACT_DISTANCES)}},
+    {"*_kl_div_row_*",
+     {CALL(GPULOSSI_KL_EPS), CALL(GPULOSSI_KL_INPUT_LOGITS | GPULOSSI_KL_INPUT_LOGARITHMS),
+      CALL(GPULOSSI_KL_TARGET_LOGITS | GPULOSSI_KL_TARGET_LOGARITHMS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_ONE_SWEEP), NO_CALL(GPULOSSI_KL_INPUT_LOGITS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_ONE_SWEEP), NO_CALL(GPULOSSI_KL_TARGET_LOGITS)}},
+    {"*_kl_div_row_*",
+     {CALL(GPULOSSI_KL_ONE_SWEEP), CALL(FACT_MORE_SWEEPS | GPULOSSI_KL_DIRECT | FACT_SUMS | FACT_VALUES)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_DIRECT), NO_CALL(FACT_LOGITS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_DIRECT), CALL(GPULOSSI_KL_INPUT_LOGITS), CALL(GPULOSSI_KL_TARGET_LOGITS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_DIRECT), CALL(FACT_NOT_DIRECT | FACT_SUMS | FACT_VALUES)}},
+    {"*_kl_div_row_*", {CALL(FACT_LOGITS), NO_CALL(FACT_NOT_DIRECT), NO_CALL(FACT_ONE_PASS)}},
+    {"*_kl_div_row_*",
+     {CALL(GPULOSSI_KL_INPUT_LOGITS), CALL(GPULOSSI_KL_TARGET_LOGITS), NO_CALL(FACT_MORE_SWEEPS),
+      NO_CALL(GPULOSSI_KL_ONE_SWEEP)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_OWN_GRADIENT), NO_CALL(FACT_ONE_PASS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_OWN_GRADIENT), NO_CALL(GPULOSSI_KL_INPUT_LOGITS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_OWN_GRADIENT), CALL(GPULOSSI_KL_REVERSE), NO_CALL(GPULOSSI_KL_GRADIENT)}},
+    {"*_kl_div_row_*",
+     {CALL(GPULOSSI_KL_OWN_GRADIENT), NO_CALL(GPULOSSI_KL_REVERSE), NO_CALL(GPULOSSI_KL_TARGET_GRADIENT)}},
+    {"*_kl_div_row_*", {CALL(FACT_SUMS), NO_CALL(GPULOSSI_KL_VALUES)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_INPUT_SUM), NO_CALL(GPULOSSI_KL_INPUT_LOGITS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_INPUT_SUM), NO_CALL(GPULOSSI_KL_GRADIENT)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_TARGET_SUM), NO_CALL(GPULOSSI_KL_TARGET_LOGITS)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_TARGET_SUM), NO_CALL(GPULOSSI_KL_TARGET_GRADIENT)}},
+    {"*_kl_div_row_*", {CALL(GPULOSSI_KL_WRITTEN_VALUES), CALL(FACT_LOGITS | GPULOSSI_KL_VALUES)}}};
+
+#undef CALL
+#undef NO_CALL
+#undef FORMAT
+#undef NO_FORMAT
+#undef OF_GRADIENT
+#undef OF_TARGETS
+#undef OF_BOTH
+#undef ONE_TYPE
+
+enum { FACTS = sizeof facts / sizeof facts[0] };
+
+#endif
