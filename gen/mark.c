@@ -47,20 +47,34 @@ static value value_defined(marking *m, const definition *d) {
     return compute(s->opcode, sources);
 }
 
-/* Registers that several instructions write are unknown, and so is one that depends on itself. */
+/* What one of several definitions assigned, under the condition of its block. */
+static value value_assigned(marking *m, int first, int count) {
+    value v = {.kind = CHOICES};
+    if (count == 1)
+        return value_defined(m, &m->p->definitions[first]);
+    for (int i = first; i < first + count && v.kind == CHOICES; i++) {
+        const definition *d = &m->p->definitions[i];
+        const condition *when = &m->p->blocks[m->p->lines[m->p->statements[d->statement].line].block].when;
+        const value one = when->never ? (value){.kind = CHOICES} : value_defined(m, d);
+        add_values(&v, &one, when);
+    }
+    return v;
+}
+
+/* A register that depends on itself is unknown. */
 static value value_of(marking *m, const char *name, int scope) {
     value v = {0};
     uint64_t number;
-    int at;
+    int at, count;
     if (parse_number(name, &number))
         return number_value(number);
-    at = find_definition(m->p, name, scope);
+    at = find_definitions(m->p, name, scope, &count);
     if (at < 0)
         return v;
     if (m->known[at].is_asked)
         return m->known[at].value != NULL ? *m->known[at].value : v;
     m->known[at].is_asked = 1;
-    v = value_defined(m, &m->p->definitions[at]);
+    v = value_assigned(m, at, count);
     if (v.kind == UNKNOWN)
         return v;
     m->known[at].value = malloc(sizeof v);
@@ -68,6 +82,14 @@ static value value_of(marking *m, const char *name, int scope) {
         fail("out of memory");
     *m->known[at].value = v;
     return v;
+}
+
+/* The values depend on the conditions of blocks. */
+static void forget_values(marking *m) {
+    for (int i = 0; i < m->p->definition_count; i++) {
+        free(m->known[i].value);
+        m->known[i] = (known){0};
+    }
 }
 
 /* ---- conditions of blocks ---- */
@@ -136,6 +158,7 @@ static void find_conditions(marking *m) {
         p->blocks[b].when = b == 0 ? always : never;
     while (is_changed) {
         is_changed = 0;
+        forget_values(m);
         for (int b = 0; b < p->block_count; b++)
             is_changed |= flow_from(m, b);
     }
@@ -254,8 +277,7 @@ text mark(const char *ptx, const char *entry) {
     add_head(m, &out);
     text_add_bytes(&out, body.bytes, body.length);
     text_free(&body);
-    for (int i = 0; i < m->p->definition_count; i++)
-        free(m->known[i].value);
+    forget_values(m);
     free(m->known);
     parse_free(m->p);
     free(m);

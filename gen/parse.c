@@ -154,17 +154,25 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(((const definition *)a)->name, ((const definition *)b)->name);
 }
 
-int find_definition(const parsed *p, const char *name, int scope) {
+int find_definitions(const parsed *p, const char *name, int scope, int *count) {
     const definition key = {.name = name};
     if (p->definition_count == 0 || is_local(p, name, strlen(name), scope))
         return -1;
     const definition *d = bsearch(&key, p->definitions, (size_t)p->definition_count, sizeof key, compare_names);
     if (d == NULL)
         return -1;
-    int at = (int)(d - p->definitions);
-    if ((at > 0 && compare_names(&d[-1], d) == 0) || (at + 1 < p->definition_count && compare_names(&d[1], d) == 0))
-        return -1;
-    return at;
+    const definition *end = d + 1;
+    while (d > p->definitions && compare_names(&d[-1], d) == 0)
+        d--;
+    while (end < p->definitions + p->definition_count && compare_names(end, d) == 0)
+        end++;
+    *count = (int)(end - d);
+    return (int)(d - p->definitions);
+}
+
+int find_definition(const parsed *p, const char *name, int scope) {
+    int count, at = find_definitions(p, name, scope, &count);
+    return at >= 0 && count == 1 ? at : -1;
 }
 
 int find_label(const parsed *p, const statement *branch) {

@@ -72,6 +72,8 @@ int parse_number(const char *name, uint64_t *number);
 int is_opcode(const statement *s, const char *name);
 /* The only definition of a register of the kernel, or -1. */
 int find_definition(const parsed *p, const char *name, int scope);
+/* The first of the definitions of a register of the kernel, and how many follow each other from there; or -1. */
+int find_definitions(const parsed *p, const char *name, int scope, int *count);
 /* The block that a branch jumps to. */
 int find_label(const parsed *p, const statement *branch);
 

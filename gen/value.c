@@ -389,6 +389,16 @@ static value as_choices(const value *v, int is_predicate) {
     return choices;
 }
 
+void add_values(value *to, const value *v, const condition *when) {
+    const value choices = as_choices(v, 0);
+    if (choices.kind == UNKNOWN)
+        to->kind = UNKNOWN;
+    for (int i = 0; to->kind == CHOICES && i < choices.count; i++) {
+        const condition here = both(&choices.when[i], when);
+        add_choice(to, choices.numbers[i], &here);
+    }
+}
+
 static value compute_choices(const instruction *i, const value *sources) {
     const int count = operations[i->operation].sources;
     value of[3], result = {.kind = CHOICES};

@@ -210,8 +210,8 @@ static void several_words(void **state) {
 
 static void unknown_registers(void **state) {
     (void)state;
-    /* Two definitions, one under a predicate, one that a tag may take away, a vector, another type, no definition. */
-    expect_test(W0 "and.b32 %r4, %r0, 2;\nand.b32 %r4, %r0, 2;\nsetp.ne.s32 %p0, %r4, 0;\n", "", "");
+    /* One under a predicate, one of two that is unknown, a vector, another type, no definition. */
+    expect_test(W0 "and.b32 %r4, %r0, 2;\nadd.s32 %r4, %r4, %r0;\nsetp.ne.s32 %p0, %r4, 0;\n", "", "");
     expect_test(W0 "@%p1 and.b32 %r4, %r0, 2;\nsetp.ne.s32 %p0, %r4, 0;\n", "", "");
     expect_test(W0 "mov.b32 {%rs1, %rs2}, %r0;\nsetp.ne.s16 %p0, %rs1, 0;\n", "", "");
     expect_test(W0 "and.b32 %r4, %r0, 2;\nsetp.ne.s32 %p0|%p1, %r4, 0;\n", "", "");
@@ -233,9 +233,9 @@ static void scopes_of_names(void **state) {
     expect_test(W0 "and.b32 %r4, %r0, 2;\n{\n.reg .b32 %r4, t<3>;\nmov.u32 %r4, 7;\nmov.u32 t1, 7;\n}\n"
                    "setp.ne.s32 %p0, %r4, 0;\n",
                 "0-00000002", "0+00000002");
-    expect_test(W0
-                "and.b32 t3, %r0, 2;\n{ .reg .b32 t<3>; mov.u32 t1, 7;\nmov.u32 t3, 7;\n}\nsetp.ne.s32 %p0, t3, 0;\n",
-                "", "");
+    expect_test(W0 "and.b32 t3, %r0, 2;\n{ .reg .b32 t<3>; mov.u32 t1, 0;\nmov.u32 t3, 7;\n}\n"
+                   "setp.ne.s32 %p0, t3, 0;\n",
+                "0-00000002", "");
     expect_test(W0 "{\n.reg .b32 a;\nand.b32 a, %r0, 2;\nsetp.ne.s32 %p0, a, 0;\n}\n", "", "");
     expect_test(W0 "{ .reg .pred a;\nand.b32 %r4, %r0, 2; }\nsetp.ne.s32 %p0, %r4, 0;\n", "0-00000002", "0+00000002");
 }
@@ -320,6 +320,35 @@ static void ends(void **state) {
     expect_marks(W0 HAS("%p1", "%r4", "2") "@%p1 exit;\n@!%p1 bra L1;\nbar.sync 1;\nL1:\nret;\n", "//?1 0+00000002\n",
                  "/*=0*/mov.u32 %r0, 0x00000000;\n" HAS("%p1", "%r4", "2") "@%p1 exit;\n//!1\n@!%p1 bra L1;\n"
                                                                            "L1:\nret;\n//!0\n");
+}
+
+/* What several instructions write is one of these, under the condition of its block. */
+static void joined_values(void **state) {
+    (void)state;
+    expect_test(W0 "and.b32 %r4, %r0, 2;\nand.b32 %r4, %r0, 2;\nsetp.ne.s32 %p0, %r4, 0;\n", "0-00000002",
+                "0+00000002");
+    expect_marks(W0 HAS("%p1", "%r4", "2") "@%p1 bra L1;\nmov.u16 %rs1, 1;\nbra.uni L2;\nL1:\nshr.u32 %r5, %r0, 2;\n"
+                                           "cvt.u16.u32 %rs2, %r5;\nand.b16 %rs1, %rs2, 1;\nL2:\n"
+                                           "setp.eq.s16 %p2, %rs1, 0;\n@%p2 bra L3;\nbar.sync 1;\nret;\nL3:\nret;\n",
+                 "//?1 0-00000002\n//?2 0+00000002\n//?3 0-00000006\n//?4 0+00000006\n",
+                 "/*=0*/mov.u32 %r0, 0x00000000;\n" HAS("%p1", "%r4", "2") "/*1*/@%p1 bra L1;\n//!2\nmov.u16 %rs1, 1;\n"
+                                                                           "bra.uni L2;\n//!1\nL1:\n"
+                                                                           "shr.u32 %r5, %r0, 2;\n"
+                                                                           "cvt.u16.u32 %rs2, %r5;\n"
+                                                                           "and.b16 %rs1, %rs2, 1;\n//!0\nL2:\n"
+                                                                           "setp.eq.s16 %p2, %rs1, 0;\n"
+                                                                           "/*3*/@%p2 bra L3;\n//!4\nbar.sync 1;\n"
+                                                                           "ret;\n//!3\nL3:\nret;\n//!0\n");
+    /* A block that no words reach assigns nothing. */
+    expect_marks(W0 "mov.u32 %r5, 0;\nand.b32 %r4, %r0, 2;\nsetp.eq.s32 %p1, %r4, 4;\n@!%p1 bra L1;\nmov.u32 %r5, 1;\n"
+                    "L1:\nsetp.ne.s32 %p2, %r5, 0;\n@%p2 bra L2;\nret;\nL2:\nbar.sync 1;\nret;\n",
+                 "",
+                 "/*=0*/mov.u32 %r0, 0x00000000;\nmov.u32 %r5, 0;\nand.b32 %r4, %r0, 2;\nsetp.eq.s32 %p1, %r4, 4;\n"
+                 "@!%p1 bra L1;\nL1:\nsetp.ne.s32 %p2, %r5, 0;\nret;\n");
+    /* Around a loop. */
+    expect_test(W0 "and.b32 %r4, %r0, 2;\nL3:\nsetp.lt.f32 %p1, %f1, %f2;\nmov.u32 %r4, 0;\n@%p1 bra L3;\n"
+                   "setp.ne.s32 %p0, %r4, 0;\n",
+                "", "0+00000002");
 }
 
 /* Columns are not packed, and floats beside other logits are a second array. */
@@ -512,6 +541,7 @@ int main(void) {
                                        cmocka_unit_test(joined_conditions),
                                        cmocka_unit_test(loops),
                                        cmocka_unit_test(ends),
+                                       cmocka_unit_test(joined_values),
                                        cmocka_unit_test(words_of_no_call),
                                        cmocka_unit_test(conditional_lines),
                                        cmocka_unit_test(whole_scopes),

@@ -35,6 +35,7 @@ typedef struct guard {
 
 typedef struct writer {
     text body, later; /* blocks after the end of the main flow */
+    text initial;     /* assigns registers that a jump may lead to the use of */
     uint64_t seed;
     int registers, predicates, labels, markers;
     int loop;        /* the label of its head; 0: none */
@@ -148,10 +149,22 @@ static void add_field_test(writer *w, text *out, int p) {
              p, r + 4);
 }
 
+/* A test of a register that has a number after one branch, and bits of a word after the other. */
+static void add_joined_test(writer *w, text *out, int p) {
+    const int r = w->registers, a = w->predicates++, other = ++w->labels, end = ++w->labels;
+    w->registers += 2;
+    if (w->is_wild)
+        text_add(&w->initial, "mov.u32 %%r%d, %d;\n", r, pick(w, 2));
+    (void)add_feature_test(w, out, pick(w, WORDS), pick_mask(w), a);
+    text_add(out, "@%%p%d bra L%d;\nmov.u32 %%r%d, %d;\nbra.uni L%d;\nL%d:\n", a, other, r, pick(w, 2), end, other);
+    text_add(out, "mov.u32 %%r%d, 0x5BEC000%d;\nand.b32 %%r%d, %%r%d, 0x%x;\nL%d:\nsetp.ne.s32 %%p%d, %%r%d, 0;\n",
+             r + 1, pick(w, WORDS), r, r + 1, (unsigned)pick_mask(w), end, p, r);
+}
+
 /* Any test; returns its predicate. */
 static int add_test(writer *w, text *out, int depth) {
     static const char *const operations[] = {"and", "or", "xor"};
-    const int p = w->predicates++, kind = pick(w, depth > 0 ? 8 : 4);
+    const int p = w->predicates++, kind = pick(w, depth > 0 ? 9 : 4);
     if (kind == 0) {
         add_data_test(w, out, p);
     } else if (kind == 1) {
@@ -160,6 +173,8 @@ static int add_test(writer *w, text *out, int depth) {
         (void)add_feature_test(w, out, pick(w, WORDS), pick_mask(w), p);
     } else if (kind == 4) {
         text_add(out, "not.pred %%p%d, %%p%d;\n", p, add_test(w, out, depth - 1));
+    } else if (kind == 5) {
+        add_joined_test(w, out, p);
     } else {
         int a = add_test(w, out, depth - 1), b = add_test(w, out, depth - 1);
         text_add(out, "%s.pred %%p%d, %%p%d, %%p%d;\n", operations[pick(w, 3)], p, a, b);
@@ -291,16 +306,21 @@ static void add_flow(writer *w, text *out, int depth) {
 }
 
 static void write_text(writer *w) {
-    text out = {0};
+    text out = {0}, flow = {0};
     text_add(&out, ".version 6.0\n.target sm_70\n.address_size 64\n.visible .entry k(\n.param .u64 p\n)\n{\n"
                    ".reg .pred %%p<9>;\n");
     w->registers = w->predicates = 1;
-    add_flow(w, &out, DEPTH);
-    add_flow(w, &out, DEPTH);
-    text_add(&out, "ret;\n");
+    add_flow(w, &flow, DEPTH);
+    add_flow(w, &flow, DEPTH);
+    text_add(&flow, "ret;\n");
+    if (w->initial.length > 0)
+        text_add_bytes(&out, w->initial.bytes, w->initial.length);
+    text_add_bytes(&out, flow.bytes, flow.length);
     if (w->later.length > 0)
         text_add_bytes(&out, w->later.bytes, w->later.length);
     text_add(&out, "}\n");
+    text_free(&w->initial);
+    text_free(&flow);
     text_free(&w->later);
     w->body = out;
 }
