@@ -325,8 +325,8 @@ template <class Loss> class RowThread {
     /* ---- a row ---- */
 
     /* A vector of a row. Its first `left` elements are in the row: all of them if it is whole. Vector k begins with
-     * class k W + shift. */
-    template <bool kWhole> struct Side {
+     * class k W + shift. kOfUnits: its row was added by units, which only packed rows with their target probabilities are. */
+    template <bool kWhole, bool kOfUnits = false> struct Side {
         enum { kElements = W };
         const RowThread &of;
         int64_t row;
@@ -358,22 +358,27 @@ template <class Loss> class RowThread {
             return {(int)first(k), of.p.inner, 0, left};
         }
         template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
-            if (!has_targets()) {
-                classes(k).read(array, y);
+            if (kOfUnits ? !is_packed() : !has_targets()) {
+                if (!kOfUnits)
+                    classes(k).read(array, y);
                 return;
             }
+            const uint32_t at = of.address(row_in_tile, (int)first(k)) + of.targets_offset;
             if (has_float_targets())
                 of.read_floats(row_in_tile, (int)first(k), count(k), y);
             else
-                load_at(of.address(row_in_tile, (int)first(k)) + of.targets_offset).unpack(y);
+                (kOfUnits ? of.template load_elements<kWhole>(at, left) : load_at(at)).unpack(y);
 #pragma unroll
             for (int i = 0; i < W; i++)
                 y[i] = is_inside(k, i) ? y[i] : N(0);
         }
         template <class Array>
         __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
-            classes(k).read_of_classes(array, y);
+            if (!kOfUnits || is_packed())
+                classes(k).read_of_classes(array, y);
         }
+        /* kVectors: not the units of a tile. */
+        template <bool kVectors = false>
         __device__ __forceinline__ void write(const Gradients &array, int k, const N (&y)[W]) const {
             if (stages_gradient()) {
                 of.stage_gradient(row_in_tile, k * W, y, count(k));
@@ -385,7 +390,7 @@ template <class Loss> class RowThread {
             }
             Vector<E> x;
             x.fill(y);
-            if (is_packed() || has_columns())
+            if (!kVectors && (is_packed() || has_columns()))
                 of.store_elements<kWhole>(of.address(row_in_tile, k * W), left, x);
             else
                 Shared::store<4>(of.address(row_in_tile, k * W), x.word);
@@ -484,12 +489,13 @@ template <class Loss> class RowThread {
             has_float_targets() ? smem_targets + (uint32_t)(row_in_tile * targets_pitch) - 2 * part.of_head : 0;
         return part;
     }
-    /* Calls use_vector(at) with the vectors of a part, and use_elements(at, n) with its other elements. */
-    template <class UseVector, class UseElements>
+    /* Calls use_vector(at) with the vectors of a part, and use_elements(at, n) with its other elements. kUnits: the threads
+     * of a row take units in turn. */
+    template <bool kUnits = false, class UseVector, class UseElements>
     __device__ __forceinline__ void each(const Part &part, const UseVector &use_vector,
                                          const UseElements &use_elements) const {
         uint32_t at = part.begin;
-        if (!takes_units()) {
+        if (!kUnits && !takes_units()) {
 #pragma unroll 1
             for (; at < part.end; at += part.step)
                 use_vector(at);
@@ -509,13 +515,14 @@ template <class Loss> class RowThread {
         if (may_have_head() && at == part.end && (classes - part.head) % 2 != 0)
             use_elements(at, 1);
     }
-    __device__ __forceinline__ Vector<E> load_words(uint32_t at) const {
+    /* kWrites: of units that are replaced. Others are no columns of 16 bits, of which a thread adds pairs. */
+    template <bool kWrites> __device__ __forceinline__ Vector<E> load_words(uint32_t at) const {
         Vector<E> x = filled<E>(N(0));
-        if (has_columns())
+        if ((kWrites || sizeof(Bits) > 2) && has_columns())
 #pragma unroll
             for (int i = 0; i < W; i++)
                 Copies::set(x, i, bits(at + units_after(i)));
-        else if (is_packed())
+        else if (kWrites || is_packed())
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 x.word[i] = Shared::bits<uint32_t>(at + units_after(i));
@@ -542,7 +549,10 @@ template <class Loss> class RowThread {
         __device__ __forceinline__ void read_shapes(N (&y)[W]) const {
             read(y, [&](uint32_t at, N(&of_unit)[W / 4]) { of.read_shapes(part, at, W / 4, of_unit); });
         }
+        /* Only packed rows have shapes that differ. */
         template <class Read> __device__ __forceinline__ void read(N (&y)[W], const Read &read_unit) const {
+            if (!is_packed())
+                return;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 N of_unit[W / 4];
@@ -601,7 +611,7 @@ template <class Loss> class RowThread {
     __device__ __forceinline__ void each_element(const Part &part, uint32_t at, int n, const Use &use) const {
         enum { kElements = Words<E>::kElements };
         N t[kElements] = {};
-        if (has_columns()) {
+        if (sizeof(Bits) > 2 && has_columns()) {
             use(E::widen(bits(at)), N(0));
             return;
         }
@@ -625,12 +635,10 @@ template <class Loss> class RowThread {
 #pragma unroll
             for (int i = 0; i < W; i++)
                 Shared::store(at + units_after(i), Copies::element_of(x, i));
-        else if (is_packed())
+        else
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 Shared::store(at + units_after(i), x.word[i]);
-        else
-            Shared::store<4>(at, x.word);
     }
     /* Replaces n elements of a row, or an element of a column, by get(x, shape). */
     template <class Get>
@@ -662,7 +670,7 @@ template <class Loss> class RowThread {
         const Part part = part_of(row_in_tile);
         N highest = Loss::lowest();
         each(
-            part, [&](uint32_t at) { highest = larger(highest, loss.highest_of({load_words(at)})); },
+            part, [&](uint32_t at) { highest = larger(highest, loss.highest_of({load_words<false>(at)})); },
             [&](uint32_t at, int n) {
                 each_element<false>(part, at, n, [&](N x, N) { highest = larger(highest, x); });
             });
@@ -672,7 +680,7 @@ template <class Loss> class RowThread {
         each(
             part,
             [&](uint32_t at) {
-                loss.accumulate(state, batch, best, load_words(at), PartSide{*this, part, at}, 0);
+                loss.accumulate(state, batch, best, load_words<false>(at), PartSide{*this, part, at}, 0);
             },
             [&](uint32_t at, int n) {
                 each_element<true>(part, at, n, [&](N x, N t) {
@@ -694,7 +702,7 @@ template <class Loss> class RowThread {
         const int units = takes_units() ? units_of(classes - head + n - 1) : vectors;
         loss.close(state, batch, head > 0 && rank == 0 ? -threads : rank, units, threads, [&](int k) {
             const int from = k < 0 ? 0 : head + k * n, left = k < 0 ? 1 : min(n, classes - from);
-            return Side<false>{*this, number, row_in_tile, left, from - k * W};
+            return Side<false, true>{*this, number, row_in_tile, left, from - k * W};
         });
     }
     /* Whether a thread adds two columns of 16 bits at a time, whose elements of a class are a word. */
@@ -703,7 +711,7 @@ template <class Loss> class RowThread {
     }
     /* Calls use(word) with the classes of this thread of a column and the next one. */
     template <class Use> __device__ __forceinline__ void each_word(const Part &part, const Use &use) const {
-        each(
+        each<true>(
             part,
             [&](uint32_t at) {
 #pragma unroll
@@ -754,7 +762,7 @@ template <class Loss> class RowThread {
             }
         const auto side_of = [&](int k) { return Side<false>{*this, number, row_in_tile, classes - k * W}; };
         const Side<true> whole = {*this, number, row_in_tile, W};
-        const bool is_online = sizeof(N) == 4 && Loss::sums_only() && !Loss::is_uniform();
+        const bool is_online = sizeof(N) == 4 && !Loss::has_soft() && !Loss::has_transform();
         auto best = loss.highest_before(state);
         N highest = Loss::lowest();
         const auto see = [&](const Vector<E> &x, int k) {
@@ -801,7 +809,8 @@ template <class Loss> class RowThread {
         } else if (Loss::is_basic() && g.is_fast) {
             N y[W];
             loss.fast_gradients(g, side.load(k), y);
-            side.write(Gradients(p.rows.grad, side.start_of_gradient(p.rows.grad_stride)), k, y);
+            side.template write<sizeof(N) == 4>(Gradients(p.rows.grad, side.start_of_gradient(p.rows.grad_stride)), k,
+                                                y);
         } else {
             loss.write(g, r, side.load(k), side, k, kNone);
         }
@@ -830,11 +839,11 @@ template <class Loss> class RowThread {
                 is_written = true;
                 const Part part = part_of(row_in_tile);
                 owner = units_of(max((int)r.target_class - part.head, 0));
-                each(
+                each<true>(
                     part,
                     [&](uint32_t at) {
                         N y[W], t[W];
-                        Vector<E> x = load_words(at);
+                        Vector<E> x = load_words<true>(at);
                         if (adds_shapes()) {
                             x.unpack(y);
                             PartSide{*this, part, at}.read_shapes(t);
