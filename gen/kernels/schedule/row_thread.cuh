@@ -358,11 +358,10 @@ template <class Loss> class RowThread {
             return {(int)first(k), of.p.inner, 0, left};
         }
         template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
-            if (kOfUnits ? !is_packed() : !has_targets()) {
-                if (!kOfUnits)
-                    classes(k).read(array, y);
+            if (!kOfUnits && !has_targets())
+                classes(k).read(array, y);
+            if (kOfUnits ? !is_packed() : !has_targets())
                 return;
-            }
             const uint32_t at = of.address(row_in_tile, (int)first(k)) + of.targets_offset;
             if (has_float_targets())
                 of.read_floats(row_in_tile, (int)first(k), count(k), y);
@@ -762,21 +761,22 @@ template <class Loss> class RowThread {
             }
         const auto side_of = [&](int k) { return Side<false>{*this, number, row_in_tile, classes - k * W}; };
         const Side<true> whole = {*this, number, row_in_tile, W};
+        const Side<false> tail = {*this, number, row_in_tile, classes % W};
         const bool is_online = sizeof(N) == 4 && !Loss::has_soft() && !Loss::has_transform();
         auto best = loss.highest_before(state);
         N highest = Loss::lowest();
-        const auto see = [&](const Vector<E> &x, int k) {
+        const auto see = [&](const auto &side, int k) {
             if (is_online)
-                loss.accumulate_one(state, best, x, side_of(k), k);
+                loss.accumulate_one(state, best, side.load(k), side, k);
             else
-                highest = larger(highest, loss.highest_of({x}));
+                highest = larger(highest, loss.highest_of({side.load(k)}));
         };
         int k = rank;
 #pragma unroll 1
         for (; k < whole_vectors(); k += threads)
-            see(whole.load(k), k);
+            see(whole, k);
         if (may_have_tail() && k < vectors)
-            see(side_of(k).load(k), k);
+            see(tail, k);
         if (!is_online) {
             loss.raise(state, highest);
             auto batch = loss.batch_of(state);
@@ -784,7 +784,7 @@ template <class Loss> class RowThread {
             for (k = rank; k < whole_vectors(); k += threads)
                 loss.accumulate(state, batch, best, whole.load(k), whole, k);
             if (may_have_tail() && k < vectors)
-                loss.accumulate(state, batch, best, side_of(k).load(k), side_of(k), k);
+                loss.accumulate(state, batch, best, tail.load(k), tail, k);
             loss.close(state, batch, rank, vectors, threads, side_of);
         }
         loss.find_best(state, best, rank, vectors, threads, side_of);
@@ -868,7 +868,7 @@ template <class Loss> class RowThread {
             for (; k < whole_vectors(); k += threads)
                 write<true>(g, r, has_gradient, {*this, number, row_in_tile, W}, k);
             if (may_have_tail() && k < vectors)
-                write<false>(g, r, has_gradient, {*this, number, row_in_tile, classes - k * W}, k);
+                write<false>(g, r, has_gradient, {*this, number, row_in_tile, classes % W}, k);
         }
         if (has(GPULOSSI_CE_GRADIENT) && has_gradient && r.target_class >= 0 && (owner & (threads - 1)) == rank)
             write_target(g, r, row_in_tile, logit);
