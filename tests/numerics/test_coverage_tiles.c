@@ -1,0 +1,110 @@
+/* Coverage of tiles of short rows and columns beyond the other tests: options beside every type of other arrays, in every
+ * layout and pass. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "option_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+/* How the rows of a tile lie in memory, and where the arrays besides the logits begin. */
+static const struct layout {
+    option_shape shape;
+    stride_kind stride;
+    int logits_offset, offset;
+} layouts[] = {{{40, 24, 0}, STRIDE_PACKED, 0, 0},                                       /* whole vectors */
+               {{40, 21, 0}, STRIDE_16_BYTES, 0, 0},                                     /* that begin at vectors */
+               {{40, 21, 0}, STRIDE_PACKED, 1, 1},   {{40, 22, 0}, STRIDE_PACKED, 2, 2}, /* packed */
+               {{40, 21, 0}, STRIDE_ONE_MORE, 1, 0}, {{40, 22, 0}, STRIDE_PACKED, 2, 0}, /* ragged */
+               {{48, 21, 16}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 0, 0}, /* columns */
+               {{45, 21, 15}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 1, 0}, /* ragged columns */
+               {{600, 20, 0}, STRIDE_PACKED, 0, 0},                                      /* a row for each thread */
+               {{600, 21, 0}, STRIDE_PACKED, 0, 0}};
+enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
+
+static ce_case case_of(gpuloss_dtype dtype, const struct layout *l, unsigned options, unsigned number,
+                       option_inputs *in) {
+    ce_case c = option_case(dtype, l->shape, options, LOGITS_NORMAL, number, in);
+    c.logits_stride = c.grad_stride = c.targets_stride = c.grad_targets_stride = l->stride;
+    c.logits_offset = l->logits_offset;
+    c.grad_offset = c.target_offset = c.grad_target_offset = l->offset;
+    return c;
+}
+
+/* Rows that take the slow way: beyond the range of the fast exponentials, with classes of probability 0, and with a NaN. */
+static void disturb(const ce_case *c, const option_inputs *in) {
+    const int64_t inner = c->inner > 1 ? c->inner : 1;
+    int64_t row, i;
+    for (row = 1; row < c->rows; row += row % 8 == 5 ? 4 : 1) {
+        double *x = in->x + row / inner * inner * c->classes + row % inner;
+        for (i = 0; i < c->classes && row % 8 == 1; i++)
+            x[i * inner] = dtype_round(c->dtype, 30000 + x[i * inner]);
+        if (row % 8 == 2 || row % 8 == 5)
+            x[row % c->classes * inner] = row % 8 == 2 ? -(double)INFINITY : (double)NAN;
+    }
+}
+
+/* The results of a pass by its number; an lse that it takes is returned, and to be freed. */
+static double *take_pass(ce_case *c, unsigned number) {
+    static const unsigned outputs[] = {CE_OUT_EVERY,
+                                       CE_OUT_LOSS | CE_OUT_GRAD,
+                                       CE_OUT_LOSS,
+                                       CE_OUT_LOSS_ROWS | CE_OUT_LSE,
+                                       CE_OUT_LOSS | CE_OUT_GRAD_TARGETS,
+                                       CE_OUT_LOSS | CE_OUT_GRAD | CE_OUT_GRAD_TARGETS};
+    enum { PASSES = sizeof outputs / sizeof outputs[0], FROM_LSE = 7 };
+    if (number % (PASSES + 1) == PASSES)
+        return option_pass(c, FROM_LSE);
+    c->outputs = outputs[number % (PASSES + 1)];
+    return NULL;
+}
+
+/* Every set of options meets every layout, and with probabilities every type of them. The passes and the types of the
+ * gradient vary. */
+static void options_beside_types_of_tiles(void **state) {
+    static const unsigned sets[] = {0,
+                                    OPTION_SMOOTHING,
+                                    OPTION_SOFTCAP,
+                                    OPTION_SCALE | OPTION_SMOOTHING,
+                                    OPTION_WEIGHTS,
+                                    OPTION_WEIGHTS | OPTION_SMOOTHING,
+                                    OPTION_SOFTCAP | OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_ROW_WEIGHTS};
+    enum { SETS = sizeof sets / sizeof sets[0] };
+    unsigned d, k, t, set, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < LAYOUTS; k++)
+            for (t = 0; t <= DTYPE_COUNT; t++) /* the last: no probabilities */
+                for (set = 0; set < SETS; set++, number++) {
+                    const unsigned soft = t < DTYPE_COUNT ? (unsigned)OPTION_PROBABILITIES : 0;
+                    option_inputs in;
+                    ce_case c =
+                        case_of(all_dtypes[d], &layouts[k], sets[set] | soft | OPTION_IGNORE_INDEX, number, &in);
+                    double *lse;
+                    int64_t i;
+                    disturb(&c, &in);
+                    for (i = 0; i < c.rows; i += 3)
+                        in.row_weights[i] = 0;
+                    if (set % 2 == 1)
+                        c.row_weights = in.row_weights;
+                    lse = take_pass(&c, number);
+                    c.target_dtype = all_dtypes[t % DTYPE_COUNT];
+                    c.grad_dtype = c.in_place || number % 3 == 0 ? c.dtype : all_dtypes[number / 7 % DTYPE_COUNT];
+                    for (i = 0; soft && i < c.rows * c.classes; i++)
+                        in.t[i] = dtype_round(c.target_dtype, in.t[i]);
+                    ce_test(&c, "options beside types of tiles");
+                    free(lse);
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
+int run_coverage_tile_tests(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(options_beside_types_of_tiles)};
+    return cmocka_run_group_tests_name("coverage of tiles", tests, NULL, NULL);
+}
