@@ -537,7 +537,7 @@ template <class Loss> class RowThread {
 
         __device__ __forceinline__ int64_t start(int64_t) const { return 0; }
         __device__ __forceinline__ bool is_inside(int, int) const { return true; }
-        DEVICE bool is_staged() { return has_targets(); }
+        DEVICE bool is_staged() { return has(GPULOSSI_CE_PROBABILITIES); }
         template <class Array> __device__ __forceinline__ void read_staged(const Array &, int, N (&y)[W]) const {
             read(y, [&](uint32_t at, N(&of_unit)[W / 4]) { of.read_targets(part, at, W / 4, of_unit); });
         }
