@@ -1,7 +1,8 @@
 #!/bin/bash
 # How much of each kernel the numerics tests execute on the interpreter. Two devices: a large one, where rows spread over
 # many blocks, and the smallest there is, where few blocks take them from the queue; and the large one with a single
-# multiprocessor, for what takes many rows of a team. On the large ones the order of blocks and warps is shuffled.
+# multiprocessor, for what takes many rows of a team. Tiles also run on a GPU without asynchronous copies, and rows
+# on one without clusters. On the large ones the order of blocks and warps is shuffled.
 #     tests/interpreter/coverage.sh
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -26,6 +27,8 @@ coverage() { "$build/interpreter/coverage" ptx tests/interpreter/not_executed.tx
 bits='same_bits*'
 numerics sm_50_1 sm_50 1 0 --skip "$bits" & first=$!
 numerics sm_90_4 sm_90 4 1 --skip "$bits" || fail "numerics on sm_90" "$out/sm_90_4.log"
+numerics sm_70_4 sm_70 4 1 --only '*_of_tiles' || fail "tiles on sm_70" "$out/sm_70_4.log"
+numerics sm_80_4 sm_80 4 1 --only '*_of_longer_rows' || fail "rows on sm_80" "$out/sm_80_4.log"
 numerics sm_90_1 sm_90 1 1 --only 'many_*' || fail "many rows on sm_90" "$out/sm_90_1.log"
 numerics sm_90_bits sm_90 4 1 --only "$bits" || fail "same bits on sm_90" "$out/sm_90_bits.log"
 wait $first || fail "numerics on sm_50" "$out/sm_50_1.log"

@@ -58,11 +58,12 @@ static int (*const groups[])(void) = {
     run_coverage_tests,
     run_coverage_option_tests,
     run_coverage_divergence_tests,
-    run_coverage_tile_tests,
     run_stream_tests,
     run_large_tests,
     run_same_bits_tests,
     run_chunk_tests,
+    run_coverage_tile_tests,
+    run_coverage_row_tests,
 };
 
 enum { GROUPS = sizeof groups / sizeof groups[0] };

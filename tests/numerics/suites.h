@@ -38,10 +38,11 @@ int run_misuse_tests(void);
 int run_coverage_tests(void);
 int run_coverage_option_tests(void);
 int run_coverage_divergence_tests(void);
-int run_coverage_tile_tests(void);
 int run_stream_tests(void);
 int run_large_tests(void);
 int run_same_bits_tests(void);
 int run_chunk_tests(void);
+int run_coverage_tile_tests(void);
+int run_coverage_row_tests(void);
 
 #endif

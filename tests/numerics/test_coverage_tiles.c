@@ -17,11 +17,11 @@ static const struct layout {
     stride_kind stride;
     int logits_offset, offset;
 } layouts[] = {{{40, 24, 0}, STRIDE_PACKED, 0, 0},                                       /* whole vectors */
-               {{40, 21, 0}, STRIDE_16_BYTES, 0, 0},                                     /* that begin at vectors */
-               {{40, 21, 0}, STRIDE_PACKED, 1, 1},   {{40, 22, 0}, STRIDE_PACKED, 2, 2}, /* packed */
-               {{40, 21, 0}, STRIDE_ONE_MORE, 1, 0}, {{40, 22, 0}, STRIDE_PACKED, 2, 0}, /* ragged */
-               {{48, 21, 16}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 0, 0}, /* columns */
-               {{45, 21, 15}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 1, 0}, /* ragged columns */
+               {{40, 23, 0}, STRIDE_16_BYTES, 0, 0},                                     /* that begin at vectors */
+               {{40, 23, 0}, STRIDE_PACKED, 1, 1},   {{40, 22, 0}, STRIDE_PACKED, 2, 2}, /* packed */
+               {{40, 23, 0}, STRIDE_ONE_MORE, 1, 0}, {{40, 22, 0}, STRIDE_PACKED, 2, 0}, /* ragged */
+               {{48, 23, 16}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 0, 0}, /* columns */
+               {{45, 23, 15}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 1, 0}, /* ragged columns */
                {{600, 20, 0}, STRIDE_PACKED, 0, 0},                                      /* a row for each thread */
                {{600, 21, 0}, STRIDE_PACKED, 0, 0}};
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
