@@ -103,7 +103,6 @@ template <class Loss> class RowThread {
     __device__ __forceinline__ int rows_at_once() const { return kThreads >> (31 - __clz(threads)); }
 
     /* ---- the tile ---- */
-
     /* The shared address of class c of a row. */
     __device__ __forceinline__ uint32_t address(int row, int c) const {
         if (has_columns())
@@ -134,7 +133,6 @@ template <class Loss> class RowThread {
     __device__ __forceinline__ bool has_words(uint64_t array, int64_t stride) const {
         return sizeof(Bits) == 2 && array % 4 == 0 && stride % 2 == 0 && classes % 2 == 0;
     }
-
     /* Whether packed rows of 16 bits consist of words. */
     DEVICE bool by_words() {
         return sizeof(Bits) == 2 && is_packed() && !is_ragged();
@@ -325,14 +323,13 @@ template <class Loss> class RowThread {
     /* ---- a row ---- */
 
     /* A vector of a row. Its first `left` elements are in the row: all of them if it is whole. Vector k begins with
-     * class k W + shift. kOfUnits: its row was added by units, which only packed rows with their target probabilities are. */
+     * class k W + shift. kOfUnits: of a row that is added by units, which is packed if it has soft targets. */
     template <bool kWhole, bool kOfUnits = false> struct Side {
         enum { kElements = W };
         const RowThread &of;
         int64_t row;
         int row_in_tile, left;
         int shift = 0;
-
         __device__ __forceinline__ int64_t first(int k) const { return k * W + shift; }
         __device__ __forceinline__ int count(int) const { return kWhole || left >= W ? (int)W : left; }
         __device__ __forceinline__ bool is_inside(int, int i) const { return kWhole || i < left; }
@@ -398,6 +395,12 @@ template <class Loss> class RowThread {
             classes(k).write(array, y);
         }
     };
+    /* The partial vector of a row. */
+    __device__ __forceinline__ Side<false> tail_of(int64_t row, int row_in_tile, int k) const {
+        const int left = classes - k * W;
+        __builtin_assume(left < W);
+        return {*this, row, row_in_tile, left};
+    }
     /* Reads `count` float target probabilities from class c on. */
     __device__ __forceinline__ void read_floats(int row_in_tile, int c, int count, N (&y)[W]) const {
         const uint32_t at = smem_targets + (uint32_t)(row_in_tile * targets_pitch + c * 4);
@@ -488,8 +491,7 @@ template <class Loss> class RowThread {
             has_float_targets() ? smem_targets + (uint32_t)(row_in_tile * targets_pitch) - 2 * part.of_head : 0;
         return part;
     }
-    /* Calls use_vector(at) with the vectors of a part, and use_elements(at, n) with its other elements. kUnits: the threads
-     * of a row take units in turn. */
+    /* Calls use_vector(at) with the vectors of a part, use_elements(at, n) with its other elements. kUnits: of units. */
     template <bool kUnits = false, class UseVector, class UseElements>
     __device__ __forceinline__ void each(const Part &part, const UseVector &use_vector,
                                          const UseElements &use_elements) const {
@@ -534,7 +536,6 @@ template <class Loss> class RowThread {
         const RowThread &of;
         const Part &part;
         uint32_t at; /* a shared address */
-
         __device__ __forceinline__ int64_t start(int64_t) const { return 0; }
         __device__ __forceinline__ bool is_inside(int, int) const { return true; }
         DEVICE bool is_staged() { return has(GPULOSSI_CE_PROBABILITIES); }
@@ -761,7 +762,6 @@ template <class Loss> class RowThread {
             }
         const auto side_of = [&](int k) { return Side<false>{*this, number, row_in_tile, classes - k * W}; };
         const Side<true> whole = {*this, number, row_in_tile, W};
-        const Side<false> tail = {*this, number, row_in_tile, classes % W};
         const bool is_online = sizeof(N) == 4 && !Loss::has_soft() && !Loss::has_transform();
         auto best = loss.highest_before(state);
         N highest = Loss::lowest();
@@ -776,7 +776,7 @@ template <class Loss> class RowThread {
         for (; k < whole_vectors(); k += threads)
             see(whole, k);
         if (may_have_tail() && k < vectors)
-            see(tail, k);
+            see(tail_of(number, row_in_tile, k), k);
         if (!is_online) {
             loss.raise(state, highest);
             auto batch = loss.batch_of(state);
@@ -784,7 +784,7 @@ template <class Loss> class RowThread {
             for (k = rank; k < whole_vectors(); k += threads)
                 loss.accumulate(state, batch, best, whole.load(k), whole, k);
             if (may_have_tail() && k < vectors)
-                loss.accumulate(state, batch, best, tail.load(k), tail, k);
+                loss.accumulate(state, batch, best, side_of(k).load(k), tail_of(number, row_in_tile, k), k);
             loss.close(state, batch, rank, vectors, threads, side_of);
         }
         loss.find_best(state, best, rank, vectors, threads, side_of);
@@ -868,7 +868,7 @@ template <class Loss> class RowThread {
             for (; k < whole_vectors(); k += threads)
                 write<true>(g, r, has_gradient, {*this, number, row_in_tile, W}, k);
             if (may_have_tail() && k < vectors)
-                write<false>(g, r, has_gradient, {*this, number, row_in_tile, classes % W}, k);
+                write<false>(g, r, has_gradient, tail_of(number, row_in_tile, k), k);
         }
         if (has(GPULOSSI_CE_GRADIENT) && has_gradient && r.target_class >= 0 && (owner & (threads - 1)) == rank)
             write_target(g, r, row_in_tile, logit);
