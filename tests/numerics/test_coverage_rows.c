@@ -17,9 +17,17 @@ static int64_t width_of(gpuloss_dtype dtype) {
     return (int64_t)(16 / dtype_size(dtype));
 }
 
-/* Rows of blocks, a step of a warp among them, and rows that are fewer than the multiprocessors. */
-static const struct rows { int64_t rows, vectors; } shapes[] = {{9, 52}, {5, 130}, {2, 1100}};
+/* Rows of blocks, a step of a warp among them, rows that are fewer than the multiprocessors, and rows that no block
+ * retains. */
+static const struct rows { int64_t rows, vectors; } shapes[] = {{9, 52}, {5, 130}, {2, 1100}, {5, 2400}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+/* Moves logits out of the range of the fast exponentials. */
+static void shift_row(double *x, int64_t classes, gpuloss_dtype dtype) {
+    int64_t i;
+    for (i = 0; i < classes; i++)
+        x[i] = dtype_round(dtype, 30000 + x[i]);
+}
 
 static const unsigned passes[] = {CE_OUT_EVERY, CE_OUT_LOSS, CE_OUT_LOSS | CE_OUT_GRAD, CE_OUT_LOSS | CE_OUT_ARGMAX,
                                   CE_OUT_LOSS | CE_OUT_GRAD_TARGETS};
@@ -37,7 +45,7 @@ static void options_of_longer_rows(void **state) {
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
-        for (k = 0; k < SHAPES; k++)
+        for (k = 0; k < SHAPES - 1; k++)
             for (t = 0; t <= DTYPE_COUNT; t++) /* the last: no probabilities */
                 for (set = 0; set < SETS; set++, number++) {
                     const unsigned soft = t < DTYPE_COUNT ? (unsigned)OPTION_PROBABILITIES : 0;
@@ -48,6 +56,9 @@ static void options_of_longer_rows(void **state) {
                                             number, &in);
                     double *lse = NULL;
                     int64_t i;
+                    shift_row(in.x + c.classes, c.classes, c.dtype);
+                    if (c.rows > 4)
+                        in.x[4 * c.classes + number % 50] = (double)NAN;
                     if (number % (PASSES + 1) == PASSES)
                         lse = option_pass(&c, 7);
                     else
@@ -76,11 +87,17 @@ static void divergences_of_longer_rows(void **state) {
         for (t = 0; t < DTYPE_COUNT; t++)
             for (pair = 0; pair < KL_KIND_PAIRS; pair++)
                 for (choice = 0; choice <= CHOICE_JS; choice++, number++) {
-                    const struct rows *s = &shapes[number % 13 == 12 ? 2 : number / 3 % 2];
+                    const struct rows *s = &shapes[number % 13 == 12 ? 2 : number % 13 == 6 ? 3 : number / 3 % 2];
                     const divergence_shape shape = {s->rows, s->vectors * width_of(all_dtypes[d]) + number / 2 % 2};
                     kl_case c = divergence_case(all_dtypes[d], all_dtypes[t], shape, pair, choice);
                     kl_inputs in = divergence_inputs(&c, (distribution_kind)(number / 5 % DISTRIBUTIONS_KINDS),
                                                      number % KL_WITH_SETS, number);
+                    if (c.input_kind == GPULOSS_LOGITS)
+                        shift_row(in.input + c.classes, c.classes, c.dtype);
+                    if (c.target_kind == GPULOSS_LOGITS) {
+                        shift_row(in.target + number % 2 * c.classes, c.classes, c.target_dtype);
+                        in.target[number % 50] = -(double)INFINITY;
+                    }
                     c.outputs = outputs[number / 7 % (sizeof outputs / sizeof outputs[0])];
                     kl_test(&c, "divergences of longer rows");
                     kl_inputs_free(&in);
@@ -142,6 +159,33 @@ static void distant_weights(double *weights, int64_t rows, gpuloss_dtype dtype) 
     }
 }
 
+/* The mean of rows without some labels of every type: packed rows of one lane and of several, and long ones. */
+static void means_of_labelled_rows(void **state) {
+    static const gpuloss_index_type types[] = {GPULOSS_I64, GPULOSS_I32, GPULOSS_I16, GPULOSS_U8};
+    static const divergence_shape labelled[] = {{70, 8}, {40, 300}, {9, 800}, {2, 9000}, {2, 50000}};
+    enum { LABELLED = sizeof labelled / sizeof labelled[0] };
+    int64_t labels[70];
+    unsigned d, k, n;
+    (void)state;
+    REQUIRE_GPU();
+    for (n = 0; n < 70; n++)
+        labels[n] = n % 3 == 1 ? 7 : 1;
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < LABELLED; k++)
+            for (n = 0; n < (k == LABELLED - 1 ? 2u : 12u); n++) {
+                kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, labelled[k], KL_KIND_PAIRS - 1, n / 4);
+                kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, n);
+                c.labels = labels;
+                c.label_type = types[n % 4];
+                c.ignore_index = 7;
+                c.reduction = n % 2 ? GPULOSS_BATCHMEAN : GPULOSS_MEAN;
+                c.outputs = (n + d) % 3 == 0 ? KL_OUT_LOSS | KL_OUT_GRAD : KL_OUT_LOSS;
+                kl_test(&c, "means of labelled rows");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
 enum { MANY_ROWS = 68 };
 
 /* Losses of very different sizes, and labels of a type. The gradients are in the range of each type. */
@@ -194,8 +238,8 @@ static void many_distant_rows_of_pairs(void **state) {
 
 int run_coverage_row_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_of_longer_rows), cmocka_unit_test(divergences_of_longer_rows),
+        cmocka_unit_test(options_of_longer_rows),         cmocka_unit_test(divergences_of_longer_rows),
         cmocka_unit_test(sparse_teachers_of_longer_rows), cmocka_unit_test(reverse_gradients_of_longest_rows),
-        cmocka_unit_test(many_distant_rows_of_pairs)};
+        cmocka_unit_test(means_of_labelled_rows),         cmocka_unit_test(many_distant_rows_of_pairs)};
     return cmocka_run_group_tests_name("coverage of rows", tests, NULL, NULL);
 }
