@@ -524,7 +524,7 @@ static int is_same_line(const char *line, const char *marked) {
     return word != NULL ? strncmp(a, b, (size_t)(word - a)) == 0 : strcmp(a, b) == 0;
 }
 
-/* The lines of the text, in the form that the loader leaves. Those that the marked text has not are blank. A label follows
+/* The lines of the text, in the form that the loader leaves. Lines that the marked text has not are blank. A label follows
  * them, so that the next line that is alike is the same one. */
 static lines specialised_lines(const lines *whole, const text *marked, const uint32_t words[WORDS]) {
     lines of_marked = split(marked->bytes), all, own = {0};
