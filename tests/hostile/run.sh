@@ -10,9 +10,9 @@ cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
 header=${1:-gpuloss.h} groups=${2:-compilers macros bytes hosts options} build=${3:-}
 out=${BUILD:-build}/hostile
-rm -rf "$out" && mkdir -p "$out/tests" && out=$(realpath "$out") || exit 2
+rm -rf "$out" && mkdir -p "$out/tests" "$out/gen" && out=$(realpath "$out") || exit 2
 # The sources include ../../gpuloss.h: beside a copy of them, that is the header that is to be tested.
-cp -r tests/hostile tests/host "$out/tests/" && cp "$header" "$out/gpuloss.h" &&
+cp -r tests/hostile tests/host "$out/tests/" && cp gen/facts.h "$out/gen/" && cp "$header" "$out/gpuloss.h" &&
     bash tests/unpack_once/run.sh "$header" "$out/once" && cd "$out" || exit 2
 src=tests/hostile
 descs=100000

@@ -4,8 +4,9 @@
 # in images.o instead. Copies of the sources beside it include that header.
 set -eu
 header=$1 folder=$2
-mkdir -p "$folder/tests"
+mkdir -p "$folder/tests" "$folder/gen"
 cp -r tests/host tests/hostile tests/numerics tests/unpack_once "$folder/tests/"
+cp gen/facts.h "$folder/gen/"
 images='const gpulossi_image \*gpulossi_image_of('
 sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated block/d' \
     -e "s/^static $images/extern $images/" \
