@@ -60,7 +60,7 @@ value word_value(int word);
 /* How many operands after the first an instruction has that compute() knows; 0: it doesn't know it. */
 int sources_of(const char *opcode);
 value compute(const char *opcode, const value *sources);
-/* Adds what a register may have from one of several instructions, where the condition of that one holds. */
+/* Adds the values that one of several instructions may assign to a register, where its condition holds. */
 void add_values(value *to, const value *v, const condition *when);
 /* Where a predicate may be true, or false. */
 condition where(const value *predicate, int is);

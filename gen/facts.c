@@ -1,4 +1,4 @@
-/* What follows from the facts for a condition. */
+/* Whether the facts leave a condition possible. */
 #define GPULOSSI_SHARED
 #include "condition.h"
 #include "facts.h"

@@ -47,7 +47,7 @@ static value value_defined(marking *m, const definition *d) {
     return compute(s->opcode, sources);
 }
 
-/* What one of several definitions assigned, under the condition of its block. */
+/* The value that one of several definitions assigned, under the condition of its block. */
 static value value_assigned(marking *m, int first, int count) {
     value v = {.kind = CHOICES};
     if (count == 1)

@@ -20,8 +20,7 @@ HOST_TYPES := $(HOST_COMMON) $(HOST)/test_left_out_types.c
 HOST_THREADS := $(HOST_COMMON) $(HOST)/test_threads.c $(HOST)/test_threads_main.c
 
 HOST_MARK := $(HOST)/test_mark.c $(HOST)/test_mark_random.c $(HOST)/test_lower.c gen/lower.c gen/mark.c gen/parse.c \
-	gen/shared.c gen/value.c gen/condition.c gen/facts.c \
-	gen/renumber.c gen/text.c
+	gen/shared.c gen/value.c gen/condition.c gen/facts.c gen/renumber.c gen/text.c
 HOST_SANITIZE := -g -fsanitize=address,undefined -fno-sanitize-recover=all
 
 HOST_PROGRAMS := $(BUILD)/test_host $(BUILD)/test_threads $(BUILD)/test_left_out \

@@ -47,7 +47,7 @@ static void add_marked(text *marked, const char *line, int length) {
         text_add(marked, "%.*s\n", length, line);
 }
 
-/* The clauses of what no words reach. */
+/* The clauses of a condition that no words satisfy. */
 #define NEVER "never"
 
 /* A branch by predicate %p0 of a test: the clauses where it is false, and where it is true. */
@@ -322,7 +322,7 @@ static void ends(void **state) {
                                                                            "L1:\nret;\n//!0\n");
 }
 
-/* What several instructions write is one of these, under the condition of its block. */
+/* A register that several instructions write has one of their values, under the condition of its block. */
 static void joined_values(void **state) {
     (void)state;
     expect_test(W0 "and.b32 %r4, %r0, 2;\nand.b32 %r4, %r0, 2;\nsetp.ne.s32 %p0, %r4, 0;\n", "0-00000002",

@@ -57,6 +57,22 @@ ce_case option_case(gpuloss_dtype dtype, option_shape shape, unsigned options, l
     return c;
 }
 
+ce_case option_layout_case(gpuloss_dtype dtype, const option_layout *l, unsigned options, uint64_t seed,
+                           option_inputs *in) {
+    ce_case c = option_case(dtype, l->shape, options, LOGITS_NORMAL, seed, in);
+    c.logits_stride = c.grad_stride = c.targets_stride = c.grad_targets_stride = l->stride;
+    c.logits_offset = l->logits_offset;
+    c.grad_offset = c.target_offset = c.grad_target_offset = l->offset;
+    return c;
+}
+
+void option_target_dtype(ce_case *c, option_inputs *in, gpuloss_dtype dtype) {
+    int64_t i;
+    c->target_dtype = dtype;
+    for (i = 0; in->t != NULL && i < c->rows * c->classes; i++)
+        in->t[i] = dtype_round(dtype, in->t[i]);
+}
+
 void option_inputs_free(option_inputs *in) {
     free(in->x);
     free(in->t);

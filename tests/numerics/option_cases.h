@@ -27,9 +27,21 @@ typedef struct option_shape {
     int64_t rows, classes, inner;
 } option_shape;
 
+/* How the rows of a tile lie in memory: offsets, in elements, of the logits and of the other arrays. */
+typedef struct option_layout {
+    option_shape shape;
+    stride_kind stride;
+    int logits_offset, offset;
+} option_layout;
+
 /* Every output is requested; the reduction is mean. */
 ce_case option_case(gpuloss_dtype dtype, option_shape shape, unsigned options, logits_kind kind, uint64_t seed,
                     option_inputs *in);
+/* The same in a layout, with normal logits. */
+ce_case option_layout_case(gpuloss_dtype dtype, const option_layout *l, unsigned options, uint64_t seed,
+                           option_inputs *in);
+/* Gives the target probabilities a type, and rounds them to it. */
+void option_target_dtype(ce_case *c, option_inputs *in, gpuloss_dtype dtype);
 void option_inputs_free(option_inputs *in);
 
 /* The index type of that number, if the classes fit, and an ignore_index that fits too. */

@@ -55,7 +55,6 @@ static void options_of_longer_rows(void **state) {
                     ce_case c = option_case(all_dtypes[d], shape, sets[set] | soft | OPTION_IGNORE_INDEX, LOGITS_NORMAL,
                                             number, &in);
                     double *lse = NULL;
-                    int64_t i;
                     shift_row(in.x + c.classes, c.classes, c.dtype);
                     if (c.rows > 4)
                         in.x[4 * c.classes + number % 50] = (double)NAN;
@@ -63,10 +62,8 @@ static void options_of_longer_rows(void **state) {
                         lse = option_pass(&c, 7);
                     else
                         c.outputs = passes[number % (PASSES + 1)];
-                    c.target_dtype = all_dtypes[t % DTYPE_COUNT];
+                    option_target_dtype(&c, &in, all_dtypes[t % DTYPE_COUNT]);
                     c.grad_dtype = c.in_place || number % 3 == 0 ? c.dtype : all_dtypes[number / 7 % DTYPE_COUNT];
-                    for (i = 0; soft && i < c.rows * c.classes; i++)
-                        in.t[i] = dtype_round(c.target_dtype, in.t[i]);
                     if ((sets[set] & OPTION_SOFTCAP) != 0 && number % 4 < 2)
                         c.softcap = 1000;
                     ce_test(&c, "options of longer rows");

@@ -11,29 +11,16 @@
 #include "run_common.h"
 #include "suites.h"
 
-/* How the rows of a tile lie in memory, and where the arrays besides the logits begin. */
-static const struct layout {
-    option_shape shape;
-    stride_kind stride;
-    int logits_offset, offset;
-} layouts[] = {{{40, 24, 0}, STRIDE_PACKED, 0, 0},                                       /* whole vectors */
-               {{40, 23, 0}, STRIDE_16_BYTES, 0, 0},                                     /* that begin at vectors */
-               {{40, 23, 0}, STRIDE_PACKED, 1, 1},   {{40, 22, 0}, STRIDE_PACKED, 2, 2}, /* packed */
-               {{40, 23, 0}, STRIDE_ONE_MORE, 1, 0}, {{40, 22, 0}, STRIDE_PACKED, 2, 0}, /* ragged */
-               {{48, 23, 16}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 0, 0}, /* columns */
-               {{45, 23, 15}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 1, 0}, /* ragged columns */
-               {{600, 20, 0}, STRIDE_PACKED, 0, 0},                                      /* a row for each thread */
-               {{600, 21, 0}, STRIDE_PACKED, 0, 0}};
+static const option_layout layouts[] = {
+    {{40, 24, 0}, STRIDE_PACKED, 0, 0},                                       /* whole vectors */
+    {{40, 23, 0}, STRIDE_16_BYTES, 0, 0},                                     /* that begin at vectors */
+    {{40, 23, 0}, STRIDE_PACKED, 1, 1},   {{40, 22, 0}, STRIDE_PACKED, 2, 2}, /* packed */
+    {{40, 23, 0}, STRIDE_ONE_MORE, 1, 0}, {{40, 22, 0}, STRIDE_PACKED, 2, 0}, /* ragged */
+    {{48, 23, 16}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 0, 0}, /* columns */
+    {{45, 23, 15}, STRIDE_PACKED, 0, 0},  {{40, 50, 8}, STRIDE_PACKED, 1, 0}, /* ragged columns */
+    {{600, 20, 0}, STRIDE_PACKED, 0, 0},                                      /* a row for each thread */
+    {{600, 21, 0}, STRIDE_PACKED, 0, 0}};
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
-
-static ce_case case_of(gpuloss_dtype dtype, const struct layout *l, unsigned options, unsigned number,
-                       option_inputs *in) {
-    ce_case c = option_case(dtype, l->shape, options, LOGITS_NORMAL, number, in);
-    c.logits_stride = c.grad_stride = c.targets_stride = c.grad_targets_stride = l->stride;
-    c.logits_offset = l->logits_offset;
-    c.grad_offset = c.target_offset = c.grad_target_offset = l->offset;
-    return c;
-}
 
 /* Rows that take the slow way: beyond the range of the fast exponentials, with classes of probability 0, and with a NaN. */
 static void disturb(const ce_case *c, const option_inputs *in) {
@@ -83,8 +70,8 @@ static void options_beside_types_of_tiles(void **state) {
                 for (set = 0; set < SETS; set++, number++) {
                     const unsigned soft = t < DTYPE_COUNT ? (unsigned)OPTION_PROBABILITIES : 0;
                     option_inputs in;
-                    ce_case c =
-                        case_of(all_dtypes[d], &layouts[k], sets[set] | soft | OPTION_IGNORE_INDEX, number, &in);
+                    ce_case c = option_layout_case(all_dtypes[d], &layouts[k], sets[set] | soft | OPTION_IGNORE_INDEX,
+                                                   number, &in);
                     double *lse;
                     int64_t i;
                     disturb(&c, &in);
@@ -93,10 +80,8 @@ static void options_beside_types_of_tiles(void **state) {
                     if (set % 2 == 1)
                         c.row_weights = in.row_weights;
                     lse = take_pass(&c, number);
-                    c.target_dtype = all_dtypes[t % DTYPE_COUNT];
+                    option_target_dtype(&c, &in, all_dtypes[t % DTYPE_COUNT]);
                     c.grad_dtype = c.in_place || number % 3 == 0 ? c.dtype : all_dtypes[number / 7 % DTYPE_COUNT];
-                    for (i = 0; soft && i < c.rows * c.classes; i++)
-                        in.t[i] = dtype_round(c.target_dtype, in.t[i]);
                     ce_test(&c, "options beside types of tiles");
                     free(lse);
                     option_inputs_free(&in);

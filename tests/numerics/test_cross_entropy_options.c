@@ -95,11 +95,8 @@ static void every_triple_of_types(void **state) {
                 option_inputs in;
                 ce_case c = option_case(all_dtypes[d], shape, OPTION_SMOOTHING | OPTION_PROBABILITIES, LOGITS_NORMAL,
                                         g + t, &in);
-                int64_t i;
                 c.grad_dtype = all_dtypes[g];
-                c.target_dtype = all_dtypes[t];
-                for (i = 0; i < c.rows * c.classes; i++)
-                    in.t[i] = dtype_round(c.target_dtype, in.t[i]);
+                option_target_dtype(&c, &in, all_dtypes[t]);
                 c.logits_offset = (int)(d + t) % 2;
                 c.target_offset = (int)(d + g) % 2;
                 c.targets_in_place = g % 2 == 1;
@@ -125,11 +122,8 @@ static void every_type_of_probabilities(void **state) {
             option_inputs in;
             ce_case c =
                 option_case(all_dtypes[d], shape, OPTION_SMOOTHING | OPTION_PROBABILITIES, LOGITS_NORMAL, t, &in);
-            int64_t i;
-            c.target_dtype = all_dtypes[t];
+            option_target_dtype(&c, &in, all_dtypes[t]);
             c.outputs &= ~(unsigned)CE_OUT_GRAD_TARGETS;
-            for (i = 0; i < c.rows * c.classes; i++)
-                in.t[i] = dtype_round(c.target_dtype, in.t[i]);
             ce_test(&c, "types of probabilities");
             option_inputs_free(&in);
         }

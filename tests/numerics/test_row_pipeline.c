@@ -269,11 +269,8 @@ static void types_of_the_pipeline(void **state) {
                 for (t = 0; t < DTYPE_COUNT; t++) {
                     option_inputs in;
                     ce_case c = case_of(dtypes[d], &layouts[k], OPTION_PROBABILITIES, LOGITS_NORMAL, g + t, &in);
-                    int64_t i;
                     c.grad_dtype = all_dtypes[g];
-                    c.target_dtype = all_dtypes[t];
-                    for (i = 0; i < c.rows * c.classes; i++)
-                        in.t[i] = dtype_round(c.target_dtype, in.t[i]);
+                    option_target_dtype(&c, &in, all_dtypes[t]);
                     ce_test(&c, "types of the pipeline");
                     c.class_weights = in.class_weights;
                     c.row_weights = in.row_weights;

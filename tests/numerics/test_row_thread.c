@@ -10,12 +10,7 @@
 #include "run_common.h"
 #include "suites.h"
 
-/* How the rows of a tile lie in memory. */
-static const struct layout {
-    option_shape shape;
-    stride_kind stride;
-    int logits_offset, grad_offset;
-} layouts[] = {
+static const option_layout layouts[] = {
     {{290, 24, 0}, STRIDE_PACKED, 0, 0},                                        /* whole vectors */
     {{290, 21, 0}, STRIDE_16_BYTES, 0, 0},                                      /* that begin at vectors */
     {{290, 21, 0}, STRIDE_PACKED, 1, 1},   {{290, 22, 0}, STRIDE_PACKED, 2, 2}, /* packed */
@@ -25,12 +20,9 @@ static const struct layout {
 };
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
-static ce_case case_of(gpuloss_dtype dtype, const struct layout *l, unsigned options, unsigned number,
+static ce_case case_of(gpuloss_dtype dtype, const option_layout *l, unsigned options, unsigned number,
                        option_inputs *in) {
-    ce_case c = option_case(dtype, l->shape, options, LOGITS_NORMAL, number, in);
-    c.logits_stride = c.grad_stride = c.targets_stride = c.grad_targets_stride = l->stride;
-    c.logits_offset = l->logits_offset;
-    c.grad_offset = c.target_offset = c.grad_target_offset = l->grad_offset;
+    ce_case c = option_layout_case(dtype, l, options, number, in);
     c.reduction = all_reductions[number % REDUCTION_COUNT];
     c.outputs = number % 3 == 0 ? CE_OUT_LOSS | CE_OUT_GRAD | CE_OUT_GRAD_TARGETS : CE_OUT_EVERY;
     return c;
@@ -54,9 +46,7 @@ static void types_of_tiles(void **state) {
         number = n / SETS + n % SETS;
         c = case_of(all_dtypes[n / SETS / LAYOUTS / DTYPE_COUNT], &layouts[k], set, number, &in);
         c.grad_dtype = all_dtypes[g];
-        c.target_dtype = all_dtypes[(g + k) % DTYPE_COUNT];
-        for (i = 0; in.t != NULL && i < c.rows * c.classes; i++)
-            in.t[i] = dtype_round(c.target_dtype, in.t[i]);
+        option_target_dtype(&c, &in, all_dtypes[(g + k) % DTYPE_COUNT]);
         for (i = 0; i < c.rows; i += 3)
             in.row_weights[i] = 0;
         for (i = 0; i < c.rows * c.classes; i += 5 * c.classes + 1)

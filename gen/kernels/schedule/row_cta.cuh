@@ -78,7 +78,7 @@ template <class E, bool kHasOptions> class BlockRows {
         return of_block[lane];
     }
     DEVICE Deferred &smem_deferred(int i) { return smem_of_lane(i).deferred; }
-    /* What options add to a deferred row and to a coming one. */
+    /* The inputs of a deferred row that only options need. */
     struct WithOptions {
         N weight, drop;
     };
