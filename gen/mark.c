@@ -1,4 +1,4 @@
-/* Marks what a text needs only for some feature words, so that the loader can blank the rest without an analysis:
+/* Marks what a text needs only for some feature words, so that the loader can empty the rest without an analysis:
  *
  *   //?N CLAUSES    condition N: all of the clauses hold; W+mask: word W has a bit of the mask, W-mask: it has none
  *   //!N            lines from here to the next such line are needed only if condition N holds; 0: always

@@ -20,5 +20,6 @@ void set_target(text *ptx) {
 void specialise(text *marked, const uint32_t *words) {
     if (!gpulossi_specialise(marked->bytes, marked->length + 1, words))
         fail("the library can't specialise this text: %.80s...", marked->bytes);
+    marked->length = strlen(marked->bytes);
     gpulossi_set_target(marked->bytes, words, GPULOSSI_ANY_GPU, 0);
 }

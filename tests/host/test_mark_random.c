@@ -1,5 +1,5 @@
 /* Random flows of control that depend on features and on data. A small evaluator runs each text as it was written, and as
- * the loader leaves it for the same feature words: both must do the same, and no line that is run may be blank. */
+ * the loader leaves it for the same feature words: both must do the same, and no line that is run may be empty. */
 #include "../../gen/gen.h"
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
@@ -336,7 +336,10 @@ static lines split(const char *ptx) {
     lines l = {.copy = malloc(strlen(ptx) + 1)};
     assert_non_null(l.copy);
     strcpy(l.copy, ptx);
-    for (char *at = strtok(l.copy, "\n"); at != NULL; at = strtok(NULL, "\n")) {
+    for (char *at = l.copy, *end; *at != 0; at = end + 1) {
+        end = strchr(at, '\n');
+        assert_non_null(end);
+        *end = 0;
         assert_true(l.count < MOST_LINES);
         l.at[l.count++] = at;
     }
@@ -439,7 +442,7 @@ static void jump(machine *m, const char *label) {
             distance = abs(i - m->at);
         }
     if (to < 0)
-        fail_msg("a jump to %s, which is blank", label);
+        fail_msg("a jump to %s, which is empty", label);
     m->at = to;
 }
 
@@ -504,11 +507,11 @@ static machine *run_text(const lines *l, const uint32_t words[WORDS], uint64_t s
 /* ---- checks ---- */
 
 typedef struct checks {
-    long run, blank, guarded;
+    long run, empty, guarded;
 } checks;
 
-static int is_blank(const char *line) {
-    return line[strspn(line, " ")] == 0;
+static int is_empty(const char *line) {
+    return line[0] == 0;
 }
 
 /* Without a mark or tag before it. */
@@ -524,7 +527,7 @@ static int is_same_line(const char *line, const char *marked) {
     return word != NULL ? strncmp(a, b, (size_t)(word - a)) == 0 : strcmp(a, b) == 0;
 }
 
-/* The lines of the text, in the form that the loader leaves. Lines that the marked text has not are blank. A label follows
+/* The lines of the text, in the form that the loader leaves. Lines that the marked text has not are empty. A label follows
  * them, so that the next line that is alike is the same one. */
 static lines specialised_lines(const lines *whole, const text *marked, const uint32_t words[WORDS]) {
     lines of_marked = split(marked->bytes), all, own = {0};
@@ -567,14 +570,14 @@ static void check_guards(const writer *w, const lines *own, const lines *left, c
             const int marker = at != NULL ? atoi(at + 22) : -1;
             if (marker < of->first || marker > of->last)
                 continue;
-            if (!is_blank(left->at[i]))
-                fail_msg("marker %d is not blank:\n%s", marker, w->body.bytes);
+            if (!is_empty(left->at[i]))
+                fail_msg("marker %d is not empty:\n%s", marker, w->body.bytes);
             done->guarded++;
         }
     }
 }
 
-/* A text that a driver would refuse: braces that do not match, a branch to a label that is blank. */
+/* A text that a driver would refuse: braces that do not match, a branch to a label that is empty. */
 static void check_is_whole(const lines *left) {
     int depth = 0;
     for (int i = 0; i < left->count; i++) {
@@ -583,7 +586,7 @@ static void check_is_whole(const lines *left) {
         for (int k = 0; k < left->count && !has_label; k++)
             has_label = is_label(left->at[k], label, strcspn(label, ";"));
         if (!has_label)
-            fail_msg("%s: its label is blank", left->at[i]);
+            fail_msg("%s: its label is empty", left->at[i]);
         depth += (left->at[i][0] == '{') - (left->at[i][0] == '}');
     }
     assert_int_equal(depth, 0);
@@ -597,15 +600,15 @@ static void check_words(const writer *w, const lines *own, const text *marked, c
         machine *a = run_text(own, words, seed + (uint64_t)round), *b = run_text(&left, words, seed + (uint64_t)round);
         check_same_run(a, b);
         for (int i = 0; i < own->count; i++) {
-            if (a->is_run[i] && is_blank(left.at[i]))
-                fail_msg("line %d is run and blank:\n%s", i, marked->bytes);
+            if (a->is_run[i] && is_empty(left.at[i]))
+                fail_msg("line %d is run and empty:\n%s", i, marked->bytes);
             done->run += a->is_run[i];
         }
         free(a);
         free(b);
     }
     for (int i = 0; i < own->count; i++)
-        done->blank += is_blank(left.at[i]);
+        done->empty += is_empty(left.at[i]);
     check_guards(w, own, &left, words, done);
     free(left.copy);
 }
@@ -639,13 +642,13 @@ static checks check_texts(int count, int is_wild) {
 void random_flows(void **state) {
     checks done = check_texts(400, 0);
     (void)state;
-    print_message("%ld lines run, %ld blank, %ld of them guarded\n", done.run, done.blank, done.guarded);
-    assert_true(done.run > 100000 && done.blank > 100000 && done.guarded > 10000);
+    print_message("%ld lines run, %ld empty, %ld of them guarded\n", done.run, done.empty, done.guarded);
+    assert_true(done.run > 100000 && done.empty > 100000 && done.guarded > 10000);
 }
 
 void random_jumps(void **state) {
     checks done = check_texts(400, 1);
     (void)state;
-    print_message("%ld lines run, %ld blank\n", done.run, done.blank);
-    assert_true(done.run > 100000 && done.blank > 10000);
+    print_message("%ld lines run, %ld empty\n", done.run, done.empty);
+    assert_true(done.run > 100000 && done.empty > 10000);
 }
