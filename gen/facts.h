@@ -65,6 +65,12 @@ static const fact facts[] = {
     {"*_cross_entropy_row_*", {CALL(GPULOSSI_CE_TARGET_GRADIENT), NO_CALL(GPULOSSI_CE_PROBABILITIES)}},
     {"*_cross_entropy_row_*", {CALL(GPULOSSI_CE_SHARD), CALL(FACT_OF_WHOLE_ROWS)}},
     {"*_cross_entropy_row_*", {CALL(GPULOSSI_CE_SHARD), FORMAT(GPULOSSI_FORMAT_COLUMNS)}},
+    /* Rows with few options. */
+    {"*_row_basic_*", {CALL(GPULOSSI_CE_ROW_OPTIONS), CALL(GPULOSSI_CE_LSE_IN)}},
+    {"*_row_basic_*",
+     {CALL(GPULOSSI_CE_ROW_OPTIONS), CALL(GPULOSSI_CE_GRADIENT), NO_FORMAT(GPULOSSI_FORMAT_REGISTERS)}},
+    {"*_row_basic_*", {CALL(GPULOSSI_CE_CLASS_WEIGHTS), CALL(GPULOSSI_CE_SMOOTHING)}},
+    {"*_row_basic_*", {CALL(GPULOSSI_CE_ROW_WEIGHTS), FORMAT(GPULOSSI_FORMAT_REGISTERS)}},
     /* Tiles. */
     {"*_row_thread_*", {FORMAT(GPULOSSI_FORMAT_COLUMNS), FORMAT(GPULOSSI_FORMAT_PACKED)}},
     {"*_row_thread_f*", {FORMAT(GPULOSSI_FORMAT_PACKED), FORMAT(GPULOSSI_FORMAT_RAGGED)}},

@@ -31,10 +31,10 @@ typedef struct fake_memory {
 
 typedef struct fake_module {
     struct CUctx_st *context;
-    char *ptx; /* as it was given */
-    char entry[64];
-    uint32_t words[2];     /* that the library wrote into its text */
-    unsigned most_threads; /* of a block */
+    char *ptx;                      /* as it was given */
+    char entry[64], real_entry[64]; /* by which tests call it, and that of its text */
+    uint32_t words[2];              /* that the library wrote into its text */
+    unsigned most_threads;          /* of a block */
     int live, release_failed;
     int waits;        /* its text waits for the kernel before it, by an instruction and not in a comment */
     int is_new;       /* it is for GPUs that have clusters, ... */

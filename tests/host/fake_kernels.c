@@ -142,6 +142,7 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     for (i = 0; i < 2; i++)
         (void)read_word(ptx, (int)i, &made->words[i]);
     check_facts(made->entry, ptx);
+    memcpy(made->real_entry, made->entry, sizeof made->real_entry);
     name_schedule(made);
     made->for_clusters =
         fake_is_for_clusters(made->entry) || (made->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_CLUSTER) != 0;

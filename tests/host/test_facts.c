@@ -68,7 +68,7 @@ static void note_words(const char *entry, const uint32_t *words) {
 static void note_launch(gpuloss_status status, int *calls) {
     if (status != GPULOSS_OK)
         return;
-    note_words(last_launch()->entry, last_launch()->module->words);
+    note_words(last_launch()->module->real_entry, last_launch()->module->words);
     ++*calls;
 }
 
@@ -134,6 +134,21 @@ static gpuloss_cross_entropy_desc random_shard(void) {
     return d;
 }
 
+/* Packed rows with few options. */
+static gpuloss_cross_entropy_desc random_packed(void) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    d.dtype = every_dtype[pick(DTYPES)].dtype;
+    d.classes = pick_classes();
+    d.loss_rows = perhaps(5, 3);
+    d.grad_logits = (void *)(uintptr_t)perhaps(4, 2);
+    d.lse_in = perhaps(11, 3);
+    d.class_weights = perhaps(9, 4);
+    d.row_weights = perhaps(10, 4);
+    d.label_smoothing = chance(4) ? 0.1 : 0.0;
+    d.lse_square_scale = chance(4) ? 1e-4 : 0.0;
+    return d;
+}
+
 static gpuloss_kl_div_desc random_kl_div(void) {
     static const gpuloss_kind kinds[] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES, GPULOSS_LOGITS,
                                          GPULOSS_LOGITS};
@@ -186,7 +201,9 @@ static void random_calls(int has_clusters) {
     int calls = 0, i;
     for (i = 0; i < CALLS_OF_CONTEXT; i++) {
         const unsigned kind = pick(8);
-        const gpuloss_cross_entropy_desc d = kind == 0 ? random_shard() : random_cross_entropy();
+        const gpuloss_cross_entropy_desc d = kind == 0   ? random_shard()
+                                             : kind == 1 ? random_packed()
+                                                         : random_cross_entropy();
         const gpuloss_kl_div_desc k = random_kl_div();
         const gpuloss_kl_div_sparse_desc s = random_sparse();
         note_launch(kind < 5   ? gpuloss_cross_entropy(context, &d, stream_number(1))

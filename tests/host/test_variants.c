@@ -118,6 +118,10 @@ static void calls_of(gpuloss_dtype dtype) {
     BASIC("block_rows", "z_loss", 0, 1000, d.lse_square_scale = 1e-4);
     BASIC("packed_smem", "packed_smoothing_loss", 0, 20, d.label_smoothing = 0.1);
     BASIC("packed_reg", "short_smoothing_loss", 0, 2, d.label_smoothing = 0.1);
+    BASIC("block_rows", "weights_loss", 0, 1000, d.class_weights = AT(6));
+    BASIC("packed_smem", "packed_weights_loss", 0, 20, d.class_weights = AT(6));
+    BASIC("packed_reg", "short_weights_gradient", 1, 2, d.class_weights = AT(6));
+    BASIC("packed_reg", "short_smoothing_gradient", 1, 2, d.label_smoothing = 0.1);
     TILES("smoothing_loss", 0, 5, 2, (d.label_smoothing = 0.1, d.logits = GPULOSS_PTR(((uintptr_t)1 << 57) + 4)));
     TILES("smoothing_gradient", 1, 5, 2, d.label_smoothing = 0.1);
     TILES("shared_gradient", 1, 20, 2, d.label_smoothing = 0.1);

@@ -17,10 +17,11 @@ template <class E, int of_f32, int of_halves, int of_f64> struct Blocks {
     enum { blocks = bytes == 8 ? of_f64 : bytes == 4 ? of_f32 : of_halves };
 };
 
-/* Rows: packed ones, in shared memory or in registers, or a block for each row. Losses may have a few options. */
+/* Rows: packed ones, in shared memory or in registers, or a block for each row. Losses may have a few options, and in
+ * registers gradients may, too. */
 template <class E> struct row_basic {
     enum { threads = GPULOSSI_ROW_THREADS, blocks = 2 };
-    DEVICE bool has_options() { return has(GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_ROW_WEIGHTS | GPULOSSI_CE_Z_LOSS); }
+    DEVICE bool has_options() { return has(GPULOSSI_CE_ROW_OPTIONS); }
     template <bool kHasOptions> DEVICE void rows(const gpulossi_cross_entropy &p) {
         if (!has_format(GPULOSSI_FORMAT_PACKED))
             BlockRows<E, kHasOptions>::run(p);

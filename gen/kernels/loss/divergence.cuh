@@ -35,9 +35,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     typedef typename Base::Params Params;
     typedef typename Base::Gradients Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
-    using Base::exp_from;
-    using Base::finite;
-    using Base::inverse_temperature;
+    using Base::exp_from, Base::finite, Base::inverse_temperature;
     using Base::p;
     enum { W = Base::W, kHasEntries = 0, kClusterSlots = GPULOSSI_PAIR_SLOTS };
     enum { kInput, kTarget };
@@ -573,7 +571,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                           inverse_temperature, log_any_ratio(s.sum[kInput], s.sum[kTarget]))
                     : Limits<N>::nan();
         if (has_short_formulas()) {
-            of.is_fast = in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget]);
+            const bool drops_nan = has_short_pairs() && !(s.sum[kInput] + s.sum[kTarget] >= 0);
+            of.is_fast = !drops_nan && in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget]);
 #pragma unroll
             for (int a = kInput; a <= kTarget; a++) {
                 of.exp[a] = ScaledExp<N>(finite(s.max[a]), inverse_temperature);

@@ -2,10 +2,13 @@
  *
  *   lse = log sum_c exp(x_c),   loss = lse - x_y,   dx_c = s (exp(x_c - lse) - [c = y])
  *
- * A loss without a gradient may have options. With r the row weight, e the label smoothing, C classes, and L the factor of
- * squares:
+ * A call may have options. With r the row weight, w the class weight of the target, e the label smoothing, C classes, and L
+ * the factor of squares:
  *
- *   loss = r ((1-e) (lse - x_y) + e/C sum_c (lse - x_c) + L lse^2)
+ *   loss = r ((1-e) w (lse - x_y) + e/C sum_c (lse - x_c) + L lse^2)
+ *   dx_c = s r (p_c ((1-e) w + e + 2 L lse) - e/C - (1-e) w [c = y]),   p_c = exp(x_c - lse)
+ *
+ * No call has both class weights and smoothing, and no call with options has a given lse.
  */
 #ifndef GPULOSSI_CE_BASIC_CUH
 #define GPULOSSI_CE_BASIC_CUH
@@ -36,24 +39,33 @@ template <class N> struct SmoothedSoftmax : Softmax<N> {
 template <class N, bool kHasOptions> struct BasicState { typedef Softmax<N> Type; };
 template <class N> struct BasicState<N, true> { typedef SmoothedSoftmax<N> Type; };
 
-/* With kHasOptions a call has options, and neither a gradient nor a given lse. */
-template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
+/* The totals of a launch. With options they have a sum of class weights, too. */
+template <bool kHasOptions, class Wanted> struct BasicTotals { typedef Total<1, 1> Type; };
+template <class Wanted> struct BasicTotals<true, Wanted> { typedef Total<GPULOSSI_SUM_SECOND + 1, 1, Wanted> Type; };
+
+/* With kHasOptions a call has options. With kMayWrite it may have a gradient. */
+template <class E, bool kHasOptions = false, bool kMayWrite = !kHasOptions> struct BasicCrossEntropy {
     typedef E Element;
     typedef typename E::Number Number;
     typedef Number N;
     typedef gpulossi_cross_entropy Params;
-    typedef Total<1, 1> Totals;
+    struct Wanted {
+        DEVICE bool sum(int i) { return i == GPULOSSI_SUM_LOSS ? has(GPULOSSI_CE_LOSS) : !first_only(); }
+        DEVICE bool count(int) { return true; }
+        DEVICE bool first_only() { return !sums_weights(); }
+    };
+    typedef typename BasicTotals<kHasOptions, Wanted>::Type Totals;
     typedef typename BasicState<N, kHasOptions>::Type State;
     enum { kArrays = 1, W = Width<E>::value };
 
     struct Row {
         int64_t row;
         /* The target's vector, and its position in the vector. Without a target, the vector is -1. The position is then
-         * -1 if the row is ignored, -2 if the target is bad, or -3 if it is silent. */
+         * -1 if the row is ignored, -2 if the target is bad, or that of silent(). */
         int vector, position;
         /* gradient = exp(x - row_max) * inverse * scale, and at the target (exp(x - row_max) * inverse - 1) * scale */
         N row_max, inverse, scale;
-        N weight, drop; /* with options */
+        N weight, class_weight, drop; /* with options */
 
         __device__ __forceinline__ Target target() const {
             return position >= 0 ? kClass : position == -1 ? kIgnored : !kHasOptions || position == -2 ? kBad : kSilent;
@@ -79,7 +91,7 @@ template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
         int64_t row;
         N row_max, sum, x_y;
         Target target;
-        N weight, drop;
+        N weight, class_weight, drop;
     };
 
     const Params &p;
@@ -105,8 +117,11 @@ template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
     __device__ __forceinline__ gpulossi_scratch *scratch() const { return (gpulossi_scratch *)p.rows.scratch; }
     __device__ __forceinline__ N absent(int) const { return -Limits<N>::infinity(); }
     DEVICE bool reduces() { return kHasOptions || !has(GPULOSSI_CE_LSE_IN); }
-    DEVICE bool writes() { return !kHasOptions && has(GPULOSSI_CE_GRADIENT); }
+    DEVICE bool writes() { return kMayWrite && has(GPULOSSI_CE_GRADIENT); }
     DEVICE bool has_options() { return kHasOptions; }
+    DEVICE bool has_class_weights() { return kHasOptions && has(GPULOSSI_CE_CLASS_WEIGHTS); }
+    /* Whether the loss is divided by the weights of the targets, which this launch sums. */
+    DEVICE bool sums_weights() { return has_class_weights() && has(GPULOSSI_CE_COUNTS); }
     DEVICE bool is_smoothed() { return kHasOptions && has(GPULOSSI_CE_SMOOTHING); }
     DEVICE bool has_row_weights() { return kHasOptions && has(GPULOSSI_CE_ROW_WEIGHTS); }
     DEVICE bool has_z_loss() { return kHasOptions && has(GPULOSSI_CE_Z_LOSS); }
@@ -131,7 +146,8 @@ template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
     }
 
     __device__ __forceinline__ Unfinished unfinished(const Row &r, const Softmax<N> &s, const N *x_y) const {
-        Unfinished u = {r.row, r.row_max, s.sum, r.position >= 0 ? *x_y : N(0), r.target(), r.weight, r.drop};
+        Unfinished u = {r.row,      r.row_max, s.sum,          r.position >= 0 ? *x_y : N(0),
+                        r.target(), r.weight,  r.class_weight, r.drop};
         return u;
     }
 
@@ -152,6 +168,16 @@ template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
     }
     __device__ __forceinline__ N common_scale() const { return (N)grad_scale(); }
 
+    /* The position of a target whose row has the weight 0. */
+    DEVICE int silent(int target_class) { return -3 - target_class; }
+    /* The class weight of a target by its position, if that is its class. A row without a target has 0. */
+    __device__ __forceinline__ N class_weight_of(int position) const {
+        if (!has_class_weights())
+            return N(1);
+        const int target_class = position < -2 ? silent(position) : position;
+        return target_class >= 0 ? ((const N *)p.class_weights)[target_class] : N(0);
+    }
+
     /* 1-e, and e/C. They are read once a row, so they are not in registers. */
     __device__ __forceinline__ N keep() const { return (N)(1.0 - p.label_smoothing); }
     DEVICE N &smooth() {
@@ -166,8 +192,10 @@ template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
         return smooth() * (N(-0.693147181) * fma(-ScaledExp<N>(row_max).rounding(row_max), count, powers));
     }
     /* The loss of a row. Without the clamp, rounding could make it negative in a confident row. */
-    __device__ __forceinline__ N loss_of(N log_sum, N row_max, N x_y, N weight, N drop) const {
+    __device__ __forceinline__ N loss_of(N log_sum, N row_max, N x_y, N weight, N class_weight, N drop) const {
         N loss = at_least_0(log_sum + (row_max - x_y)), z_loss = N(0);
+        if (has_class_weights())
+            loss = class_weight * (class_weight == 0 ? fabs(row_max + log_sum) : loss);
         if (is_smoothed())
             loss = fma(keep(), loss, fma((N)p.label_smoothing, log_sum, drop));
         if (has_z_loss()) {
@@ -179,7 +207,7 @@ template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
     /* Writes all results of a row, and returns its loss. It is not yet added to the sum of losses. */
     __device__ __forceinline__ N result(const Unfinished &u, Totals &total) const {
         N log_sum = reduces() ? natural_log(u.sum) : N(0);
-        N loss = u.target == kClass                            ? loss_of(log_sum, u.row_max, u.x_y, u.weight, u.drop)
+        N loss = u.target == kClass ? loss_of(log_sum, u.row_max, u.x_y, u.weight, u.class_weight, u.drop)
                  : u.target == kIgnored || u.target == kSilent ? N(0)
                                                                : Limits<N>::nan();
         if (has_row_outputs()) {
@@ -194,7 +222,7 @@ template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
         return loss;
     }
     /* Whether the rows that are not ignored are counted. count() adds to their count. */
-    DEVICE bool counts() { return has(GPULOSSI_CE_COUNTS); }
+    DEVICE bool counts() { return has(GPULOSSI_CE_COUNTS) && !has_class_weights(); }
     __device__ __forceinline__ void count(int rows, Totals &total) const {
         if (counts())
             total.counts[GPULOSSI_COUNT_ROWS] += rows;
@@ -203,9 +231,15 @@ template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
         if (has(GPULOSSI_CE_LOSS))
             total.add(GPULOSSI_SUM_LOSS, losses, scratch());
     }
+    __device__ __forceinline__ void add_weights(double weights, Totals &total) const {
+        if constexpr (kHasOptions)
+            if (sums_weights())
+                total.add(GPULOSSI_SUM_SECOND, weights, scratch());
+    }
     __device__ __forceinline__ void finish(const Unfinished &u, Totals &total) const {
         N loss = result(u, total);
         add((double)loss, total);
+        add_weights((double)u.class_weight, total);
     }
 
     /* The gradient of the target's logit. Its rounded probability may be above 1. */
@@ -214,15 +248,50 @@ template <class E, bool kHasOptions = false> struct BasicCrossEntropy {
     }
     DEVICE N of_target(N probability, N scale) { return (at_most_1(probability) - N(1)) * scale; }
 
-    __device__ __forceinline__ bool wants(int) const { return has(GPULOSSI_CE_LOSS); }
+    /* The gradients of a row with options: of a class p_c weight - spread, and of the target another one. */
+    struct OptionSlope {
+        double factor;
+        N hard, rest, weight, spread;
+
+        __device__ __forceinline__ N of(N p) const { return fma(p, weight, N(0) - spread); }
+        __device__ __forceinline__ N of_target(N p) const {
+            p = at_most_1(p);
+            return (N)(factor * (double)fma(p, rest, hard * (p - N(1)))) - spread;
+        }
+    };
+    __device__ __forceinline__ OptionSlope option_slope(const Row &r, const Softmax<N> &s) const {
+        OptionSlope slope = {grad_scale(), N(1), N(0), N(0), N(0)};
+        if (has(GPULOSSI_CE_ROW_GRADIENTS))
+            slope.factor *= ((const N *)p.rows.grad_loss_rows)[r.row];
+        if (has_row_weights())
+            slope.factor *= r.weight;
+        if (has_class_weights())
+            slope.hard = r.class_weight;
+        if (is_smoothed()) {
+            slope.hard = keep();
+            slope.rest = (N)p.label_smoothing;
+            /* A load that is not volatile would also be executed without smoothing. */
+            slope.spread = (N)(slope.factor * (double)*(const volatile N *)&smooth());
+        }
+        if (has_z_loss())
+            slope.rest += (r.row_max + natural_log(s.sum)) * (N(2) * (N)p.lse_square_scale);
+        slope.weight = (N)(slope.factor * (double)(slope.hard + slope.rest));
+        return slope;
+    }
+
+    __device__ __forceinline__ bool wants(int i) const {
+        return i == GPULOSSI_SUM_LOSS ? has(GPULOSSI_CE_LOSS) : sums_weights();
+    }
     __device__ __forceinline__ bool prepared() const { return p.rows.flags & GPULOSSI_PREPARED; }
     __device__ __forceinline__ bool concludes() const { return has(GPULOSSI_CE_LOSS) || p.bad_targets || prepared(); }
     __device__ __forceinline__ void conclude(const double *sums, const int64_t *counts) const {
-        double rows = (double)counts[GPULOSSI_COUNT_ROWS];
+        double of_data = (double)counts[GPULOSSI_COUNT_ROWS];
+        if (has_class_weights())
+            of_data = sums_weights() ? sums[GPULOSSI_SUM_SECOND] : scratch()->target_weights;
         if (has(GPULOSSI_CE_LOSS))
             put_sum<N>(p.rows, p.rows.loss,
                        quotient_for(N(), sums[GPULOSSI_SUM_LOSS],
-                                    p.rows.flags & GPULOSSI_DATA_DIVISOR ? rows : divisor_of<N>(p.rows)));
+                                    p.rows.flags & GPULOSSI_DATA_DIVISOR ? of_data : divisor_of<N>(p.rows)));
         if (p.bad_targets)
             put_sum<int64_t>(p.rows, p.bad_targets, take_number(&scratch()->bad_targets));
     }

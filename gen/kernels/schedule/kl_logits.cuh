@@ -353,7 +353,7 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
         exponentials(t, r.target_max, r.in_fast_range, p);
 #pragma unroll
         for (int i = 0; i < m; i++) {
-            /* Where p = 0, d may be -inf or NaN. Any finite number below -1 will do. */
+            /* Where p = 0, d may be infinite or NaN. Where it is not +inf, any finite number below -1 will do. */
             d[i] = larger(d[i], N(-1e30));
             most = larger(most, fabs(d[i]));
             p[i] *= r.ratio;
@@ -371,7 +371,8 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
 #pragma unroll
             for (int i = 0; i < m; i++) {
                 bool is_close = fabs(d[i]) < 1;
-                N less = difference(q[i], p[i]), far = fma(p[i], d[i], less), close = fma(-p[i], d[i], f[i]);
+                N less = difference(q[i], p[i]), far = p[i] == 0 ? less : fma(p[i], d[i], less),
+                  close = fma(-p[i], d[i], f[i]);
                 f[i] = is_close ? f[i] : far;
                 q[i] = is_close ? close : less;
             }

@@ -10,11 +10,12 @@
 #include "packed_pipeline.cuh"
 
 /* kThreads: threads of a block. kMinClasses: the least number of classes of a row. */
-template <class E, bool kHasOptions, class Rows, int kThreads, int kMinClasses = 1>
-class PackedRows : protected RowTiles<BasicCrossEntropy<E, kHasOptions>, kThreads, GPULOSSI_RING_STEPS> {
+template <class Loss_, class Rows, int kThreads, int kMinClasses = 1>
+class PackedRows : protected RowTiles<Loss_, kThreads, GPULOSSI_RING_STEPS> {
   protected:
-    typedef RowTiles<BasicCrossEntropy<E, kHasOptions>, kThreads, GPULOSSI_RING_STEPS> Base;
-    typedef BasicCrossEntropy<E, kHasOptions> Loss;
+    typedef RowTiles<Loss_, kThreads, GPULOSSI_RING_STEPS> Base;
+    typedef Loss_ Loss;
+    typedef typename Loss::Element E;
     typedef typename Loss::Params Params;
     typedef typename Loss::Totals Totals;
     typedef typename Loss::Number N;
@@ -38,11 +39,12 @@ class PackedRows : protected RowTiles<BasicCrossEntropy<E, kHasOptions>, kThread
 
     int64_t y[kTargets]; /* The targets of the next row tile. */
     N next_weight;       /* The weight of this lane's first row of it. */
-    /* The sum of losses, and the number of rows with a class, that the totals do not include yet. */
-    double sum;
+    /* The sums of losses and class weights, and the number of rows with a class, that the totals do not include yet. */
+    double sum, weights;
     int counted;
 
-    __device__ __forceinline__ explicit PackedRows(const Params &p) : Base(p), next_weight(1), sum(0), counted(0) {}
+    __device__ __forceinline__ explicit PackedRows(const Params &p)
+        : Base(p), next_weight(1), sum(0), weights(0), counted(0) {}
 
     /* The targets of the rows of this row tile: the class index, or -1 if the row is ignored, or -2 if the index is
      * bad. */
@@ -83,7 +85,7 @@ class PackedRows : protected RowTiles<BasicCrossEntropy<E, kHasOptions>, kThread
         r.row = row;
         r.vector = -1;
         r.position = target;
-        r.weight = N(1);
+        r.weight = r.class_weight = N(1);
         return r;
     }
     /* The weight of a row, or of the last row of its tile. */
@@ -93,17 +95,21 @@ class PackedRows : protected RowTiles<BasicCrossEntropy<E, kHasOptions>, kThread
     __device__ __forceinline__ void add(Row &r, const State &state, N x_y, Totals &total) {
         if (Loss::has_options() || Loss::has_row_outputs() || r.position < -1) {
             sum += (double)loss.result(loss.unfinished(r, state, &x_y), total);
+            if (Loss::sums_weights())
+                weights += (double)r.class_weight;
         } else if (r.position >= 0) {
             N log_sum = Loss::reduces() ? natural_log(state.sum) : N(0);
-            sum += (double)loss.loss_of(log_sum, r.row_max, x_y, r.weight, r.drop);
+            sum += (double)loss.loss_of(log_sum, r.row_max, x_y, r.weight, r.class_weight, r.drop);
             counted++;
         }
     }
     __device__ __forceinline__ void settle_sum(Totals &total) {
         if (sum != 0)
             loss.add(sum, total);
+        if (weights != 0)
+            loss.add_weights(weights, total);
         loss.count(counted, total);
-        sum = 0;
+        sum = weights = 0;
         counted = 0;
     }
     __device__ __forceinline__ void row_tile(uint32_t number, uint32_t after, Totals &total) {

@@ -1,15 +1,16 @@
 /* Cross-entropy of packed rows of few classes, each row in the registers of a lane.
  *
  * Rare rows are left to a second pass: rows outside of the fast range, bad targets, and losses from a given lse. Losses
- * from a given lse may cancel, so they are added one by one. No call with row weights comes here. */
+ * from a given lse may cancel, so they are added one by one. Calls with row weights do not come here. */
 #ifndef GPULOSSI_PACKED_REG_CUH
 #define GPULOSSI_PACKED_REG_CUH
 
 #include "packed_base.cuh"
 
 template <class E, bool kHasOptions>
-class PackedRegisters : public PackedRows<E, kHasOptions, PackedRegisters<E, kHasOptions>, GPULOSSI_BLOCK> {
-    typedef PackedRows<E, kHasOptions, PackedRegisters<E, kHasOptions>, GPULOSSI_BLOCK> Base;
+class PackedRegisters
+    : public PackedRows<BasicCrossEntropy<E, kHasOptions, true>, PackedRegisters<E, kHasOptions>, GPULOSSI_BLOCK> {
+    typedef PackedRows<BasicCrossEntropy<E, kHasOptions, true>, PackedRegisters<E, kHasOptions>, GPULOSSI_BLOCK> Base;
     friend Base;
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;
@@ -43,7 +44,7 @@ class PackedRegisters : public PackedRows<E, kHasOptions, PackedRegisters<E, kHa
     __device__ __forceinline__ void load_numbers(int64_t row, N &lse, N &of_row) const {
         if (!Loss::reduces())
             lse = ((const N *)p.lse_in)[row] + N(0);
-        if (Loss::writes() && has(GPULOSSI_CE_ROW_GRADIENTS))
+        if (Loss::writes() && !kHasOptions && has(GPULOSSI_CE_ROW_GRADIENTS))
             of_row = loss.scale_of(row) + N(0);
     }
 
@@ -71,6 +72,7 @@ class PackedRegisters : public PackedRows<E, kHasOptions, PackedRegisters<E, kHa
             N given = N(0), of_row = scale;
             at_index += kLanes * sizeof(int16_t);
             load_numbers(r.row, given, of_row);
+            r.class_weight = loss.class_weight_of(r.position);
 #pragma unroll
             for (int i = 0; i < most; i += kWords) {
 #pragma unroll
@@ -110,7 +112,7 @@ class PackedRegisters : public PackedRows<E, kHasOptions, PackedRegisters<E, kHa
             if (Loss::reduces())
                 state.sum = (in_halves<Sum>(e) + of_lone) * below.factor;
             state.row_max = r.row_max;
-            if (Loss::has_row_outputs() || Loss::has_z_loss()) {
+            if (Loss::has_row_outputs() || Loss::has_z_loss() || Loss::has_class_weights()) {
                 add(r, state, x_y, total);
             } else if (r.position >= 0) {
                 const N of_target = r.row_max - x_y;
@@ -119,10 +121,22 @@ class PackedRegisters : public PackedRows<E, kHasOptions, PackedRegisters<E, kHa
                 counted++;
             }
             if (Loss::writes()) {
-                N inverse = quick_reciprocal(state.sum) * below.factor, weight = inverse * of_row;
+                N inverse = quick_reciprocal(state.sum) * below.factor, weight = inverse * of_row, own = N(0);
+                if constexpr (kHasOptions) {
+                    typename Loss::OptionSlope slope = loss.option_slope(r, state);
+                    own = slope.of_target(below.exp(x_y) * inverse);
+                    slope.weight *= inverse;
 #pragma unroll
-                for (int i = 0; i < n; i++)
-                    e[i] *= weight;
+                    for (int i = 0; i < n; i++)
+                        e[i] = slope.of(e[i]);
+                    of_lone = slope.of(of_lone);
+                } else {
+                    own = Loss::of_target(below.exp(x_y) * inverse, of_row);
+#pragma unroll
+                    for (int i = 0; i < n; i++)
+                        e[i] *= weight;
+                    of_lone *= weight;
+                }
 #pragma unroll
                 for (int i = 0; i < most; i++)
                     x[i] = r.position >= 0 ? Of::pack(e + i * kElements) : 0;
@@ -131,9 +145,9 @@ class PackedRegisters : public PackedRows<E, kHasOptions, PackedRegisters<E, kHa
                     if (i < least || i < words_of_row)
                         Shared::store<kWords>(address_of(i), x + i);
                 if (odd)
-                    Shared::store(lone, E::narrow(r.position >= 0 ? of_lone * weight : N(0)));
+                    Shared::store(lone, E::narrow(r.position >= 0 ? of_lone : N(0)));
                 if (r.position >= 0)
-                    Shared::store(at_target, E::narrow(Loss::of_target(below.exp(x_y) * inverse, of_row)));
+                    Shared::store(at_target, E::narrow(own));
             }
         }
         return left;
@@ -172,6 +186,7 @@ class PackedRegisters : public PackedRows<E, kHasOptions, PackedRegisters<E, kHa
                 r.drop += Loss::smooth() * difference(State::finite(state.row_max), E::widen(x[c]));
         }
         r.row_max = Loss::reduces() ? state.row_max : ((const N *)p.lse_in)[r.row];
+        r.class_weight = loss.class_weight_of(r.position);
         if (loss.has_results())
             add(r, state, x_y, total);
         if (!Loss::reduces())
@@ -179,11 +194,19 @@ class PackedRegisters : public PackedRows<E, kHasOptions, PackedRegisters<E, kHa
         if (!Loss::writes())
             return;
         loss.slope(r, state, Loss::reduces());
+        typename Loss::OptionSlope slope = {};
+        if constexpr (kHasOptions)
+            slope = loss.option_slope(r, state);
+        auto probability = [&](N x) { return exp_below(x, r.row_max) * r.inverse; };
 #pragma unroll 1
-        for (int c = 0; c < classes; c++)
-            x[c] = E::narrow(r.position >= 0 ? exp_below(E::widen(x[c]), r.row_max) * (r.inverse * r.scale) : N(0));
+        for (int c = 0; c < classes; c++) {
+            N of_x = exp_below(E::widen(x[c]), r.row_max) * (r.inverse * r.scale);
+            if (kHasOptions)
+                of_x = slope.of(probability(E::widen(x[c])));
+            x[c] = E::narrow(r.position >= 0 ? of_x : N(0));
+        }
         if (r.position >= 0)
-            x[r.position] = E::narrow(loss.of_target(r, x_y));
+            x[r.position] = E::narrow(kHasOptions ? slope.of_target(probability(x_y)) : loss.of_target(r, x_y));
     }
 
     __device__ __forceinline__ int first_row() const {

@@ -12,9 +12,11 @@ template <class E> struct FirstPacked {
 };
 
 template <class E, bool kHasOptions>
-class Packed
-    : public PackedRows<E, kHasOptions, Packed<E, kHasOptions>, GPULOSSI_PACKED_THREADS, FirstPacked<E>::value> {
-    typedef PackedRows<E, kHasOptions, Packed<E, kHasOptions>, GPULOSSI_PACKED_THREADS, FirstPacked<E>::value> Base;
+class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kHasOptions>, GPULOSSI_PACKED_THREADS,
+                                 FirstPacked<E>::value> {
+    typedef PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kHasOptions>, GPULOSSI_PACKED_THREADS,
+                       FirstPacked<E>::value>
+        Base;
     friend Base;
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;
@@ -158,6 +160,7 @@ class Packed
             State state = {deferred.row_max, deferred.sum};
             r.row_max = deferred.row_max;
             r.weight = Loss::has_row_weights() ? deferred.weight : N(1);
+            r.class_weight = loss.class_weight_of(r.position);
             r.drop = Loss::is_smoothed() ? deferred.drop : N(0);
             add(r, state, deferred.x_y, total);
             settle_sum(total);
@@ -181,6 +184,7 @@ class Packed
         if (live)
             r.row_max = Loss::reduces() ? state.row_max : ((const N *)p.lse_in)[r.row];
         if (size == 1) {
+            r.class_weight = loss.class_weight_of(r.position);
             if (live && loss.has_results())
                 add(r, state, x_y, total);
             /* Losses from a given lse may cancel, so they are added one by one. */
@@ -212,7 +216,7 @@ class Packed
     DEVICE void weigh(Row &r, N weight) {
         r.weight = weight;
         if (Loss::has_row_weights() && r.position >= 0 && weight == 0)
-            r.position = -3;
+            r.position = Loss::silent(r.position);
     }
     __device__ __forceinline__ int first_row() const {
         return lane >> shift;

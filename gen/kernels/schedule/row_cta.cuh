@@ -127,8 +127,8 @@ template <class E, bool kHasOptions> class BlockRows {
 
     __device__ __forceinline__ int target_class_of(int64_t y, N weight = N(1)) const {
         Target target = kind_of(p, y);
-        const int silent = Loss::has_row_weights() && weight == 0 ? -3 : (int)y;
-        return target == kClass ? silent : target == kIgnored ? -1 : -2;
+        const int of_class = Loss::has_row_weights() && weight == 0 ? Loss::silent((int)y) : (int)y;
+        return target == kClass ? of_class : target == kIgnored ? -1 : -2;
     }
     /* Whether a row has to be read. */
     __device__ __forceinline__ bool is_read(int target_class) const {
@@ -296,6 +296,7 @@ template <class E, bool kHasOptions> class BlockRows {
             r.row_max = done.row_max;
             const WithOptions &options = smem_deferred_options((int)(threadIdx.x % kLanes));
             r.weight = Loss::has_row_weights() ? options.weight : N(1);
+            r.class_weight = loss.class_weight_of(r.position);
             r.drop = is_smoothed() ? options.drop : N(0);
             Softmax<N> state = {done.row_max, done.sum};
             loss.finish(loss.unfinished(r, state, &done.x_y), total);

@@ -28,6 +28,8 @@ template <class Loss> class RowPipeline {
         kShortVectors = kStageVectors / 2,
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
         kMaxRows = 4,
+        /* Sixteenths of the tiles that are static, if a warp has a row and only reads it. */
+        kStaticShare = sizeof(Bits) == 4 ? 14 : 12,
         kWeightsOfWarp = kLanes * W * 4, /* bytes of the weights of a vector of each lane */
         kMatrixRowBytes = GPULOSSI_BLOCK_WEIGHTS * 4 / W
     };
@@ -52,7 +54,7 @@ template <class Loss> class RowPipeline {
     const Params &p;
     Loss loss;
     Team team;
-    TileScheduler<kMaxRows> rows;
+    TileScheduler<kMaxRows, Loss::kHasClasses> rows;
     int steps;                /* steps of a row, with a stage each */
     bool has_lines;           /* vectors are counted from the start of a line, and not from the first whole one */
     int retained, visits;     /* steps of a row whose stages are retained; steps that are copied, counting repeats */
@@ -287,7 +289,8 @@ template <class Loss> class RowPipeline {
         : p(p), loss(p), team(p.rows.group), steps(steps_of(p, team)),
           has_lines(counts_lines(p, steps * step_of(team))),
           rows(p.rows.scratch, p.rows.rows, p.rows.of.tile_rows, team.number, team.count,
-               !has_format(GPULOSSI_FORMAT_CLUSTER) && steps < stages() ? 4 : 3),
+               !has_format(GPULOSSI_FORMAT_CLUSTER) && steps < stages() ? 4 : 3,
+               Loss::writes() || team.warps > 1 ? 0 : kStaticShare),
           copied{0, 0}, released{0, 0}, in_ring(0),
           smem_ring(Shared::address(stash_of_block()) + warp_in_block() * (uint32_t)(stages() * stage_bytes())),
           smem_arrivals(arrivals_of_warp()), next(0), visit(0), values_number(0) {

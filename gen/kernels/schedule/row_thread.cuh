@@ -645,9 +645,17 @@ template <class Loss> class RowThread : RowTile<Loss> {
         else if (has(GPULOSSI_CE_PROBABILITIES) && threadIdx.x < kLanes)
             prefetch_columns(p.probabilities, p.probabilities_stride);
     }
+    /* Sixteenths of the tiles that are static. Measured: rows of floats that threads only read, with little work for each,
+     * take 0.86 to 0.92 of the time, and others 1.05 to 1.15. */
+    DEVICE uint32_t static_share() {
+        return sizeof(Bits) == 4 && has_one_thread() && !Loss::writes() && !Loss::finds_best() &&
+                       !has(GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS | GPULOSSI_CE_SOFTCAP)
+                   ? 12
+                   : 0;
+    }
     __device__ __forceinline__ void all_tiles(Totals &total) {
         __shared__ uint32_t next_tile;
-        Ahead queue(p.rows.scratch, (p.rows.rows + rows - 1) / rows, blockIdx.x, gridDim.x, 1, 0);
+        Ahead queue(p.rows.scratch, (p.rows.rows + rows - 1) / rows, blockIdx.x, gridDim.x, 1, static_share());
 #pragma unroll 1
         while (queue.more()) {
             if (threadIdx.x == 0)
