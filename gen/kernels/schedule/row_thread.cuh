@@ -4,10 +4,10 @@
  *
  * In a tile each row begins with a vector, and its last vector is filled with logits that change nothing. The distance
  * of two rows is an odd number of vectors, so that neighbouring rows are in different banks. Packed rows are copied to
- * a tile as they are in memory, and accessed by words there, which the threads of a row take in turn. Rows that are no
- * whole words are accessed by elements of 16 bits if an option needs vectors. In a tile of columns the elements of a
- * class follow each other, like in memory, so that a warp accesses neighbouring ones. The threads of a block load a tile
- * in the order of memory.
+ * a tile as they are in memory, and accessed by words there, which the threads of a row share cyclically. Rows that are
+ * no whole words are accessed by elements of 16 bits if an option needs vectors. In a tile of columns the elements of a
+ * class follow each other, like in memory, so that a warp accesses neighbouring ones. The threads of a block load a
+ * tile in the order of memory.
  *
  * Target probabilities that lie in memory like the logits follow them in the tile, and so do floats beside logits of 16
  * bits. Columns have their target probabilities in the tile if a column needs no more threads then. Gradients replace
@@ -48,8 +48,8 @@ template <class Loss> class RowThread {
     int vectors;           /* of a row */
     int rows;              /* of a tile */
     int pitch_bytes;       /* from one row of the tile to the next, or from one class of columns */
-    int threads;           /* that share a row */
-    int rank;              /* of this thread among them */
+    int threads;           /* number of threads that share a row */
+    int rank;              /* of this thread in its row's threads */
     int row;               /* first row of this thread in a tile */
     int64_t first;         /* row of the launch that is the first one of the tile */
     int count;             /* rows of the tile that are there */
@@ -61,7 +61,7 @@ template <class Loss> class RowThread {
     DEVICE bool has_one_thread() { return has_format(GPULOSSI_FORMAT_ONE_THREAD); }
     /* Whether more than the target's logit is read. */
     DEVICE bool has_tile() { return Loss::reduces() || Loss::writes(); }
-    /* Whether the tile also has target probabilities, in rows like those of the logits. */
+    /* Whether the tile also has target probabilities, in rows like the logits. */
     DEVICE bool has_targets() { return has_format(GPULOSSI_FORMAT_TWO_ARRAYS); }
     /* Whether these are floats and the logits have 16 bits. Their rows are whole vectors or contiguous. */
     DEVICE bool has_float_targets() { return sizeof(Bits) == 2 && has_format(GPULOSSI_FORMAT_FLOAT_TARGETS); }
@@ -449,8 +449,8 @@ template <class Loss> class RowThread {
     __device__ __forceinline__ int head_of(int row_in_tile) const {
         return may_have_head() ? (int)(address(row_in_tile, 0) / sizeof(Bits) % 2) : 0;
     }
-    /* Whether the threads of a row take its units in turn: words of packed rows, or classes of columns. Neighbouring
-     * threads then read neighbouring banks. */
+    /* Whether the threads of a row share its units cyclically: words of packed rows, or classes of columns.
+     * Neighbouring threads then read neighbouring banks. */
     DEVICE bool takes_units() {
         return is_packed() || has_columns();
     }
@@ -473,10 +473,10 @@ template <class Loss> class RowThread {
     struct Part {
         int head;         /* elements before the first whole word of the row */
         uint32_t of_head; /* the shared address of class 0 */
-        uint32_t begin;   /* that of the thread's first vector or unit */
-        uint32_t end;     /* that after the last whole one of the row */
+        uint32_t begin;   /* the shared address of the thread's first vector or unit */
+        uint32_t end;     /* the shared address after the row's last whole vector or unit */
         uint32_t step;    /* bytes from a vector or unit of the thread to the next */
-        uint32_t targets; /* added to twice the address of an element, that of its float target probability */
+        uint32_t targets; /* the float target probability of an element is at twice its address plus this */
     };
     __device__ __forceinline__ Part part_of(int row_in_tile) const {
         Part part;
@@ -694,8 +694,8 @@ template <class Loss> class RowThread {
             });
         close(number, row_in_tile, state, batch);
     }
-    /* Ends a batch of this thread's elements. Its Sides are those of its units, of which one begins before class 0 if the
-     * row begins within a word. */
+    /* Ends a batch of this thread's elements. Its Sides are its units. The first unit begins before class 0 if the row
+     * begins within a word. */
     __device__ __forceinline__ void close(int64_t number, int row_in_tile, State &state,
                                           const typename Loss::Batch &batch) const {
         const int head = head_of(row_in_tile), n = takes_units() ? elements_of_units(1) : (int)W;
@@ -815,8 +815,8 @@ template <class Loss> class RowThread {
             loss.write(g, r, side.load(k), side, k, kNone);
         }
     }
-    /* The target's gradient replaces the one that its vector has got as any class. It is written once a row, as almost
-     * every vector of a warp has a target in some row. */
+    /* The target's gradient replaces the gradient that its vector has without a target. It is written once a row,
+     * because almost every vector of a warp has a target in some row. */
     __device__ __forceinline__ void write_target(const typename Loss::Gradient &g, const Row &r, int row_in_tile,
                                                  N logit) const {
         const N y = loss.target_gradient(g, r, logit);
