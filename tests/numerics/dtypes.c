@@ -98,7 +98,7 @@ static uint16_t encode16(const format *f, double value) {
     if (magnitude < dtype_min_normal(f->dtype))
         return (uint16_t)(sign | (uint16_t)ldexp(magnitude, -f->min_exponent));
     (void)frexp(magnitude, &exponent);
-    /* The significand in units of the last place is 2^fraction_bits + fraction, so adding it to (field - 1) shifted
+    /* The significand in units of the last place is 2^fraction_bits + fraction. Adding it to (field - 1) shifted thus
      * puts the leading one into the exponent field. */
     return (uint16_t)(sign + (((unsigned)(exponent - f->precision - f->min_exponent)) << fraction_bits) +
                       (unsigned)ldexp(magnitude, f->precision - exponent));

@@ -60,7 +60,7 @@ sparse_case sparse_case_of(gpuloss_dtype dtype, sparse_shape shape) {
     return c;
 }
 
-/* How many classes an index of this type can name. */
+/* The number of classes that an index of this type can name. */
 static int64_t reach(gpuloss_index_type type, int64_t classes) {
     int64_t most = type == GPULOSS_U8 ? 256 : type == GPULOSS_I16 ? 32768 : classes;
     return most < classes ? most : classes;

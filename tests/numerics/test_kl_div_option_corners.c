@@ -296,8 +296,8 @@ static void distant_logits(void **state) {
     test_done();
 }
 
-/* A gradient in double that lies just above the middle of two 16-bit numbers: rounded to float first it would be the
- * middle itself, and go to the lower one. Total variation has the derivative 1/2 for the target. */
+/* A gradient in double lies just above the middle of two 16-bit numbers. Rounded to float first, it would be the middle
+ * itself, and round to the lower number. Total variation has the derivative 1/2 for the target. */
 static void gradients_rounded_once(void **state) {
     static const gpuloss_dtype types[] = {GPULOSS_F16, GPULOSS_BF16};
     static const divergence_shape shape = {2, 35};
