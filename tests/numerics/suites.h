@@ -44,5 +44,7 @@ int run_same_bits_tests(void);
 int run_chunk_tests(void);
 int run_coverage_tile_tests(void);
 int run_coverage_row_tests(void);
+int run_coverage_pair_tests(void);
+int run_coverage_sparse_tests(void);
 
 #endif
