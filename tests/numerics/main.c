@@ -66,6 +66,7 @@ static int (*const groups[])(void) = {
     run_coverage_row_tests,
     run_coverage_pair_tests,
     run_coverage_sparse_tests,
+    run_coverage_basic_tests,
 };
 
 enum { GROUPS = sizeof groups / sizeof groups[0] };
