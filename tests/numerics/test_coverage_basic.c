@@ -13,7 +13,7 @@
 
 static const double inf = (double)INFINITY;
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
-enum { DTYPES = sizeof dtypes / sizeof dtypes[0], MOST_ROWS = 70 };
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0], MOST_ROWS = 1500 };
 
 /* Logits of a row times a power of two, so that the losses of the rows have very different sizes. Squares stay finite. */
 static void spread_rows(const ce_case *c, const option_inputs *in) {
@@ -50,53 +50,81 @@ static double highest_of(const ce_case *c, int64_t row) {
     return highest;
 }
 
-/* Number n of the options, outputs and corners. Gradients have no other options. */
+/* Weights of very different sizes and of both signs. */
+static void spread_weights(const ce_case *c, const option_inputs *in) {
+    static const int exponents[] = {0, 1, 20, -20, 60, -60, 25};
+    int64_t row;
+    for (row = 0; row < c->rows; row++)
+        in->row_weights[row] = row % 11 == 5 ? 0 : ldexp(row % 2 ? -1.5 : 1, exponents[row % 7]);
+}
+
+/* Number n of the options, corners, outputs and types. Gradients have no other options, and may come from an lse. */
+enum { NUMBERS = 60 };
 static void check_rows(gpuloss_dtype dtype, option_shape shape, unsigned n) {
     static const unsigned sets[] = {0, OPTION_SMOOTHING, OPTION_ROW_WEIGHTS, OPTION_Z_LOSS,
                                     OPTION_SMOOTHING | OPTION_ROW_WEIGHTS | OPTION_Z_LOSS};
-    static const unsigned outputs[] = {CE_OUT_LOSS, CE_OUT_LOSS | CE_OUT_LOSS_ROWS, CE_OUT_LOSS_ROWS | CE_OUT_LSE};
+    static const unsigned outputs[] = {CE_OUT_LOSS, CE_OUT_LOSS | CE_OUT_LOSS_ROWS, CE_OUT_LOSS_ROWS | CE_OUT_LSE,
+                                       CE_OUT_LOSS};
     static const double upstream = -0.75;
-    const unsigned set = sets[n % 5], corner = n / 5 % 3;
-    double lse[MOST_ROWS], of_rows[MOST_ROWS];
+    static double lse[MOST_ROWS], of_rows[MOST_ROWS];
+    const unsigned set = sets[n % 5], corner = n / 5 % 3, pass = n / 15 % 4;
     option_inputs in;
     ce_case c =
         option_case(dtype, shape, set | (n % 3 == 1 ? (unsigned)OPTION_IGNORE_INDEX : 0), LOGITS_NORMAL, n, &in);
     int64_t row;
-    option_index_type(&c, n);
-    if (corner == 1)
+    option_index_type(&c, n + n / 15);
+    if (corner == 1 && c.row_weights != NULL)
+        spread_weights(&c, &in);
+    else if (corner == 1)
         spread_rows(&c, &in);
     if (corner == 2)
         break_rows(&c, &in);
-    c.outputs = outputs[corner == 2 ? 2 : (n + n / 3) % 3];
-    c.reduction = c.outputs & CE_OUT_LOSS ? (n % 2 ? GPULOSS_SUM : GPULOSS_MEAN) : GPULOSS_NONE;
+    c.outputs = outputs[corner == 2 && pass != 0 ? 2 : pass];
     for (row = 0; row < shape.rows; row++) {
         lse[row] = (double)(float)(9 + highest_of(&c, row));
         of_rows[row] = (double)(row % 5) - 2;
     }
-    if (set == 0 && n % 10 < 5) {
+    if (set == 0 && pass > 0) {
         c.outputs |= CE_OUT_GRAD;
-        c.grad_loss_rows = n % 4 < 2 ? of_rows : NULL;
-        c.grad_loss = n % 4 == 1 && c.reduction != GPULOSS_NONE ? &upstream : NULL;
-        c.lse_in = corner < 2 && n % 3 != 0 ? lse : NULL;
+        c.grad_loss_rows = pass == 2 ? NULL : of_rows;
+        c.lse_in = corner < 2 && pass > 1 ? lse : NULL;
     }
+    c.reduction = (c.outputs & CE_OUT_LOSS) == 0 ? GPULOSS_NONE : n % 2 ? GPULOSS_SUM : GPULOSS_MEAN;
+    c.grad_loss = (c.outputs & CE_OUT_GRAD) != 0 && pass < 3 && c.reduction != GPULOSS_NONE ? &upstream : NULL;
     ce_test(&c, "rows with few options");
     option_inputs_free(&in);
 }
 
 /* One lane or several for a row, by words and by vectors, and blocks of which threads have a part of a row. */
 static void rows_with_few_options(void **state) {
-    static const int64_t classes[] = {2, 8, 10, 21, 37, 64, 100, 161, 300, 516, 1000, 1640, 3000, 4800, 9000};
+    static const option_shape shapes[] = {{70, 2, 0},   {70, 8, 0},   {70, 21, 0},   {70, 37, 0},   {70, 100, 0},
+                                          {70, 161, 0}, {70, 300, 0}, {14, 1640, 0}, {14, 3000, 0}, {14, 8800, 0}};
     unsigned d, k, n;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
-        for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
-            for (n = 0; n < 30; n++)
-                check_rows(dtypes[d], (option_shape){classes[k] < 400 ? MOST_ROWS : 14, classes[k], 0}, n + d + k);
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (n = 0; n < NUMBERS; n += 3)
+                check_rows(dtypes[d], shapes[k], n + (d + k) % 3);
+    test_done();
+}
+
+/* Several tiles of rows for each warp, and several rows for each block. */
+static void many_rows_with_few_options(void **state) {
+    static const option_shape shapes[] = {{1500, 12, 0}, {1500, 21, 0}, {700, 40, 0},
+                                          {500, 101, 0}, {300, 300, 0}, {40, 1640, 0}};
+    unsigned d, k, n;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (n = 0; n < NUMBERS; n += 3)
+                check_rows(dtypes[d], shapes[k], n + (d + k) % 3);
     test_done();
 }
 
 int run_coverage_basic_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_with_few_options)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_with_few_options),
+                                       cmocka_unit_test(many_rows_with_few_options)};
     return cmocka_run_group_tests_name("coverage of few options", tests, NULL, NULL);
 }
