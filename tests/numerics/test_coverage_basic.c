@@ -97,8 +97,9 @@ static void check_rows(gpuloss_dtype dtype, option_shape shape, unsigned n) {
 
 /* One lane or several for a row, by words and by vectors, and blocks of which threads have a part of a row. */
 static void rows_with_few_options(void **state) {
-    static const option_shape shapes[] = {{70, 2, 0},   {70, 8, 0},   {70, 21, 0},   {70, 37, 0},   {70, 100, 0},
-                                          {70, 161, 0}, {70, 300, 0}, {14, 1640, 0}, {14, 3000, 0}, {14, 8800, 0}};
+    static const option_shape shapes[] = {{70, 2, 0},    {70, 4, 0},    {70, 16, 0},   {70, 21, 0},
+                                          {70, 25, 0},   {70, 100, 0},  {70, 161, 0},  {41, 515, 0},
+                                          {41, 1001, 0}, {14, 2001, 0}, {14, 2000, 0}, {14, 3000, 0}};
     unsigned d, k, n;
     (void)state;
     REQUIRE_GPU();
@@ -111,8 +112,8 @@ static void rows_with_few_options(void **state) {
 
 /* Several tiles of rows for each warp, and several rows for each block. */
 static void many_rows_with_few_options(void **state) {
-    static const option_shape shapes[] = {{1500, 12, 0}, {1500, 21, 0}, {700, 40, 0},
-                                          {500, 101, 0}, {300, 300, 0}, {40, 1640, 0}};
+    static const option_shape shapes[] = {{1500, 4, 0},  {1500, 12, 0}, {1500, 21, 0}, {1500, 24, 0},
+                                          {1000, 25, 0}, {760, 201, 0}, {110, 2000, 0}};
     unsigned d, k, n;
     (void)state;
     REQUIRE_GPU();
