@@ -99,7 +99,7 @@ static void corners_of_longer_rows(void **state) {
             for (choice = 0; choice <= CHOICE_JS; choice++)
                 for (corner = 0; corner < CORNERS; corner++, number++) {
                     const divergence_shape *s = &shapes[number / 3 % 5];
-                    const divergence_shape shape = {s->rows, s->classes * width_of(all_dtypes[d]) + number / 2 % 2};
+                    const divergence_shape shape = {s->rows, s->classes * width_of(all_dtypes[d]) + (number % 4 != 0)};
                     kl_case c =
                         divergence_case(all_dtypes[d], all_dtypes[(d + number / 5) % DTYPE_COUNT], shape, pair, choice);
                     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, options[number / 7 % 4], number);
@@ -109,8 +109,8 @@ static void corners_of_longer_rows(void **state) {
                         corners[corner](&sides[0], number);
                     if (number % 3 != 2)
                         corners[corner](&sides[1], number / 3);
-                    c.outputs = outputs[number % 5];
-                    if (corners[corner] == with_invalid && pair < KL_KIND_PAIRS - 1) /* which may have no gradient */
+                    c.outputs = outputs[(pair + choice + corner) % 5];
+                    if (corners[corner] == with_invalid) /* whose gradients may have no meaning */
                         c.outputs = KL_OUT_LOSS_ROWS | (number % 8 < 4 ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u);
                     c.reduction = GPULOSS_SUM;
                     c.pytorch_zeros = choice == CHOICE_FORWARD && number % 3 == 0 && corners[corner] != with_levels;
@@ -143,8 +143,40 @@ static void sweeps_of_longest_rows(void **state) {
     test_done();
 }
 
+/* Two sides of logits with an offset between them, or beyond the range of the fast exponentials, or both. */
+static void distant_sides_of_clusters(void **state) {
+    enum { ROWS = 6 };
+    static const double offsets[ROWS][2] = {{0, 0}, {0, 20}, {30000, 30000}, {30000, 0}, {-9, 0}, {0, -1000}};
+    static const int64_t vectors[] = {260, 700};
+    unsigned d, k, choice, n, number = 0;
+    int64_t i;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < 2; k++)
+            for (choice = 0; choice <= CHOICE_JS; choice++)
+                for (n = 0; n < 3; n++, number++) {
+                    const divergence_shape shape = {ROWS, vectors[k] * width_of(all_dtypes[d]) - (number % 3 == 1)};
+                    kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, KL_KIND_PAIRS - 1, choice);
+                    kl_inputs in =
+                        divergence_inputs(&c, n == 1 ? DISTRIBUTIONS_CLOSE : DISTRIBUTIONS_RANDOM, 0, number);
+                    for (i = 0; i < ROWS * c.classes; i++) {
+                        in.input[i] = dtype_round(c.dtype, in.input[i] + offsets[i / c.classes][0]);
+                        in.target[i] = dtype_round(c.dtype, in.target[i] + offsets[i / c.classes][1]);
+                    }
+                    c.outputs = n == 2 ? KL_OUT_LOSS : KL_OUT_LOSS | KL_OUT_LOSS_ROWS | KL_OUT_GRAD;
+                    c.target_offset = (int)number / 3 % 2;
+                    c.grad_offset = (int)number / 6 % 2;
+                    c.in_place = number % 7 == 3;
+                    kl_test(&c, "distant sides of clusters");
+                    kl_inputs_free(&in);
+                }
+    test_done();
+}
+
 int run_coverage_pair_tests(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(corners_of_longer_rows),
-                                       cmocka_unit_test(sweeps_of_longest_rows)};
+                                       cmocka_unit_test(sweeps_of_longest_rows),
+                                       cmocka_unit_test(distant_sides_of_clusters)};
     return cmocka_run_group_tests_name("coverage of pairs", tests, NULL, NULL);
 }
