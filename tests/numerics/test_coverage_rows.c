@@ -73,6 +73,61 @@ static void options_of_longer_rows(void **state) {
     test_done();
 }
 
+/* The class of the maximum is tied, below a NaN, or alone among masked ones. */
+static void mark_classes(const ce_case *c, const option_inputs *in) {
+    int64_t row, i;
+    for (row = 0; row < c->rows; row++) {
+        double *x = in->x + row * c->classes;
+        const int64_t at = (row * 97 + 41) % c->classes;
+        for (i = 0; i < c->classes && row % 4 == 3; i++)
+            x[i] = i == at ? x[i] : -(double)INFINITY;
+        if (row % 4 == 1)
+            x[at] = x[c->classes - 1] = x[0] = dtype_round(c->dtype, 50);
+        if (row % 4 == 2)
+            x[at] = (double)NAN;
+    }
+}
+
+/* Arrays that begin elsewhere than the logits. Long rows have their class weights in stages, with and without an lse. */
+static void layouts_of_longer_rows(void **state) {
+    static const unsigned sets[] = {OPTION_SMOOTHING, OPTION_WEIGHTS | OPTION_SMOOTHING, 0, OPTION_WEIGHTS,
+                                    OPTION_SCALE | OPTION_ROW_WEIGHTS};
+    static const unsigned outputs[] = {CE_OUT_LOSS | CE_OUT_ARGMAX | CE_OUT_CORRECT, CE_OUT_EVERY,
+                                       CE_OUT_LOSS | CE_OUT_GRAD};
+    enum { SETS = sizeof sets / sizeof sets[0] };
+    unsigned d, k, t, set, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < SHAPES; k++)
+            for (t = k < SHAPES - 1 ? 0 : DTYPE_COUNT; t <= DTYPE_COUNT; t++) /* the last: no probabilities */
+                for (set = 0; set < (k < SHAPES - 1 ? (unsigned)SETS : 4); set++, number++) {
+                    const unsigned soft = t < DTYPE_COUNT ? (unsigned)OPTION_PROBABILITIES : 0;
+                    const unsigned options = (k < SHAPES - 1 ? sets[set] : sets[1]) | soft;
+                    const option_shape shape = {shapes[k].rows,
+                                                shapes[k].vectors * width_of(all_dtypes[d]) + number / 2 % 2, 0};
+                    option_inputs in;
+                    ce_case c = option_case(all_dtypes[d], shape, options, LOGITS_NORMAL, number, &in);
+                    double *lse = NULL;
+                    if (set % 2 == 0)
+                        shift_row(in.x, c.classes, c.dtype);
+                    mark_classes(&c, &in);
+                    c.logits_offset = c.grad_offset = number % 5 == 2;
+                    c.target_offset = number % 5 > 2;
+                    c.grad_target_offset = number % 5 == 4;
+                    c.targets_stride = number % 3 == 1 ? STRIDE_ONE_MORE : STRIDE_PACKED;
+                    if (number % 4 == 3)
+                        lse = option_pass(&c, number % 8);
+                    else
+                        c.outputs = outputs[number % 4];
+                    option_target_dtype(&c, &in, all_dtypes[t % DTYPE_COUNT]);
+                    ce_test(&c, "layouts of longer rows");
+                    free(lse);
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
 /* Every divergence of every pair of kinds and types. What is written varies. */
 static void divergences_of_longer_rows(void **state) {
     static const unsigned outputs[] = {KL_OUT_EVERY, KL_OUT_LOSS, KL_OUT_LOSS | KL_OUT_GRAD, KL_OUT_GRAD_TARGET,
@@ -234,9 +289,12 @@ static void many_distant_rows_of_pairs(void **state) {
 }
 
 int run_coverage_row_tests(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_of_longer_rows),         cmocka_unit_test(divergences_of_longer_rows),
-        cmocka_unit_test(sparse_teachers_of_longer_rows), cmocka_unit_test(reverse_gradients_of_longest_rows),
-        cmocka_unit_test(means_of_labelled_rows),         cmocka_unit_test(many_distant_rows_of_pairs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(options_of_longer_rows),
+                                       cmocka_unit_test(layouts_of_longer_rows),
+                                       cmocka_unit_test(divergences_of_longer_rows),
+                                       cmocka_unit_test(sparse_teachers_of_longer_rows),
+                                       cmocka_unit_test(reverse_gradients_of_longest_rows),
+                                       cmocka_unit_test(means_of_labelled_rows),
+                                       cmocka_unit_test(many_distant_rows_of_pairs)};
     return cmocka_run_group_tests_name("coverage of rows", tests, NULL, NULL);
 }
