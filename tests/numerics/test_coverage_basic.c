@@ -15,38 +15,43 @@ static const double inf = (double)INFINITY;
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0], MOST_ROWS = 1500 };
 
+static double *logit(const ce_case *c, const option_inputs *in, int64_t row, int64_t k) {
+    const int64_t inner = c->inner > 1 ? c->inner : 1;
+    return &in->x[(row / inner * c->classes + k) * inner + row % inner];
+}
+
 /* Logits of a row times a power of two, so that the losses of the rows have very different sizes. Squares stay finite. */
 static void spread_rows(const ce_case *c, const option_inputs *in) {
     static const int exponents[] = {0, 1, 20, -20, 60, 100, 119, 10, -90, 30};
-    int64_t row, i;
+    const double limit = c->lse_square_scale > 0 ? 0x1p60 : dtype_max(c->dtype) / 4;
+    int64_t row, k;
     for (row = 0; row < c->rows; row++)
-        for (i = 0; i < c->classes; i++) {
-            double *x = &in->x[row * c->classes + i];
-            const double limit = c->lse_square_scale > 0 ? 0x1p60 : dtype_max(c->dtype) / 4;
+        for (k = 0; k < c->classes; k++) {
+            double *x = logit(c, in, row, k);
             *x = dtype_round(c->dtype, fmax(-limit, fmin(limit, ldexp(*x, exponents[row % 10]))));
         }
 }
 
 /* A NaN, an infinite logit, the target's among them, and rows of which all or all but one are masked. */
 static void break_rows(const ce_case *c, const option_inputs *in) {
-    int64_t row, i;
+    int64_t row, k;
     for (row = 0; row < c->rows; row++) {
-        double *x = in->x + row * c->classes;
         const int64_t at = row % c->classes, y = in->targets[row] >= 0 ? in->targets[row] % c->classes : 0;
-        for (i = 0; i < c->classes && row % 7 < 2; i++)
-            x[i] = row % 7 == 1 && i == at ? x[i] : -inf;
+        for (k = 0; k < c->classes && row % 7 < 2; k++)
+            if (row % 7 == 0 || k != at)
+                *logit(c, in, row, k) = -inf;
         if (row % 7 == 3)
-            x[at] = row % 2 ? (double)NAN : inf;
+            *logit(c, in, row, at) = row % 2 ? (double)NAN : inf;
         if (row % 7 == 5)
-            x[y] = -inf;
+            *logit(c, in, row, y) = -inf;
     }
 }
 
-static double highest_of(const ce_case *c, int64_t row) {
+static double highest_of(const ce_case *c, const option_inputs *in, int64_t row) {
     double highest = -inf;
-    int64_t i;
-    for (i = 0; i < c->classes; i++)
-        highest = fmax(highest, c->x[row * c->classes + i]);
+    int64_t k;
+    for (k = 0; k < c->classes; k++)
+        highest = fmax(highest, *logit(c, in, row, k));
     return highest;
 }
 
@@ -81,7 +86,7 @@ static void check_rows(gpuloss_dtype dtype, option_shape shape, unsigned n) {
         break_rows(&c, &in);
     c.outputs = outputs[corner == 2 && pass != 0 ? 2 : pass];
     for (row = 0; row < shape.rows; row++) {
-        lse[row] = (double)(float)(9 + highest_of(&c, row));
+        lse[row] = (double)(float)(9 + highest_of(&c, &in, row));
         of_rows[row] = (double)(row % 5) - 2;
     }
     if (set == 0 && pass > 0) {
@@ -124,8 +129,52 @@ static void many_rows_with_few_options(void **state) {
     test_done();
 }
 
+/* Columns of several images, in the registers of a warp and not. */
+static void columns_with_few_options(void **state) {
+    static const option_shape shapes[] = {{1032, 5, 344}, {1032, 30, 344}};
+    unsigned d, k, n;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < 2; k++)
+            for (n = 0; n < NUMBERS; n += 5)
+                check_rows(dtypes[d], shapes[k], n);
+    test_done();
+}
+
+/* Some results of rows in two shards, with losses of all sizes. */
+static void shards_with_few_outputs(void **state) {
+    static const option_shape shape = {20, 30, 0};
+    static const unsigned sets[] = {OPTION_IGNORE_INDEX, OPTION_ROW_WEIGHTS,
+                                    OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_IGNORE_INDEX};
+    static const unsigned outputs[] = {CE_OUT_LOSS, CE_OUT_LOSS | CE_OUT_LOSS_ROWS, CE_OUT_LSE,
+                                       CE_OUT_LOSS | CE_OUT_BAD_TARGETS};
+    unsigned d, o, set, corner;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (o = 0; o < 4; o++)
+            for (set = 0; set < 3; set++)
+                for (corner = 0; corner < 3; corner++) {
+                    option_inputs in;
+                    ce_case c = option_case(all_dtypes[d], shape, sets[set], LOGITS_NORMAL, o, &in);
+                    c.outputs = outputs[o];
+                    c.reduction = corner == 1 ? GPULOSS_SUM : GPULOSS_MEAN;
+                    if (corner == 1 && set == 1)
+                        spread_weights(&c, &in);
+                    else if (corner == 1)
+                        spread_rows(&c, &in);
+                    if (corner == 2)
+                        break_rows(&c, &in);
+                    ce_test_shards(&c, 13, "shards with few outputs");
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
 int run_coverage_basic_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_with_few_options),
-                                       cmocka_unit_test(many_rows_with_few_options)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_with_few_options), cmocka_unit_test(many_rows_with_few_options),
+        cmocka_unit_test(columns_with_few_options), cmocka_unit_test(shards_with_few_outputs)};
     return cmocka_run_group_tests_name("coverage of few options", tests, NULL, NULL);
 }
