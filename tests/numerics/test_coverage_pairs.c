@@ -121,6 +121,41 @@ static void corners_of_longer_rows(void **state) {
     test_done();
 }
 
+/* KL with one or two sides of logits, which is summed along with the softmax, with every type of the target: rows of a
+ * block and of a cluster, whose classes have levels. */
+static void levels_of_longer_rows(void **state) {
+    static const unsigned pairs[] = {2, 5, 6, 7, KL_KIND_PAIRS - 1};
+    static const unsigned outputs[] = {KL_OUT_LOSS_ROWS, KL_OUT_LOSS_ROWS | KL_OUT_GRAD, KL_OUT_LOSS_ROWS};
+    static const divergence_shape shapes[] = {{3, 1100}, {9, 60}}; /* in vectors */
+    double of_rows[9];
+    unsigned d, k, t, choice, shape, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 9; d++)
+        of_rows[d] = (double)d - 3;
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof pairs / sizeof pairs[0]; k++)
+            for (choice = CHOICE_FORWARD; choice <= CHOICE_REVERSE; choice++)
+                for (t = 0; t < DTYPE_COUNT; t++)
+                    for (shape = 0; shape < 2; shape++, number++) {
+                        const int64_t classes = shapes[shape].classes * width_of(all_dtypes[d]) + (number % 3 != 0);
+                        kl_case c = divergence_case(all_dtypes[d], all_dtypes[t],
+                                                    (divergence_shape){shapes[shape].rows, classes}, pairs[k], choice);
+                        kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM,
+                                                         number % 2 ? KL_WITH_ROW_WEIGHTS : KL_WITH_LABELS, number / 2);
+                        const elements sides[] = {{in.input, c.dtype, c.input_kind, c.rows, c.classes},
+                                                  {in.target, kl_target_dtype(&c), c.target_kind, c.rows, c.classes}};
+                        with_levels(&sides[0], number);
+                        with_levels(&sides[1], number / 4);
+                        c.outputs = outputs[number % 3];
+                        c.reduction = GPULOSS_SUM;
+                        c.grad_loss_rows = (c.outputs & KL_OUT_GRAD) != 0 ? of_rows : NULL;
+                        kl_test(&c, "levels of longer rows");
+                        kl_inputs_free(&in);
+                    }
+    test_done();
+}
+
 /* More steps than a block has stages, in two sweeps and in three. */
 static void sweeps_of_longest_rows(void **state) {
     static const unsigned pairs[] = {2, 6, KL_KIND_PAIRS - 1};
@@ -175,8 +210,8 @@ static void distant_sides_of_clusters(void **state) {
 }
 
 int run_coverage_pair_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(corners_of_longer_rows),
-                                       cmocka_unit_test(sweeps_of_longest_rows),
-                                       cmocka_unit_test(distant_sides_of_clusters)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(corners_of_longer_rows), cmocka_unit_test(levels_of_longer_rows),
+        cmocka_unit_test(sweeps_of_longest_rows), cmocka_unit_test(distant_sides_of_clusters)};
     return cmocka_run_group_tests_name("coverage of pairs", tests, NULL, NULL);
 }
