@@ -100,7 +100,7 @@ static void corners_of_longer_rows(void **state) {
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < PASSES; d++) {
-        number = 187 * d; /* so that no pass has the shapes and types of another */
+        number = 187 * d; /* The passes then have different shapes and types. */
         for (pair = 0; pair < KL_KIND_PAIRS; pair++)
             for (choice = 0; choice <= CHOICE_JS; choice++)
                 for (corner = 0; corner < CORNERS; corner++, number++) {
@@ -116,7 +116,7 @@ static void corners_of_longer_rows(void **state) {
                     if (number % 3 != 2)
                         corners[corner](&sides[1], number / 3);
                     c.outputs = outputs[(pair + choice + corner + d) % 5];
-                    /* Gradients may have no meaning, or be those of a share of a mixture below the normal floats. */
+                    /* Gradients may have no meaning, or belong to a share of a mixture below the normal floats. */
                     if (corners[corner] == with_invalid ||
                         (corners[corner] == with_ratios && c.divergence == GPULOSS_JENSEN_SHANNON))
                         c.outputs = KL_OUT_LOSS_ROWS | (number % 8 < 4 ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u);

@@ -85,10 +85,10 @@ static void check_teacher(gpuloss_dtype dtype, sparse_shape shape, unsigned n, u
     sparse_inputs_free(&in);
 }
 
-/* A warp for each row, several, and a cluster; more entries than registers; and a third row of each warp. */
+/* A warp for each row, several, a block, and a cluster; more entries than registers; and a third row of each warp. */
 static void sparse_teachers_of_every_schedule(void **state) {
-    static const sparse_shape shapes[] = {
-        {9, 60, 3}, {9, 200, 40}, {3, 2100, 3}, {9, 12, 22}, {260, 50, 3}}; /* in vectors */
+    static const sparse_shape shapes[] = {{9, 60, 3},   {9, 200, 40}, {5, 520, 3},
+                                          {3, 2100, 3}, {9, 12, 22},  {260, 50, 3}}; /* in vectors */
     enum { SHAPES = sizeof shapes / sizeof shapes[0] };
     unsigned d, k, n, number = 0;
     (void)state;
