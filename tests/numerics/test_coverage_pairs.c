@@ -15,10 +15,6 @@ static const double inf = (double)INFINITY;
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
-static int64_t width_of(gpuloss_dtype dtype) {
-    return (int64_t)(16 / dtype_size(dtype));
-}
-
 /* The elements of a side. */
 typedef struct elements {
     double *of;
@@ -47,7 +43,7 @@ static void with_ratios(const elements *e, unsigned number) {
 
 /* A number that is no probability, in every position of a vector and at the ends of a row. */
 static void with_invalid(const elements *e, unsigned number) {
-    const int64_t width = width_of(e->dtype);
+    const int64_t width = dtype_width(e->dtype);
     int64_t row;
     for (row = 0; row < e->rows; row++) {
         const int64_t i = row == e->rows - 1 ? (number % 2 == 0 ? 0 : e->classes - 1) : 20 * width + row;
@@ -105,7 +101,7 @@ static void corners_of_longer_rows(void **state) {
             for (choice = 0; choice <= CHOICE_JS; choice++)
                 for (corner = 0; corner < CORNERS; corner++, number++) {
                     const divergence_shape *s = &shapes[number / 3 % 5];
-                    const divergence_shape shape = {s->rows, s->classes * width_of(passes[d]) + (number % 4 != 0)};
+                    const divergence_shape shape = {s->rows, s->classes * dtype_width(passes[d]) + (number % 4 != 0)};
                     kl_case c =
                         divergence_case(passes[d], all_dtypes[(d + number / 5) % DTYPE_COUNT], shape, pair, choice);
                     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, options[number / 7 % 4], number);
@@ -147,7 +143,7 @@ static void levels_of_longer_rows(void **state) {
             for (choice = CHOICE_FORWARD; choice <= CHOICE_REVERSE; choice++)
                 for (t = 0; t < DTYPE_COUNT; t++)
                     for (shape = 0; shape < 2; shape++, number++) {
-                        const int64_t classes = shapes[shape].classes * width_of(dtypes[d]) + (number % 3 != 0);
+                        const int64_t classes = shapes[shape].classes * dtype_width(dtypes[d]) + (number % 3 != 0);
                         kl_case c = divergence_case(dtypes[d], all_dtypes[t],
                                                     (divergence_shape){shapes[shape].rows, classes}, pairs[k], choice);
                         kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM,

@@ -11,25 +11,6 @@
 #include "sparse_cases.h"
 #include "suites.h"
 
-static int64_t width_of(gpuloss_dtype dtype) {
-    return (int64_t)(16 / dtype_size(dtype));
-}
-
-/* Row weights from all over the range of either type, of both signs. */
-static void distant_weights(const sparse_case *c, const sparse_inputs *in) {
-    static const int exponents[] = {1, 0, -1, 20, -90, 80, 100, 110};
-    int64_t row;
-    for (row = 0; row < c->rows; row++)
-        in->row_weights[row] = ldexp(row % 2 ? -1 : 1, exponents[row * 5 % 8] * (c->dtype == GPULOSS_F64 ? 9 : 1));
-}
-
-/* What remains beside the teacher's first class is tiny. */
-static void raise_first(const sparse_case *c, const sparse_inputs *in) {
-    int64_t row;
-    for (row = 0; row < c->rows; row++)
-        in->logits[row * c->classes + in->indices[row * c->k]] = 60;
-}
-
 /* Some classes, the teacher's among them, are masked or have subnormal exponentials; one row is not a number. */
 static void lower_some(const sparse_case *c, const sparse_inputs *in, unsigned number) {
     int64_t row, i;
@@ -69,13 +50,13 @@ static void check_teacher(gpuloss_dtype dtype, sparse_shape shape, unsigned n, u
     if (n % 3 != 1)
         sparse_mask(&c, &in);
     if (n % 5 == 1)
-        raise_first(&c, &in);
+        sparse_raise_first(&c, &in, 60);
     if (n % 5 == 2 && c.rows < 100)
         lower_some(&c, &in, n);
     if (n % 5 > 2)
         spread_values(&c, &in);
     if (n % 4 == 1) {
-        distant_weights(&c, &in);
+        make_distant_weights(in.row_weights, c.rows, c.dtype);
         sparse_weigh(&c, &in);
     }
     c.outputs = n % 4 == 1 ? SPARSE_OUT_LOSS | SPARSE_OUT_LOSS_ROWS : outputs[number % 5];
@@ -96,7 +77,7 @@ static void sparse_teachers_of_every_schedule(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < SHAPES; k++)
             for (n = 0; n < (k < SHAPES - 1 ? (unsigned)SPARSE_DIVERGENCES : 6); n++, number++) {
-                const sparse_shape shape = {shapes[k].rows, shapes[k].classes * width_of(all_dtypes[d]) + number % 2,
+                const sparse_shape shape = {shapes[k].rows, shapes[k].classes * dtype_width(all_dtypes[d]) + number % 2,
                                             shapes[k].k};
                 check_teacher(all_dtypes[d], shape, n, number);
             }
