@@ -35,6 +35,10 @@ const char *dtype_name(gpuloss_dtype dtype) {
 size_t dtype_size(gpuloss_dtype dtype) {
     return format_of(dtype)->size;
 }
+
+int64_t dtype_width(gpuloss_dtype dtype) {
+    return (int64_t)(16 / dtype_size(dtype));
+}
 int dtype_precision(gpuloss_dtype dtype) {
     return format_of(dtype)->precision;
 }

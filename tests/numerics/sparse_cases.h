@@ -46,6 +46,8 @@ void sparse_inputs_free(sparse_inputs *in);
 /* Gives the labels, of which each third row's is ignore_index, and the row weights. */
 void sparse_mask(sparse_case *c, const sparse_inputs *in);
 void sparse_weigh(sparse_case *c, const sparse_inputs *in);
+/* The teacher's first class lies above all others. The rest is too small for a difference of two sums. */
+void sparse_raise_first(const sparse_case *c, const sparse_inputs *in, double largest);
 
 /* Everything but the shape and the dtype, in periods without a common factor where possible. A run over many numbers
  * thus meets the combinations in pairs. Before sparse_fill. */
