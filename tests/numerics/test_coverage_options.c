@@ -462,9 +462,9 @@ static void long_rows_with_weights(void **state) {
     test_done();
 }
 
-/* What divides the gradients, by every kernel that has it from rows, on a device with as few multiprocessors as the
- * interpreter's: rows that each block counts for itself, or that a kernel before it does; and a number in memory. Last what
- * divides a loss with class weights, which the kernel sums. */
+/* The divisors of gradients, by every kernel that has it from rows, on a device with as few multiprocessors as the
+ * interpreter's: rows that each block counts for itself, or that a kernel before it does; and a number in memory. The last
+ * one is the divisor of a loss with class weights, which the kernel sums. */
 static void divisors_of_every_kernel(void **state) {
     static const struct {
         option_shape shape;

@@ -735,6 +735,32 @@ static void two_distant_logits(void **state) {
     test_done();
 }
 
+/* The side that does not weigh masks classes. One of them has a probability on the other side, and one has a probability
+ * that is 0 as a float. The loss is infinite, of which only forward KL has a gradient. */
+static void masked_classes_without_a_float(void **state) {
+    static const int64_t classes[] = {4, 20, 33, 208, 521, 4400, 8800};
+    unsigned d, k, way;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (way = 0; way < 3; way++) {
+                kl_case c = logits_case(all_dtypes[d], 2, classes[k], 0);
+                kl_inputs in = kl_inputs_unset(&c);
+                double *weighs = way % 2 == 0 ? in.target : in.input, *masks = way % 2 == 0 ? in.input : in.target;
+                int64_t i;
+                for (i = 0; i < 2 * c.classes; i++) {
+                    weighs[i] = i == 2 ? -200 : 0;
+                    masks[i] = i == 1 || i == 2 ? -inf : 0;
+                }
+                c.divergence = way % 2 == 0 ? GPULOSS_FORWARD_KL : GPULOSS_REVERSE_KL;
+                c.outputs = way < 2 ? KL_OUT_LOSS | KL_OUT_LOSS_ROWS : KL_OUT_LOSS | KL_OUT_GRAD;
+                kl_test(&c, "masked classes");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
 int run_kl_div_logits_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lengths_of_two_logits),
@@ -757,6 +783,7 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(offsets_of_one_side_of_logits),
         cmocka_unit_test(masked_middles),
         cmocka_unit_test(probabilities_that_become_0),
+        cmocka_unit_test(masked_classes_without_a_float),
     };
     return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);
 }
