@@ -72,7 +72,7 @@ $(BUILD)/06_cuda_runtime: CUDA_LIBRARY = -lcudart
 $(BUILD)/08_cublas: CUDA_LIBRARY = -lcublas -lcuda
 $(BUILD)/09_nccl: CUDA_LIBRARY = -lnccl -lcuda
 
-# The words of the version in the header, joined with a separator.
+# The parts of the version in the header, joined with a separator.
 version = $(shell awk '/^.define GPULOSS_VERSION_($(1)) / { printf "%s%s", dot, $$3; dot = "." }' gpuloss.h)
 VERSION = $(call version,MAJOR|MINOR|PATCH)
 # Below 1.0.0, minor versions may change functions and descs.
@@ -116,7 +116,7 @@ test-release: need-cmocka
 gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/test_driver $(BUILD)/interpreter/run_instructions examples
 	@BUILD=$(BUILD) bash tests/gpu.sh
 
-# Of a few rows, then of a language model's vocabulary.
+# Runs a few rows, then the vocabulary of a language model.
 gpu-test-2: $(BUILD)/09_nccl
 	$(BUILD)/09_nccl
 	$(BUILD)/09_nccl 512 128256
@@ -143,7 +143,7 @@ $(BUILD)/libbench.so: $(BENCH_OBJECTS)
 	$(CC) -shared $^ -o $@ -ldl
 $(BUILD)/compare: $(BUILD)/bench_objects/compare.o
 	$(CC) $^ -o $@ -ldl
-# From the header OLD, which may have changed its name only: it is always built.
+# Built from the header OLD. It is always built, because OLD may name another header than before.
 .PHONY: $(BUILD)/libbench_old.so
 $(BUILD)/libbench_old.so: $(BENCH_OBJECTS)
 	$(if $(OLD),,$(error OLD=FILE is required: the gpuloss.h to compare with))
@@ -189,7 +189,7 @@ $(BUILD)/gen/library.h: gpuloss.h
 	@mkdir -p $(@D)
 	sed '/^\/\* gpuloss: begin of the generated block/,/^\/\* gpuloss: end of the generated block/d' $< >$@
 
-# What is generated goes to its place in this folder.
+# Generated files go into this folder, under their paths in the repository.
 PTX_OUTPUT ?= .
 block: need-lzma $(BUILD)/gen/gen
 	@mkdir -p $(PTX_OUTPUT)

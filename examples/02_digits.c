@@ -1,5 +1,5 @@
-/* Trains a network to read handwritten digits. The network is plain C on the CPU; its loss, and the gradient of the
- * loss to the logits, come from the GPU in one fused call for every batch.
+/* Trains a network to read handwritten digits. The network is C code on the CPU. Its loss, and the gradient of the loss
+ * to the logits, come from the GPU in one fused call for every batch.
  *     cc -std=c99 -O2 examples/02_digits.c -o digits -lm          (glibc older than 2.34: add -ldl)
  *     ./digits [examples/data/digits.csv] */
 #define GPULOSS_IMPLEMENTATION

@@ -1,8 +1,8 @@
 /* Distils a network of 64 hidden units into one of 8: the student learns to give the probabilities that its teacher
- * gives. Their Kullback-Leibler divergence, and its gradient, come from the GPU in one call for every batch, from the
- * logits of both: softmax and temperature are part of it. The same student trained on the labels alone is shown beside
- * it. Two small networks differ by chance as well: over 40 starting states the student had 91.1 % from labels and 93.2 %
- * from its teacher, and the teacher won 30 times.
+ * gives. Their Kullback-Leibler divergence, and its gradient, come from the GPU in one call for every batch. The call
+ * takes the logits of both: softmax and temperature are part of it. The same student trained on the labels alone is
+ * shown beside it. Two small networks differ by chance as well. Over 40 starting states the student had 91.1 % from
+ * labels and 93.2 % from its teacher. The teacher won 30 times.
  *     cc -std=c99 -O2 examples/03_distill.c -o distill -lm        (glibc older than 2.34: add -ldl)
  *     ./distill [examples/data/digits.csv] */
 #define GPULOSS_IMPLEMENTATION
@@ -14,8 +14,8 @@ static gpuloss_context *gpu;
 static void *gpu_input, *gpu_target, *gpu_loss;
 static image images[IMAGES];
 
-/* Trains a new network towards the probabilities of the teacher. Without one, all the probability is on the label:
- * then the divergence is the cross-entropy. Returns how many held-out images the network names rightly. */
+/* Trains a new network towards the probabilities of the teacher. Without one, all the probability is on the label: then
+ * the divergence is the cross-entropy. Returns how many test images the network names rightly. */
 static int train(const char *name, network *net, int hidden_units, const network *teacher, double temperature) {
     static float input[BATCH][CLASSES], target[BATCH][CLASSES], grad[BATCH][CLASSES];
     static const image *order[TRAINING];

@@ -125,8 +125,8 @@ static bool train() {
             square += gradient[i] * gradient[i];
             weights[i] -= gradient[i] / curvature;
         }
-        /* Weights of 0 have the loss log(classes). From there on, a step of 1 / curvature along the gradient g of a convex
-         * loss lowers it by at least g^2 / 2 / curvature, and by at most g^2 / curvature. Rounding: a loss has fewer than
+        /* Weights of 0 have the loss log(classes). A step of 1 / curvature along the gradient g of a convex loss lowers
+         * it by at least g^2 / 2 / curvature. It lowers it by at most g^2 / curvature. Rounding: a loss has fewer than
          * 512 roundings of numbers below 64. */
         const double fall = before - loss[0], rounding = 512 * 64 / 9007199254740992.0;
         std::printf("step %2d  loss %.6f\n", step, loss[0]);

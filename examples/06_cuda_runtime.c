@@ -1,5 +1,5 @@
-/* Memory and a stream of the CUDA runtime, and a CUDA graph: gpuloss takes a cudaStream_t without a cast, works in the
- * runtime's context, and its calls can be captured. Each launch of the graph gives the bits of the direct call.
+/* Memory and a stream of the CUDA runtime, and a CUDA graph. gpuloss takes a cudaStream_t without a cast, and works in
+ * the runtime's context. Its calls can be captured. Each launch of the graph gives the bits of the direct call.
  *     cc -std=c99 -O2 -I CUDA/include examples/06_cuda_runtime.c -L CUDA/lib64 -lcudart -lm -o cuda_runtime
  * CUDA is the folder of the toolkit, 11.4 or newer. Exit status: 0, 1 for a wrong result, 2 if this machine lacks something, 3
  * for other errors. */
@@ -47,7 +47,7 @@ static void *device_bytes(const void *host, size_t bytes) {
     return pointer;
 }
 
-/* Of equal logits. */
+/* Checks the results of equal logits. */
 static int is_right(const results *got, const int32_t *targets) {
     double worst = fabs((double)got->loss - log(CLASSES));
     for (int i = 0; i < COUNT; i++) {

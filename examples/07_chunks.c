@@ -1,6 +1,6 @@
-/* The loss of a linear layer in chunks of rows: all logits, hidden weight^T, never exist at once. Here the CPU multiplies
- * the matrices, to need nothing else. In practice cuBLAS or CUTLASS does, on the stream of the losses. The loss and both
- * gradients are compared with those of one call for all rows.
+/* The loss of a linear layer in chunks of rows: all logits, hidden weight^T, never exist at once. Here the CPU
+ * multiplies the matrices, to need nothing else. In practice cuBLAS or CUTLASS does, on the stream of the losses. The
+ * loss and both gradients are compared with the results of one call for all rows.
  *     cc -std=c99 -O2 examples/07_chunks.c -o chunks -lm        (glibc older than 2.34: add -ldl) */
 #define GPULOSS_IMPLEMENTATION
 #include "../gpuloss.h"
@@ -17,7 +17,7 @@ typedef struct gradients {
 
 static float hidden[ROWS][FEATURES], weight[CLASSES][FEATURES];
 static int64_t targets[ROWS];
-/* Sums of the magnitudes of products, which bound what rounding may change. */
+/* Sums of the magnitudes of products, which bound the rounding errors. */
 static double hidden_size[ROWS][FEATURES], weight_size[CLASSES][FEATURES];
 
 static gpuloss_context *gpu;
@@ -80,9 +80,10 @@ static void run(int chunk, gradients *to) {
     check(gpuloss_download(gpu, &to->loss, gpu_loss, sizeof to->loss, NULL));
 }
 
-/* The largest difference, in units of what is allowed, with u = 2^-24. Here no logit is 9 below the largest of its row,
- * and no probability is above 0.1. The gradient of a logit is thus within 9 u of its exact value for the exponent, and
- * 15 u for all else: two runs differ by 48 u. Both add products in the same order, at most 500: 500 u more each. */
+/* The largest difference, in units of the allowed difference, with u = 2^-24. Here no logit is 9 below the largest of
+ * its row, and no probability is above 0.1. The gradient of a logit is thus within 9 u of its exact value for the
+ * exponent, and 15 u for all else. Two runs differ by 48 u. Both add products in the same order, at most 500: 500 u
+ * more each. */
 static double compare(const float *one, const float *other, const double *size, int count) {
     double worst = 0;
     for (int i = 0; i < count; i++)

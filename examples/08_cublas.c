@@ -1,7 +1,7 @@
-/* The loss of a linear layer in chunks of rows, forward and backward, with cuBLAS: what a training step of a language model
- * needs most. Only the logits of one chunk exist at a time, and their gradient overwrites them. The chunks add up the
- * weight's gradient in float within the products. Loss and gradients are compared with those of one chunk, and the time with
- * that of the three products alone.
+/* The loss of a linear layer in chunks of rows, forward and backward, with cuBLAS: the largest part of a language
+ * model's training step. Only the logits of one chunk exist at a time, and their gradient overwrites them. The chunks
+ * add up the weight's gradient in float within the products. Loss and gradients are compared with the results of one
+ * chunk, and the time with the time of the three products alone.
  *     cc -std=c99 -O2 -I CUDA/include examples/08_cublas.c -L CUDA/lib64 -L CUDA/lib64/stubs -lcublas -lcuda -lm -o cublas
  *     cublas [ROWS FEATURES CLASSES MEGABYTES]     MEGABYTES: for the logits of a chunk
  * CUDA is the folder of the toolkit, 11.0 or newer. Exit status: 0, 1 for a wrong result, 2 if this machine lacks something, 3
@@ -131,7 +131,8 @@ static int order(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Medians of steps in chunks, and of the products alone. They take turns, so that the GPU is as warm for either. */
+/* Medians of steps in chunks, and of the products alone. The two alternate, so that the GPU is equally warm for
+ * both. */
 static void measure(const layer *l, int chunk, float *in_chunks, float *products) {
     float times[2][STEPS];
     for (int i = -WARM_UP; i < STEPS; i++)
@@ -197,8 +198,8 @@ static uint16_t *download_halves(CUdeviceptr array, size_t count) {
     return numbers;
 }
 
-/* The loss in double, from logits as the products round them. The gradient of the hidden states times these, and that of the
- * weight times it, add up to the same: the mean of the softmax times the logits, less the target's. */
+/* The loss in double, from logits as the products round them. The hidden states times their gradient, and the weight
+ * times its gradient, have the same sum: the mean of the softmax times the logits, less the target's. */
 static double reference(const layer *l, const int32_t *targets, double *of_gradients) {
     const size_t features = (size_t)l->features, classes = (size_t)l->classes;
     uint16_t *hidden = download_halves(l->hidden, (size_t)l->rows * features);
@@ -238,8 +239,8 @@ static double times_gradient(const results *r, const layer *l, int of_weight) {
     return sum;
 }
 
-/* A logit may round to its other neighbour, and its gradient is rounded once more, each by 2^-8 of it: the sums, of which
- * the target's logit is the largest part, are within 2^-7 of that. */
+/* A logit may round to its other neighbour, and its gradient is rounded once more, each by 2^-8 of it. The target's
+ * logit is the largest part of the sums, which are within 2^-7 of it. */
 static int is_right(const layer *l, const results *r, const int32_t *targets) {
     double of_gradients, loss = reference(l, targets, &of_gradients);
     const double of_hidden = times_gradient(r, l, 0), of_weight = times_gradient(r, l, 1);
@@ -301,7 +302,7 @@ int main(int argc, char **argv) {
     check_cuda(cuMemAlloc(&l.grad_weight, (size_t)l.classes * (size_t)l.features * 4));
     check_cuda(cuMemAlloc(&l.loss, 4));
     check_cuda(cuMemAlloc(&l.divisor, 4));
-    check_cuda(cuMemAlloc(&l.logits, of_row * (size_t)l.rows)); /* all of them, to compare with */
+    check_cuda(cuMemAlloc(&l.logits, of_row * (size_t)l.rows)); /* all logits, for the comparison */
 
     {
         float in_chunks, products;

@@ -1,11 +1,11 @@
-/* The cross-entropy of a vocabulary that is split over the GPUs of a machine, with NCCL, from one process and thread. Each GPU
- * has the logits of its own classes only, and computes a few numbers of each row of them. NCCL gathers these numbers, from
- * which each GPU has the loss and, over its logits, their gradient. Both are compared with those of one GPU that has all
- * classes, and with those in double.
+/* The cross-entropy of a vocabulary that is split over the GPUs of a machine, with NCCL, from one process and thread.
+ * Each GPU has the logits of its own classes only, and computes a few numbers of each row of them. NCCL gathers these
+ * numbers, from which each GPU has the loss and, over its logits, their gradient. Both are compared with the results of
+ * one GPU that has all classes, and with results in double.
  *     cc -std=c99 -O2 -I CUDA/include examples/09_nccl.c -L CUDA/lib64 -L CUDA/lib64/stubs -lnccl -lcuda -lm -o nccl
  *     nccl [ROWS CLASSES]
- * CUDA is the folder of the toolkit. CUDA_VISIBLE_DEVICES chooses GPUs. Exit status: 0, 1 for a wrong result, 2 if this machine
- * lacks something, as a second GPU, 3 for other errors. */
+ * CUDA is the folder of the toolkit. CUDA_VISIBLE_DEVICES chooses GPUs. Exit status: 0, 1 for a wrong result, 2 if this
+ * machine lacks something, for example a second GPU, 3 for other errors. */
 #define GPULOSS_IMPLEMENTATION
 #include "../gpuloss.h"
 #include <cuda.h>
@@ -168,7 +168,7 @@ static void on_all(const shard *s, const ncclComm_t *ranks) {
         d.shard_rows = GPULOSS_PTR(s[i].numbers);
         check(gpuloss_cross_entropy(s[i].context, &d, s[i].stream));
     }
-    /* In a group, as one thread makes the calls of all ranks: a call alone would wait for the others. */
+    /* One thread makes the calls of all ranks, so they are in a group: a call alone would wait for the others. */
     check_nccl(ncclGroupStart());
     for (int i = 0; i < gpus; i++)
         check_nccl(ncclAllGather(GPULOSS_PTR(s[i].numbers), GPULOSS_PTR(s[i].gathered), (size_t)rows * NUMBERS,
@@ -189,9 +189,9 @@ static void on_all(const shard *s, const ncclComm_t *ranks) {
     }
 }
 
-/* Roundings of floats, to first order. A sum of exponentials has one for each class, and 70 in a tree; an exponential has 6,
- * and 3 of its argument, which is at most 8 in a sum and below 30 in a gradient. The logarithm, below 22, is rounded thrice;
- * the loss of a row, below 30, twice. The factors and the subtraction in a gradient add 5. */
+/* Roundings of floats, to first order. A sum of exponentials has one for each class, and 70 in a tree. An exponential
+ * has 6, and 3 of its argument. The argument is at most 8 in a sum and below 30 in a gradient. The logarithm, below 22,
+ * is rounded thrice; the loss of a row, below 30, twice. The factors and the subtraction in a gradient add 5. */
 static double tolerance(void) {
     return ldexp(classes + 70 + (6 + 3 * 8) + (6 + 3 * 30) + 3 * 22 + 2 * 30 + 5, -24);
 }

@@ -11,7 +11,7 @@
 
 enum {
     IMAGES = 1797,
-    HELD_OUT = IMAGES / 4, /* every fourth image is kept out of the training, to test with */
+    HELD_OUT = IMAGES / 4, /* every fourth image is excluded from the training, to test with */
     TRAINING = IMAGES - HELD_OUT,
     PIXELS = 64,
     CLASSES = 10,
@@ -39,7 +39,7 @@ typedef struct image {
     int32_t digit;
 } image;
 
-/* Reads one line of 64 pixels (0 to 16) and a digit. Returns what is wrong with it, or NULL. */
+/* Reads one line of 64 pixels (0 to 16) and a digit. Returns a message if the line is wrong, or NULL. */
 static const char *parse_image(char *text, image *out) {
     for (int i = 0; i <= PIXELS; i++) {
         char *end;
@@ -60,7 +60,7 @@ static const char *parse_image(char *text, image *out) {
     return NULL;
 }
 
-/* Reads all images, puts those for training first, and ends the program when it cannot. */
+/* Reads all images and puts the training images first. Ends the program when it cannot. */
 static void load_images(const char *path, image images[IMAGES]) {
     char line[512];
     FILE *file = fopen(path, "r");
@@ -174,7 +174,7 @@ static void network_learn(network *net, const image *const batch[BATCH], float g
             net->w2[c][h] += net->step2[c][h];
 }
 
-/* How many of the held-out images the network names rightly. */
+/* How many of the test images the network names rightly. */
 static int network_test(const network *net, const image images[IMAGES]) {
     int right = 0;
     for (int i = TRAINING; i < IMAGES; i++) {

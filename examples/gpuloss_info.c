@@ -16,8 +16,8 @@
 
 enum { ROWS = 37, CLASSES = 101, COUNT = ROWS * CLASSES, LIKELIEST = 5, SHARDS = 2 };
 
-/* Tolerances are relative to the largest gradient: a unit in the last place of 16 bits, which are rounded once, and what sums
- * of CLASSES terms may lose of the others. */
+/* Tolerances are relative to the largest gradient. Types of 16 bits are rounded once: a unit in the last place. For the
+ * others it is the error of sums of CLASSES terms. */
 static const struct type {
     const char *name;
     gpuloss_dtype dtype;
@@ -325,7 +325,7 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Microseconds a call, of calls that take a fifth of a second together. */
+/* Microseconds a call. The calls take a fifth of a second in total. */
 static double time_of(const gpuloss_cross_entropy_desc *ce, const gpuloss_kl_div_desc *kl) {
     double start, taken = 0;
     int calls, i;
@@ -403,7 +403,7 @@ static void bench(double bytes) {
     check(gpuloss_free(gpu, loss));
 }
 
-/* ---- what is there ---- */
+/* ---- this machine ---- */
 
 static void print_cache(void) {
     static const char *const names[] = {"CUDA_CACHE_DISABLE", "CUDA_CACHE_PATH", "CUDA_CACHE_MAXSIZE",

@@ -1,4 +1,4 @@
-/* How far a quantised language model is from the one that it was made of, from the logits of both over the same tokens:
+/* Compares a quantised language model with its original, from the logits of both over the same tokens:
  *     model_diff [options] BASE OTHER
  * Prints perplexities, KL(BASE || OTHER) a token with its quantiles, and how often the likeliest token is the same.
  * gpuloss computes the KL, the cross-entropies and the likeliest tokens of each row on the GPU. The host adds up in double.
@@ -24,16 +24,16 @@
  *   KL is sum_c g(p, q) of the stored p and q, with g(p, q) = p log(p / q) - p + q >= 0. Where p and q add up to 1, this is
  *     KL. Where they do not, the terms of classes that are not cut off still are the model's.
  *     Rounding changes KL by at most h (KL + 2 sqrt(2 KL)) + 4 h^2, which is 8e-8 of equal models. For dg is p log(p / q)
- *     dlog p + (q - p) dlog q; sum |p - q| <= sqrt(2 KL) is Pinsker's inequality, and sum p |log(p / q)| <= KL +
+ *     dlog p + (q - p) dlog q. sum |p - q| <= sqrt(2 KL) is Pinsker's inequality, and sum p |log(p / q)| <= KL +
  *     sqrt(2 KL) follows from it. 4 h^2 is for the change of p and q themselves.
  *     Cut-off makes KL too large by at most classes exp(-16) KL. For a term that grows is at most exp(-16) g(P, Q) then, with
- *     the largest of both rows, and g(P, Q) is at most the term of one of these two classes.
+ *     the largest of both rows. g(P, Q) is at most the term of one of these two classes.
  *     Cut-off in OTHER makes KL too small, without a bound: log q is never below log Q - 16.
  *   The difference of the true token's probability is within 2 h = 2.8e-4.
  *   The likeliest token may be another one only where the two largest log-probabilities are within 2 h.
  * gpuloss is given l' as GPULOSS_LOGITS. The KL of logits comes from their differences, which loses no digits of similar
  * models, and is never negative but for rounding. The KL of log-probabilities that do not add up to 1 may be. gpuloss divides
- * by the rows' sums exp(lse), and returns lse. The host takes that back:
+ * by the rows' sums exp(lse), and returns lse. The host undoes this:
  *     sum_c g = exp(lse_base) (KL + exp(d) - 1 - d),   d = lse_other - lse_base;   -l' = cross-entropy - lse */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
@@ -240,7 +240,7 @@ static void count_row(const struct batch *b, int64_t row) {
             loss[side] -= lse[side];
         count_cut_off(b, row);
     }
-    kl = fmax(kl, 0); /* which only rounding makes negative */
+    kl = fmax(kl, 0); /* only rounding makes it negative */
     total.kls[total.kl.count] = kl;
     add(&total.kl, kl);
     for (side = 0; side < SIDES; side++)
@@ -251,7 +251,7 @@ static void count_row(const struct batch *b, int64_t row) {
     add(&total.equal_top, host_argmax[BASE][row] == host_argmax[OTHER][row]);
 }
 
-/* Waits for what was started. */
+/* Waits for the work on a batch, and adds up its results. */
 static void collect(struct batch *b) {
     int64_t row;
     int side, result;

@@ -57,7 +57,7 @@ typedef struct value {
 
 value number_value(uint64_t number);
 value word_value(int word);
-/* How many operands after the first an instruction has that compute() knows; 0: it doesn't know it. */
+/* The number of operands after the first of an instruction that compute() knows; 0: it doesn't know the instruction. */
 int sources_of(const char *opcode);
 value compute(const char *opcode, const value *sources);
 /* Adds the values that one of several instructions may assign to a register, where its condition holds. */

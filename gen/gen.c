@@ -30,7 +30,7 @@ typedef struct module {
     char name[128];
     text ptx, shortened, packed;
     int after;    /* the module whose text this one continues */
-    size_t texts; /* that are unpacked for this one, if it is a base */
+    size_t texts; /* number of texts that are unpacked for this one, if it is a base */
 } module;
 
 static module modules[MODULES] = {

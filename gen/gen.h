@@ -1,4 +1,4 @@
-/* What the parts of the generator share. */
+/* Functions and types that the parts of the generator share. */
 #ifndef GPULOSSI_GEN_H
 #define GPULOSSI_GEN_H
 
@@ -41,8 +41,8 @@ long figure(const char *log, const char *unit);
 /* The instructions of a kernel in a cubin of compute capability 7.0 or newer. */
 long instructions_of(const char *path, const char *entry);
 
-/* The PTX that nvcc wrote, as it is embedded: header lines of the image for GPUs of this compute capability (times ten)
- * and newer, 70 being also for all that are older; no comments, no blanks, short names. */
+/* The PTX that nvcc wrote, ready to be embedded: without comments and blanks, with short names. Its header lines are
+ * for GPUs of this compute capability (times ten) and newer. 70 also covers all older GPUs. */
 text lower(const char *ptx, const char *entry, int target);
 
 /* The same text with marks of lines that it needs only for some feature words, for gpulossi_specialise of gpuloss.h. A
@@ -61,11 +61,11 @@ text shorten(const text *ptx);
 /* The last of these texts as LZMA, each continuing the one before; gpulossi_unpack of gpuloss.h is the inverse. */
 text pack(const text *const *texts, size_t count);
 
-/* Which text each of these continues, so that they pack into few bytes: its index in after[], or -1. No more than
- * most_texts are unpacked for any of them. */
+/* Chooses the text that each text continues, so that all of them pack into few bytes: its index in after[], or -1. At
+ * most most_texts are unpacked for any text. */
 void choose_order(const text *const *texts, size_t count, size_t most_texts, int *after);
 
-/* What gpuloss.h makes of a marked text for these feature words. */
+/* Specialises a marked text for these feature words, like gpuloss.h. */
 void specialise(text *marked, const uint32_t *words);
 
 /* Changes the target of a text for every GPU to one that has all its instructions. */

@@ -5,11 +5,11 @@
  *   sm_80   PTX ISA 7.0, for drivers from CUDA 11.0 on
  *   sm_90   PTX ISA 8.0, for drivers from CUDA 12.0 on; or 8.1 and 12.1 where the kernel has st.async
  *
- * Where griddepcontrol is too new for the target it becomes a comment, which the loader takes away where it is not.
+ * griddepcontrol becomes a comment if it is too new for the target. The loader removes the comment for GPUs that have
+ * the instruction.
  *
- * The code comes from compute_75, which is the oldest that nvcc 13 compiles for; nothing in it is newer than PTX 6.0 but
- * what a kernel for a newer target spells out, and `.version` and `.target` do not change what an assembler makes of the
- * rest. */
+ * The code comes from compute_75, the oldest target of nvcc 13. Only instructions that a kernel for a newer target
+ * spells out are newer than PTX 6.0. `.version` and `.target` do not change how an assembler treats the rest. */
 #include "gen.h"
 
 #include <ctype.h>
@@ -80,8 +80,8 @@ static void add_line(text *out, names *n, const char *line, size_t length) {
     text_add(out, "\n");
 }
 
-/* Launch bounds that only some variants have are lines of inline assembly with a tag, as nvcc takes one for a kernel. They
- * belong before its body, in the place of nvcc's own. */
+/* Launch bounds that only some variants have are lines of inline assembly with a tag, because nvcc takes one for a
+ * kernel. They belong before its body, instead of nvcc's own. */
 static int is_tagged_bound(const char *line, size_t length) {
     const char *end = length > 3 && memcmp(line, "/*?", 3) == 0 ? strstr(line, "*/ .") : NULL;
     return end != NULL && end < line + length &&

@@ -1,7 +1,7 @@
 /* Marks what a text needs only for some feature words, so that the loader can empty the rest without an analysis:
  *
  *   //?N CLAUSES    condition N: all of the clauses hold; W+mask: word W has a bit of the mask, W-mask: it has none
- *   //!N            lines from here to the next such line are needed only if condition N holds; 0: always
+ *   //!N            lines from here to the next //! are needed only if condition N holds; 0: always
  *   comment of N    at the beginning of a line: the line is needed only if condition N holds
  *   comment of =W   at the beginning of a line: the loader writes word W over its 0x00000000
  *
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The value of a register, once somebody asked. */
+/* The value of a register, once it was requested. */
 typedef struct known {
     int is_asked;
     value *value; /* NULL: unknown */
@@ -138,7 +138,7 @@ static int flow_from(marking *m, int b) {
     return (jump.never ? 0 : flow_to(m->p, find_label(m->p, s), &jump)) | flow_to(m->p, b + 1, &next);
 }
 
-/* Blocks between two braces stay or go together. */
+/* Gives all blocks between two braces one condition. */
 static void unite_scope(parsed *p, const brace_scope *s) {
     condition when = never;
     int first = p->lines[s->first_line].block, last = p->lines[s->last_line].block;

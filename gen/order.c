@@ -1,4 +1,4 @@
-/* Which text each of several texts continues, so that all of them pack into few bytes. */
+/* Chooses the text that each of several texts continues, so that all of them pack into few bytes. */
 #include "gen.h"
 
 #include <stdlib.h>

@@ -11,7 +11,7 @@ typedef struct text_line {
     const char *at; /* in the text */
     size_t length;  /* without the newline */
     int block;
-    int word; /* that it moves to a register, or -1 */
+    int word; /* number of the feature word that it moves to a register, or -1 */
     int jump; /* the branch, ret, exit or trap on it, or -1 */
     int is_tagged;
     int has_need;   /* it declares a shared variable or moves its address, for the lines that use that */

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-enum { MOST_STEPS = 16 /* from a variable's address to what uses it, through registers */ };
+enum { MOST_STEPS = 16 /* from a variable's address to its use, through registers */ };
 
-/* Whether a line has a name, as a whole. */
+/* Whether a line contains this whole name. */
 static int has_name(const text_line *l, const char *name, size_t length) {
     for (size_t i = 0; i + length <= l->length; i++) {
         const size_t end = i + length;

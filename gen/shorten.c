@@ -1,6 +1,6 @@
-/* Shortens a text: a byte stands for each name of a register or label. Most are the next new name of their class. For each
- * of the others a byte after the text gives its place in a list of recent names. Kernels that differ in numbers only become
- * equal.
+/* Shortens a text: a byte stands for each name of a register or label. Most are the next new name of their class. For
+ * each of the others a byte after the text gives its position in a list of recent names. Kernels that differ in numbers
+ * only become equal.
  *
  * The result is the shortened text, a zero, and the bytes for recent names. A name that is not in the list is written out. */
 #define GPULOSSI_SHARED

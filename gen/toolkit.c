@@ -1,4 +1,4 @@
-/* The commands of the CUDA toolkit, and what it says of what it makes. */
+/* Runs the commands of the CUDA toolkit, and reads its reports on the kernels. */
 #include "gen.h"
 
 #include <elf.h>

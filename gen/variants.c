@@ -1,5 +1,5 @@
-/* What the feature words of a text cost: each usual variant is built as the library does it, and by nvcc as a template of
- * that one variant. Their figures go to MANIFEST. */
+/* Measures the cost of the feature words of a text. Each usual variant is built as the library builds it, and by nvcc
+ * as a template of that one variant. The figures of both go to MANIFEST. */
 #define GPULOSSI_SHARED
 #include "../gpuloss.h"
 #include "gen.h"
@@ -126,8 +126,8 @@ static void add_row(text *rows, int i) {
              s->spills, t->spills, s->bytes, t->bytes);
 }
 
-/* Whether a text may not spill, whatever its template does. A spill of a wide block is read back from memory once a row, for
- * which the cluster waits: measured, that takes 1.2 to 1.4 of the time. */
+/* Whether a text may not spill, whatever its template does. A spill of a wide block is read back from memory once a
+ * row, and the cluster waits for it. In measurements the kernel then takes 1.2 to 1.4 times as long. */
 static int must_not_spill(const variant *v) {
     return strcmp(v->kernel, "row_pipeline") == 0 && (v->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_WIDE) != 0;
 }

@@ -14,7 +14,8 @@ typedef gpuloss_status stream_create_function(gpuloss_context *, struct CUstream
 typedef gpuloss_status stream_destroy_function(gpuloss_context *, struct CUstream_st *);
 typedef void destroy_function(gpuloss_context *);
 
-/* The library's function of that name, in place of the one here. C has no cast from void * to a pointer to a function. */
+/* The library's function of that name, instead of the one here. C has no cast from void * to a pointer to a
+ * function. */
 static void find(const char *name, void *function) {
     void *const symbol = dlsym(RTLD_NEXT, name);
     if (symbol == NULL) {

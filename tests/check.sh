@@ -1,5 +1,5 @@
-# Sourced by the test scripts: single checks, and the count of them. What a command prints goes to $out/log, where $out is
-# the script's scratch folder; its end is shown when the check fails.
+# Sourced by the test scripts: single checks, and their counts. The output of a command goes to $out/log, where $out is
+# the script's scratch folder. The end of this file is shown when the check fails.
 # shellcheck shell=bash disable=SC2154
 passed=0 failed=0 skipped=0
 
@@ -39,7 +39,8 @@ reject() {
     fi
 }
 
-# exits STATUS WORD COMMAND...: whether the command ends with that status, and says so. Its output is in $out/said, too.
+# exits STATUS WORD COMMAND...: whether the command ends with that status, and prints WORD. Its output is in $out/said,
+# too.
 exits() {
     local want=$1 word=$2 status=0
     shift 2
@@ -49,8 +50,8 @@ exits() {
     grep -q -- "$word" "$out/said" || { echo "it does not say: $word" && return 1; }
 }
 
-# changed FILE SED [RESULT]: the file changed so, as $out/bad or RESULT. A fault that could not be planted, because what
-# it changes reads otherwise by now, is not a fault that was found.
+# changed FILE SED [RESULT]: the file changed so, as $out/bad or RESULT. A fault that could not be planted, because the
+# text has changed, does not count as found.
 changed() {
     local result=${3:-$out/bad}
     sed "$2" "$1" >"$result"

@@ -1,4 +1,4 @@
-# Sourced by the test scripts: runs suites, each with its output in a file, and counts what they report.
+# Sourced by the test scripts: runs suites, each with its output in a file, and counts their results.
 # shellcheck shell=bash
 passed=0 failed=0 skipped=0
 mkdir -p "$BUILD/log"
@@ -15,8 +15,8 @@ counts() {
         END { if (direct) print pp, pf, ps; else print p + 0, f + 0, s + 0 }' "$1"
 }
 
-# ran NAME STATUS SECONDS: counts what the suite's log says. A suite that fails without saying how often counts as one
-# failure, one that succeeds without saying so as one success.
+# ran NAME STATUS SECONDS: counts the results in the suite's log. A suite that fails without saying how often counts as
+# one failure, one that succeeds without saying so as one success.
 log_of() { echo "$BUILD/log/${1// /-}.txt"; }
 ran() {
     local name=$1 log
@@ -42,8 +42,8 @@ suite() {
     ran "$name" $status $((SECONDS - start))
 }
 
-# beside NAME COMMAND...: a suite beside others, as soon as a processor is free. Suites are reported in their order, also
-# those that are `all`.
+# beside NAME COMMAND...: a suite beside others, as soon as a processor is free. Suites are reported in the order of
+# their calls.
 besides=()
 beside() {
     local log name=$1

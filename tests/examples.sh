@@ -1,8 +1,8 @@
 #!/bin/bash
-# examples.sh [EXAMPLE...]: the examples in C++ and with the CUDA toolkit, and those in chunks, on the interpreter, without a
-# driver and on the GPU. EXAMPLE: 04_raii, 05_cuda_driver, 06_cuda_runtime, 07_chunks, 08_cublas or 09_nccl, and all without one.
-# What a machine lacks is skipped; where GPULOSS_REQUIRE_GPU is set, not for lack of a GPU, but of a second one. Scratch in
-# $BUILD/examples.
+# examples.sh [EXAMPLE...]: the examples in C++, with the CUDA toolkit and in chunks, on the interpreter, without a
+# driver and on the GPU. EXAMPLE: 04_raii, 05_cuda_driver, 06_cuda_runtime, 07_chunks, 08_cublas or 09_nccl, and all
+# without one. Examples are skipped if the machine lacks something. With GPULOSS_REQUIRE_GPU, only the lack of a second
+# GPU is skipped. Scratch in $BUILD/examples.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . tests/check.sh
@@ -17,7 +17,7 @@ CXX=${CXX:-g++}
 compiles() { make -s BUILD="$out" "$out/$1"; }
 interpreted() { env LD_LIBRARY_PATH="$out:$build/interpreter" "$@"; }
 without_driver() { env LD_LIBRARY_PATH="$out:$out/no_driver" "$@"; }
-# on_gpu EXAMPLE: without a GPU it ends with 2, or the linker of the system with 127, and says what it lacks.
+# on_gpu EXAMPLE: without a GPU it ends with 2, or the linker of the system with 127, and names the missing part.
 on_gpu() {
     local status=0
     [ -x "$out/$1" ] || return

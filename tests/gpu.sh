@@ -5,9 +5,9 @@ set -u
 report=${1:-}
 export GPULOSS_REQUIRE_GPU=1 BUILD
 
-# each NAME LEFT_OUT COMMAND...: the command with --only for every test but those whose names match LEFT_OUT, as many at a
-# time as there are processors, as most of their time goes into the references on the CPU, and on all GPUs. Those that take
-# longest come first; before them, one at a time, those that wait for the GPU thousands of times.
+# each NAME LEFT_OUT COMMAND...: the command with --only for every test whose name does not match LEFT_OUT. The tests
+# use all GPUs, and as many processes as there are processors, because the references on the CPU take most of their
+# time. Tests that wait for the GPU thousands of times come first, one at a time. Then come the longest tests.
 each() {
     local name=$1 names bad=0 ran written gpus
     gpus=$(nvidia-smi -L | wc -l)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# install.sh [MAKEFILE]: whether make install gives a program what it needs, make uninstall takes it back, and make shared gives
-# other languages a library.
+# install.sh [MAKEFILE]: tests that make install installs the files that a program needs, and that make uninstall
+# removes them. Also tests the library for other languages of make shared.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . tests/check.sh

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Compiles the kernels anew, beside what is committed, and compares ptx/, MANIFEST, the block in gpuloss.h and the PTX of the
-# benchmark. Needs the toolkit that MANIFEST names.
+# Compiles the kernels anew, and compares them with the committed files: ptx/, MANIFEST, the block in gpuloss.h and the
+# PTX of the benchmark. Needs the toolkit that MANIFEST names.
 #     tests/ptx.sh [FOLDER]     FOLDER: one that has been generated already, to compare only
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -9,7 +9,7 @@ build=${BUILD:-build}
 out=$build/ptx
 rm -rf "$out" && mkdir -p "$out" || exit 2
 
-# Of what is installed here, in the words of MANIFEST.
+# Names the installed toolkit like MANIFEST.
 toolkit() {
     local nvcc lzma
     nvcc=$(nvcc --version | sed -n 's/.*release .*, V//p')
@@ -17,7 +17,7 @@ toolkit() {
     echo "# toolkit: nvcc $nvcc, from compute_75; liblzma ${lzma:-that is not installed}"
 }
 
-# What can be seen without the toolkit: that the block is packed from ptx/, by the liblzma of MANIFEST.
+# Checked without the toolkit: the block is packed from ptx/, by the liblzma of MANIFEST.
 packed() { make -s block BUILD="$build" PTX_OUTPUT="$out/packed" && diff "$out/packed/gpuloss.h" gpuloss.h; }
 packed_is_current() {
     local here

@@ -1,6 +1,6 @@
 #!/bin/bash
-# readme.sh [README]: whether the README is short, its code compiles, its links, make targets and macros exist, and its figures
-# are those of tests/gpu-report.txt.
+# readme.sh [README]: whether the README is short, its code compiles, its links, make targets and macros exist, and its
+# figures are the figures of tests/gpu-report.txt.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . tests/check.sh

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Tests that a machine without a GPU can run, and the numerics on the GPU where there is one.
-#     tests/run.sh usual|deep|release     deep: what takes longer; release: what takes longest
+#     tests/run.sh usual|deep|release     deep: longer tests; release: the longest tests
 set -u
 . tests/count.sh
 interpreter=$(realpath "$BUILD/interpreter")
@@ -17,7 +17,7 @@ numerics_on() {
         "$BUILD/test_numerics" --small "$@"
 }
 
-# With all the error that approximate exponentials and logarithms are documented to have.
+# Runs the numerics with the full documented errors of approximate exponentials and logarithms.
 numerics_with_approx_errors() { PTXSIM_APPROX=1 numerics_on sm_90 0; }
 
 without_driver() {

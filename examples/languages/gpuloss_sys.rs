@@ -34,7 +34,7 @@ pub const GPULOSS_FORWARD_KL: gpuloss_divergence = 0;
 
 pub type gpuloss_residual = c_uint;
 
-/// Of gpuloss_create_desc.
+// / A flag of gpuloss_create_desc.
 pub const GPULOSS_CHECK_POINTERS: c_uint = 1;
 
 #[repr(C)]

@@ -46,8 +46,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// check turns the status that call returns into an error. The message is that of the calling thread, and between two calls
-// of C a goroutine may go on in another thread: it stays in this one.
+// check converts the status that call returns to an error. The message is that of the calling thread, and between two
+// calls of C a goroutine may go on in another thread: it stays in this one.
 func check(call func() C.gpuloss_status) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -79,7 +79,7 @@ impl Gpu {
 
     fn alloc<T: Element>(&self, length: usize) -> Result<Buffer<'_, T>> {
         let mut address = null_mut();
-        let bytes = length.saturating_mul(size_of::<T>()); // more than there is, rather than less than was asked for
+        let bytes = length.saturating_mul(size_of::<T>()); // more than there is, rather than less than was requested
         check(unsafe { gpuloss_alloc(self.context.as_ptr(), &mut address, bytes) })?;
         Ok(Buffer { gpu: self, address, length, element: PhantomData })
     }

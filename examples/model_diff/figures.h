@@ -116,7 +116,7 @@ static void print_figures(FILE *csv) {
 
 /* ---- histogram ---- */
 
-/* In pixels. SMALL: of the place of the bar at the left. */
+/* In pixels. SMALL: the width for the bar at the left. */
 enum { WIDTH = 800, HEIGHT = 460, LEFT = 80, RIGHT = 770, TOP = 120, BOTTOM = 400, SMALL_BAR = 24, SMALL = 60 };
 enum { BINS_A_DECADE = 10, MOST_DECADES = 10, MOST_TICKS = 6 };
 
@@ -136,7 +136,8 @@ static void write_bar(FILE *svg, double x, double width, int64_t count, double h
     fprintf(svg, "<title>%.3g to %.3g nats, tokens: %lld</title></rect>\n", from, to, (long long)count);
 }
 
-/* Bars of equal width on a logarithmic axis. The bar at the left has 0, and what is MOST_DECADES below the largest. */
+/* Bars of equal width on a logarithmic axis. The bar at the left has the numbers that are 0, or MOST_DECADES below the
+ * largest. */
 static void write_svg(FILE *svg) {
     static const struct {
         const char *name;

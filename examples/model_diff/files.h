@@ -20,7 +20,7 @@ static file sides[SIDES], targets; /* targets.stream is NULL without --targets *
 /* The same for both sides. */
 static struct {
     bool is_kld, has_targets;
-    const struct dtype *dtype; /* that gpuloss is given */
+    const struct dtype *dtype; /* type of the logits for gpuloss */
     const struct index_type *target_dtype;
     int64_t classes, rows, row_bytes, first_byte; /* row_bytes: in the file, where rows begin at first_byte */
     int64_t context, chunk_rows;                  /* of .kld files */
@@ -187,7 +187,7 @@ static void read_kld_rows(const file *f, int64_t first, int64_t rows, float *to)
         read_at(f, work.first_byte + row * work.row_bytes, packed, (size_t)work.row_bytes);
         memcpy(&scale, packed, sizeof scale);
         memcpy(&least, packed + sizeof scale, sizeof least);
-        /* A NaN is found where those of arrays are. 0.125 is more than rounding adds. */
+        /* NaNs are found later, like the NaNs of arrays. 0.125 is more than rounding adds. */
         if (scale < 0 || scale * KLD_STEPS > KLD_RANGE + 0.125f || least > 0.125f)
             die(BAD_INPUT, "%s: row %lld: got scale %g and least %g, expected 0 to 16 / 65535, and at most 0", f->path,
                 (long long)row, (double)scale, (double)least);

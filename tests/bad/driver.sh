@@ -12,7 +12,7 @@ objects=$(printf '%s\n' "$build"/driver/*.o | grep -v '/gpuloss_impl\.o$')
 
 interpreted() { env GPULOSS_REQUIRE_GPU=1 GPULOSS_DRIVER="$interpreter" "$@" --small; }
 
-# planted NAME WORD TEST SED: with the header changed so, the tests of that name fail and say so.
+# planted NAME WORD TEST SED: with the header changed so, the tests of that name fail with a message.
 planted() {
     changed gpuloss.h "$4" "$out/bad.h" || return
     # shellcheck disable=SC2086

@@ -24,9 +24,9 @@ fuzz() { build_fuzz "$out/faulty" && run_fuzz "$out/faulty" -runs="$1" -seed=1; 
 
 # library NAME WORDS SED: the corpus has a desc for which the header that is changed so is wrong, and WORDS are said of it.
 library() { faulty gpuloss.h "$3" && reject "$1" "FAILED: $2" fuzz 0; }
-# overflow NAME SED: the same of what only UBSan sees.
+# overflow NAME SED: the same for faults that only UBSan sees.
 overflow() { faulty gpuloss.h "$2" && reject "$1" "runtime error: signed integer overflow" fuzz 0; }
-# rules NAME WORDS SED: the same of the rules.
+# rules NAME WORDS SED: the same for faults of the rules.
 rules() { faulty tests/hostile/rules.c "$3" && reject "$1" "FAILED: $2" fuzz 0; }
 
 faulty gpuloss.h '/^typedef int gpulossi_result;/a /* nothing */' && accept "a comment" fuzz 1000

@@ -43,7 +43,7 @@ test_file() {
         reject "$3" "$4" calls "$BUILD/libgpuloss.so" "$2"
     cp "$file" "$out/tree/$file"
 }
-# What is said of calls, without addresses, does not depend on how many processes make them.
+# The messages about calls, without addresses, do not depend on the number of processes that make the calls.
 in_processes() {
     GPULOSS_LIBRARY=$2 "$python" "$out/tree/tests/random_calls/random_calls.py" --seed 1 --calls 100 --failures 3 --jobs "$1" |
         sed 's/0x[0-9a-f]*//'
@@ -113,7 +113,7 @@ test_file reference.py kl_div "numbers without a bound" 'too many numbers have n
 test_file storage.py cross_entropy "16 bits that are cut off" 'FAILED: --function cross_entropy .*: grad_' 's/0x7FFF + ((bits >> 16) \& 1)/0/'
 test_file gpu.py kl_div "an output that is taken for an input" 'may not write' 's/self.is_output = numbers is None/self.is_output = False/'
 
-# In place of compute-sanitizer: it runs the program, or says what FINDING has.
+# Stands for compute-sanitizer: it runs the program, or prints FINDING.
 mkdir -p "$out/bin"
 cat >"$out/bin/compute-sanitizer" <<'end'
 #!/bin/bash

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Plants one fault at a time and sees each check reject it. A fault that is accepted fails this script, and so does a
-# check that rejects what is sound.   tests/bad/run.sh
+# Plants one fault at a time, which a check must reject. This script fails if a fault is accepted, or if a check rejects
+# sound input.
+#     tests/bad/run.sh
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
@@ -99,7 +100,7 @@ bad_info "a wrong loss" "FAILED  forward KL bf16: loss " 's/: t \* log(t . q);/:
 bad_info "a wrong gradient" "FAILED  total variation f64: loss " 's/t < q ? 0.5/t < q ? 0.51/'
 bad_info "a wrong loss of shards" "FAILED  cross_entropy_combine f32: loss " 's/{0, 40, CLASSES}/{0, 40, CLASSES - 1}/'
 
-# The count of suites that run beside others: one that fails, and one that is killed with what watches it.
+# The count of suites that run beside others: one that fails, and one that kills the shell that watches it.
 counted() { (
     BUILD=$out/count && . tests/count.sh && beside sound true && beside "$1" bash -c "$2" && report_all && summary
 ); }
@@ -107,7 +108,7 @@ accept "suites that succeed" counted "another" true
 reject "a suite that fails" "1 passed, 1 failed" counted "one that fails" false
 reject "a suite that is killed" "1 passed, 1 failed" counted "one that is killed" 'kill -KILL $PPID'
 
-# The errors of approximate functions, four times as large as they are documented.
+# The interpreter with four times the documented errors of approximate functions.
 rm -rf "$out/approx" && mkdir -p "$out/approx/tests" && cp -r tests/interpreter tests/numerics "$out/approx/tests" &&
     cp gpuloss.h "$out/approx" &&
     changed tests/interpreter/execute_float.c 's/0x1\.8p-23/0x1.8p-21/' "$out/approx/tests/interpreter/execute_float.c" &&
@@ -133,7 +134,7 @@ bad_install "a shared library that exports too much" "FAILED: it exports nothing
     's/-fPIC -shared/& -Wl,--defsym,planted=0/'
 bad_install "a file that stays" "FAILED: nothing stays" "s/rm -f '.(HEADER_IN)' /rm -f /"
 
-# The same against what the kernels are compiled to. What is committed stands for that here.
+# The same for faults in the generated files. The committed files stand for the files that the kernels are compiled to.
 generated() {
     rm -rf "$out/generated" && mkdir -p "$out/generated/tests/bench" && cp -r ptx gpuloss.h "$out/generated" &&
         cp tests/bench/ceilings.ptx "$out/generated/tests/bench" && (cd "$out/generated" && eval "$1")
@@ -148,7 +149,7 @@ generated "sed -i '0,/mov/s//mox/' tests/bench/ceilings.ptx" &&
     reject "another PTX of the benchmark" "FAILED: the PTX of the benchmark" is_current
 rm -rf "$out/generated" "$out/current"
 
-# What must not compile.
+# Sources that must not compile.
 gcc_strict() { gcc $(flags_of "$1") -fsyntax-only "$2"; }
 accept "declarations" gcc_strict c99 tests/compile/mode.c
 for standard in c99 c++11; do
@@ -234,7 +235,7 @@ else
     skipped=$((skipped + 9)) && echo "  skipped: prototypes, no CUDA toolkit found"
 fi
 
-# What programs may do to the header, on faulty ones.
+# The tests of hostile programs, on faulty headers.
 hostile() { BUILD="$out" QUICK=1 tests/hostile/run.sh "$out/gpuloss.h" "$@"; }
 planted "/* nothing */" && accept "a comment" hostile options && accept "a comment" hostile compilers
 altered '/compile for 64 bits/d' && reject "pointers of 32 bits" "FAILED: .*: 32 bits" hostile compilers
@@ -274,7 +275,7 @@ else
 fi
 rm -rf "$out/hostile"
 
-# What the host programs end with is what tests/host/run.sh says, also when one dies before it has said anything.
+# tests/host/run.sh reports how each host program ends, also when it dies before it has printed anything.
 programs=(test_host test_threads test_left_out test_mark test_block)
 host_programs() {
     mkdir -p "$out/host"
@@ -290,9 +291,10 @@ host_programs test_threads 'echo "[  FAILED  ] 2 test(s), listed below:"; exit 2
 host_programs test_threads 'kill -SEGV $$' &&
     reject "a program that dies" "host: 15 passed, 1 failed" tests/host/run.sh "$out/host" "${programs[@]}"
 
-# Faults in the library, each for one group of the host tests to find. Only the library is compiled for each, without the
-# embedded kernels, which take most of the time; they are compiled once, as are the tests, which know the header as it is.
-# The tests of unpacking are compiled for each of its faults instead of the library; those of marks have one of their own.
+# Faults in the library, each for one group of the host tests to find. Only the library is compiled for each, without
+# the embedded kernels, which take most of the time. The kernels are compiled once, like the tests, which know the
+# header as it is. For faults of unpacking, its tests are compiled instead of the library. The tests of marks have a
+# library of their own.
 library=tests/host/gpuloss_impl.c
 host_objects=$(realpath "$out")/objects once=$(realpath "$out")/once
 hand_written=$once/gpuloss.h
@@ -303,8 +305,9 @@ gcc -std=gnu11 -w -c $library -o "$host_objects/sound/library.o" || exit 2
 make -s -f tests/host/host.mk --eval 'list: ; @printf "%s\n" $(HOST_SOURCES)' list | grep -vx $library |
     xargs -P "$(nproc)" -I{} bash -c 'gcc -std=gnu11 -w -c {} -o "$host_objects/$(basename {} .c).o"' || exit 2
 
-# mutant FOLDER GROUP SED: builds the host tests on gpuloss.h changed so, and runs that group, or all. What reads or writes
-# out of bounds takes a sanitizer to find; the others are built faster without. The time is for what does not end.
+# mutant FOLDER GROUP SED: builds the host tests on gpuloss.h changed so, and runs that group, or all. Only a sanitizer
+# finds accesses out of bounds. Without a sanitizer the other faults build faster. The time limit is for programs that
+# do not end.
 mutant() {
     local flags=-DUNPACKED_ONCE sources=$library objects=("$host_objects"/*.o "$once/images.o")
     case $2 in

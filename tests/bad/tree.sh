@@ -21,7 +21,7 @@ in_tree() {
     BUILD=$out/build CFLAGS=-O0 bash "$out/tree/$script" "$@"
 }
 
-# planted SCRIPT ARGUMENT NAME WORD FILE SED: with FILE of the examples changed so, the script fails, and says so.
+# planted SCRIPT ARGUMENT NAME WORD FILE SED: with FILE of the examples changed so, the script fails with a message.
 planted() {
     local script=$1 argument=$2 name=$3 word=$4 file=examples/$5
     changed "$file" "$6" "$out/tree/$file" && reject "$name" "$word" in_tree "$script" "$argument"

@@ -1,4 +1,4 @@
-/* Measures gpuloss against what the GPU can do, both in one process. */
+/* Measures gpuloss against the limits of the GPU, both in one process. */
 #define _POSIX_C_SOURCE 200809L
 #include "bench.h"
 
@@ -84,7 +84,8 @@ static int wait(void) {
 
 const int bench_usual_rest = 300;
 
-/* At the limit of its power a GPU lowers its clock, and does not raise it at once: what ran before would count. */
+/* At the limit of its power a GPU lowers its clock, and does not raise it at once. Without a rest, earlier work would
+ * affect the times. */
 int bench_rest(int milliseconds) {
     struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
     return wait() || (milliseconds > 0 && nanosleep(&rest, NULL) != 0 && bench_fail("the rest was interrupted"));

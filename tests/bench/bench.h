@@ -24,31 +24,33 @@ enum { /* buffers of a cell */
 };
 
 typedef struct bench_cell {
-    /* cross_entropy, cross_entropy_options (smoothing, weights, z-loss and argmax on), columns (classes not innermost), or a
-     * divergence of pairs.c, such as kl_div_logits */
+    /* cross_entropy, cross_entropy_options (smoothing, weights, z-loss and argmax on), columns (classes not innermost),
+     * or a divergence of pairs.c, for example kl_div_logits */
     const char *loss;
     const char *dtype;
     int64_t rows, classes;
     int64_t inner; /* of columns; else 1 */
     int pass;
     int headline; /* among the few that every run measures */
-    int tiny;     /* among those whose call is measured from the host */
-    int option;   /* the options of its call, or how close the logits of a divergence are, and ... */
-    int layout;   /* ... how the arrays lie: rows of the tables in requests.c */
-    int normal;   /* its logits are normal with deviation 2; else uniform, those of cross-entropy in (-8, 8) */
+    int tiny;     /* its call is measured from the host */
+    int option;   /* row of a table in requests.c: the options of its call, or how close a divergence's logits are */
+    int layout;   /* row of a table in requests.c: how the arrays lie in memory */
+    int normal;   /* its logits are normal with deviation 2; else uniform, for cross-entropy in (-8, 8) */
     const struct bench_pair *pair; /* its row of the table in pairs.c; NULL: it is of cross-entropy */
 } bench_cell;
 
-/* The cells: those that are published first; then the grid of calls without options, each of about `bytes` bytes, few long
- * rows and tiny calls; then the grid of options and layouts, and that of divergences. Valid after bench_open. */
+/* The cells. The published cells come first; then the grid of calls without options, each of about `bytes` bytes, few
+ * long rows and tiny calls; then the grid of options and layouts; then the grid of divergences. Valid after
+ * bench_open. */
 extern const bench_cell *bench_cells;
 int bench_cell_count(void);
 const char *bench_option_name(int cell);
 const char *bench_layout_name(int cell);
 
-/* Which cells are wanted: `only` is names with commas between them, or NULL. A cell is wanted by a name that its
- * "loss/option/layout", "dtype/option/layout", "option/layout" or "layout" begins with. Without names it is the
- * published ones, or `all`. Of these it is the cells of `loss`, if one is given, that move at most `most` bytes. */
+/* Selects cells: `only` is names with commas between them, or NULL. A name selects the cells whose
+ * "loss/option/layout", "dtype/option/layout", "option/layout" or "layout" begins with it. Without names, the published
+ * cells are selected, or `all`. Cells of other losses than `loss`, if one is given, and cells that move more than
+ * `most` bytes are left out. */
 int bench_select(const char *only, const char *loss, int all, int64_t most);
 int bench_is_selected(int cell);
 
@@ -89,13 +91,13 @@ int bench_queue_run(int run, int in_a_row);
 int bench_run_time(int run, int in_a_row, double *milliseconds); /* of a call, when the run has ended */
 double bench_median_of(double *times, int count);                /* sorts them */
 
-/* What calls.c measures with. A stream is a CUstream. */
+/* Functions for the measurements of calls.c. A stream is a CUstream. */
 int bench_call(void *stream);           /* the prepared cell's call, once, without waiting */
 int bench_launch_nothing(void *stream); /* a bare launch, of a kernel that does nothing */
 long long bench_launches(void);         /* kernels that were launched so far */
 void *bench_symbol(const char *name);   /* a function of the driver, or NULL */
 
-/* What a call of the prepared cell costs, in microseconds a call. */
+/* The costs of the prepared cell's call, in microseconds a call. */
 typedef struct bench_calls {
     int launches;  /* kernels that one call launches */
     double issued; /* until it returns, of many that are issued in a row without waiting */
@@ -114,9 +116,9 @@ const char *bench_cell_columns(int cell);
 const char *bench_table_heading(void);                       /* these, and our time beside its limits */
 const char *bench_table_line(int cell, double milliseconds); /* without numbers where the time is not above 0 */
 
-/* The raw results: a heading that names the columns, then a line for each cell and contestant (`who`: gpuloss, or a peer)
- * that ran. `bytes` is what must move, `ceiling_gb_per_s` what the GPU's memory can do with such a mix; the last three are
- * the floors in microseconds. */
+/* The raw results: a heading that names the columns, then a line for each cell and contestant (`who`: gpuloss, or a
+ * peer) that ran. `bytes` must move; `ceiling_gb_per_s` is the rate of the GPU's memory for this mix of reads and
+ * writes. The last three are the floors in microseconds. */
 #define BENCH_CSV                                                                                                      \
     "loss,dtype,rows,classes,inner,pass,who,microseconds,bytes,ceiling_gb_per_s,option,layout,bytes_us,special_us,"    \
     "issue_us"

@@ -1,4 +1,5 @@
-/* What a call costs the host: the same call many times without waiting, beside bare launches, and in a CUDA graph. */
+/* Measures the cost of a call on the host: the same call many times without waiting, beside bare launches, and in a
+ * CUDA graph. */
 #define _POSIX_C_SOURCE 200809L
 #include "bench.h"
 #include "clock.h"
@@ -75,7 +76,7 @@ static double median(double *times) {
     return (times[BATCHES / 2 - 1] + times[BATCHES / 2]) / 2;
 }
 
-/* The medians over batches of so many calls. Between batches the queue is drained, so that it never fills up. */
+/* The medians over batches of `calls` calls. Between batches the queue is drained, so that it never fills up. */
 static int measure(int (*call)(void), int calls, batch_times *times) {
     double issued[BATCHES], done[BATCHES];
     int batch, i;

@@ -113,7 +113,7 @@ extern "C" __global__ void fill_normal(void *out, int64_t n, int bytes, int bflo
         store(out, i, deviation * normal((uint64_t)i, seed), bytes, bfloat);
 }
 
-/* Reads what store has written. */
+/* Reads a number that store has written. */
 static __device__ float load(const void *in, int64_t i, int bytes, int bfloat) {
     if (bytes == 8)
         return (float)((const double *)in)[i];
@@ -131,7 +131,8 @@ static __device__ float nearest_bfloat(float x) {
     return __uint_as_float((bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u);
 }
 
-/* n numbers: those of `centre`, of the same type, plus normal numbers of the given standard deviation. */
+/* Fills `out` with n numbers: the numbers of `centre`, of the same type, plus normal numbers of the given standard
+ * deviation. */
 extern "C" __global__ void fill_close(void *out, const void *centre, int64_t n, int bytes, int bfloat, float deviation,
                                       uint64_t seed) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
@@ -162,8 +163,8 @@ extern "C" __global__ void fill_probabilities(void *out, int64_t rows, int64_t c
     }
 }
 
-/* k entries of each row: a random class of each k-th part of it, and probabilities like exp of normal numbers, which add
- * up to `all`. */
+/* Fills k entries of each row: a random class of each k-th part of it, and probabilities like exp of normal numbers.
+ * They add up to `all`. */
 extern "C" __global__ void fill_entries(int64_t *indices, float *values, int64_t rows, int64_t classes, int64_t k,
                                         float deviation, float all, uint64_t seed) {
     int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32), part = classes / k;
@@ -193,12 +194,12 @@ extern "C" __global__ void fill_targets(int64_t *out, int64_t n, int64_t classes
         out[i] = (int64_t)(uniform((uint64_t)i, seed) * (float)classes) % classes;
 }
 
-/* As many bytes as a loss takes. */
+/* Parameters of as many bytes as a loss has. */
 struct block {
     uint64_t words[42];
 };
 
-/* What a launch costs: does nothing when it is given zeros, which the compiler can't know. */
+/* Measures the cost of a launch. The kernel does nothing when it is given zeros, but the compiler cannot know this. */
 extern "C" __global__ void nothing(block b) {
     if (b.words[0] != 0)
         *(uint64_t *)b.words[0] = b.words[41];

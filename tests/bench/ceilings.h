@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* How many bytes an array has that a ceiling is measured with. */
+/* Sets the bytes of the arrays that ceilings are measured with. */
 void bench_ceilings_of(int64_t bytes_of_an_array);
 /* GB/s of a mix of which the share `written` is written, from the ceilings that have been measured. */
 double bench_ceiling_of_mix(double written);

@@ -1,4 +1,4 @@
-/* Which cells there are. */
+/* The lists of cells. */
 #include "cells.h"
 
 #include "floors.h"
@@ -108,7 +108,7 @@ static void add_basic(int64_t bytes) {
     for (loss = 0; loss < 4; loss++)
         for (dtype = 0; dtype < 3; dtype++)
             for (i = 0; i < sizeof classes / sizeof classes[0]; i++)
-                /* A divergence has no backward pass of its own: it reads what the fused one reads. */
+                /* A divergence has no backward pass of its own: it reads the same arrays as the fused one. */
                 for (pass = BENCH_LOSS; pass <= (loss == 0 ? BENCH_BACKWARD : BENCH_BOTH); pass++)
                     add(losses[loss], dtypes[dtype],
                         rows_that_move(bytes, losses[loss], dtypes[dtype], classes[i], pass), classes[i], pass);
@@ -199,7 +199,7 @@ static const struct masked {
     int64_t rows, classes;
 } masked[] = {{"bf16", 8192, 128256}, {"f32", 32768, 4096}, {"bf16", 8192, 32000}};
 
-/* Divergences: those that the grid without options lacks, and those of logits that are close. */
+/* Divergences: the ones that the grid without options lacks, and divergences of close logits. */
 static const struct pair_group {
     const char *losses[13];
     struct group cells;
@@ -287,7 +287,7 @@ void bench_list(int64_t bytes) {
     add_pairs(bytes);
 }
 
-/* ---- what the schedules are chosen by ---- */
+/* ---- the cells that the schedules are chosen by ---- */
 
 void bench_list_for_schedules(int64_t bytes) {
     static const char *const losses[] = {"cross_entropy", "kl_div_logits"}, *const dtypes[] = {"f32", "bf16"};

@@ -1,4 +1,4 @@
-/* Fills bench_cells: with those of the benchmark, or with those that the schedules are chosen by. */
+/* Fills bench_cells with the cells of the benchmark, or with the cells that the schedules are chosen by. */
 #ifndef GPULOSSI_BENCH_CELLS_H
 #define GPULOSSI_BENCH_CELLS_H
 

@@ -1,7 +1,7 @@
 /* compare OLD_LIBBENCH NEW_LIBBENCH CEILINGS_PTX [--bytes N] [--most N] [--rest MS] [--runs N] [--as CC] [--all]
- * [--only NAME,...] [LOSS]: measures two builds of the benchmark's library, each with a gpuloss.h of its own. The rest is what
- * the program bench takes (main.c). Runs of both alternate in one process, on the same buffers. Of each cell: both times, and
- * the new one over the old one; at the end the cells that have become slower. */
+ * [--only NAME,...] [LOSS]: measures two builds of the benchmark's library, each with a gpuloss.h of its own. The other
+ * arguments are those of bench (main.c). Runs of both alternate in one process, on the same buffers. Prints both times
+ * of each cell, and the new one over the old one. The cells that have become slower are listed at the end. */
 #include "bench.h"
 #include "options.h"
 #include "timing.h"
@@ -121,7 +121,7 @@ static int measure(int cell, const options *o) {
     return 0;
 }
 
-/* As it is printed, so that the list of slower cells agrees with their lines. */
+/* Rounds like the printed ratio, so that the list of slower cells agrees with their lines. */
 static double rounded(double ratio) {
     return (double)(int64_t)(1000 * ratio + 0.5) / 1000;
 }

@@ -195,7 +195,7 @@ static int fill_cross_entropy(const bench_cell *c) {
            (r->row_weights && fill_row_weights(c));
 }
 
-/* ---- those of a cell ---- */
+/* ---- the buffers of a cell ---- */
 
 static size_t array_bytes(const bench_cell *c, const char *dtype) {
     return (size_t)bench_elements(c) * (size_t)bench_dtype_bytes(dtype);

@@ -18,7 +18,7 @@ int bench_reserve(int which, size_t bytes);
 int bench_fill_uniform(int which, int64_t n);
 /* The buffers of a cell with its data in them. */
 int bench_fill_cell(const bench_cell *c);
-/* The buffers of a cell are from now on those that `address` says, which another library has filled. */
+/* From now on the buffers of a cell are at the addresses that `address` returns. Another library has filled them. */
 void bench_borrow(uint64_t (*address)(int which));
 
 /* The address of a buffer. */

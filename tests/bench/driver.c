@@ -1,4 +1,4 @@
-/* Finds the driver, counts what gpuloss launches, and lets it take the GPU for another one. */
+/* Finds the driver, counts the launches of gpuloss, and lets it take the GPU for another one. */
 #include "driver.h"
 
 #include "bench.h"
@@ -18,7 +18,7 @@ static launch_ex_function *driver_launch_ex;
 static attribute_function *driver_attribute;
 static long long launches;
 
-/* By the numbers of CUdevice_attribute. */
+/* The numbers of CUdevice_attribute. */
 enum { MAJOR = 75, MINOR = 76, SHARED_OPTIN = 97, CLUSTERS = 120 };
 
 static const bench_model models[] = {{50, 49152, 0},  {60, 49152, 0},   {61, 49152, 0},  {70, 98304, 0},

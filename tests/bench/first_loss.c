@@ -138,7 +138,7 @@ static double time_to_result(void) {
                          : gpuloss_cross_entropy(call.context, &call.cross_entropy, NULL));
     check(gpuloss_download(call.context, &loss, call.loss, sizeof loss, NULL));
     taken = seconds() - start;
-    /* As bf16, 1 / classes is up to a 128th too small. */
+    /* 1 / classes in bf16 is up to a 128th too small. */
     require(fabs((double)loss - call.expected) < 0.01, "the loss is wrong");
     return taken;
 }

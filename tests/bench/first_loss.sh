@@ -1,6 +1,6 @@
 #!/bin/bash
-# first_loss.sh [ROWS CLASSES]: the time to the first loss, each in a process of its own: cold, where the driver has to
-# compile, and warm, where it finds in its cache what a process before has left there.
+# first_loss.sh [ROWS CLASSES]: the time to the first loss, each in a process of its own. Cold, the driver has to
+# compile. Warm, it finds the kernels of an earlier process in its cache.
 set -e
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT

@@ -88,11 +88,11 @@ static const bench_work *work_of(const bench_cell *c) {
 static double move(const char *dtype) {
     return 2.0 * bench_dtype_bytes(dtype) / 16;
 }
-/* Numbers of 16 bits are widened one at a time ... */
+/* Numbers of 16 bits are widened one at a time. */
 static double load(const char *dtype) {
     return move(dtype) + (bench_dtype_bytes(dtype) == 2 ? 1 : 0);
 }
-/* ... and narrowed two at a time. */
+/* Numbers of 16 bits are narrowed two at a time. */
 static double store(const char *dtype) {
     return move(dtype) + (bench_dtype_bytes(dtype) == 2 ? 0.5 : 0);
 }
@@ -130,7 +130,7 @@ static bench_cost cost_of_logit(const bench_cell *c) {
     return cost;
 }
 
-/* Of a row. Those of doubles are no special functions, and a row has too few of them to count. */
+/* The logarithms of a row. Logarithms of doubles are no special functions, and a row has too few of them to count. */
 static double logarithms_of(const bench_cell *c) {
     return c->pass == BENCH_BACKWARD || strcmp(c->dtype, "f64") == 0 ? 0 : work_of(c)->logarithms;
 }

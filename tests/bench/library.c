@@ -56,7 +56,7 @@ static void set_options(gpuloss_cross_entropy_desc *d, const bench_request *r) {
     d->row_weights = r->row_weights ? bench_array(BENCH_ROW_WEIGHTS) : NULL;
 }
 
-/* Without outputs. */
+/* The desc without outputs. */
 static gpuloss_cross_entropy_desc describe_cross_entropy(const bench_cell *c) {
     gpuloss_cross_entropy_desc d = GPULOSS_CROSS_ENTROPY_DEFAULTS;
     const char *probabilities = bench_probabilities_dtype(c);

@@ -1,13 +1,13 @@
 /* bench CEILINGS_PTX [--bytes N] [--most N] [--rest MS] [--runs N] [--as CC] [--all] [--only NAME,...] [--csv FILE]
- * [LOSS]: prints the table of ceilings and of the cells that are published, or with --all of every cell; of a LOSS when one
- * is given. --only: all cells whose loss, dtype, option or layout begins with a NAME, such as softcap, columns/weights,
- * f64/plain, masked or tv_logits/sigma (bench_select). --bytes: how much a cell of the grid moves (1 GiB); --most: leaves out
- * the cells that move more. --rest: how many milliseconds the GPU rests before each cell (300). --runs: of which the median
- * is taken (30). --as: gpuloss takes the GPU for one of that compute capability, such as 80. --csv: writes the raw results
- * as well.
- * Of each cell: its time; its rate, beside the ceiling of its mix of reads and writes; the times that its bytes, special
- * functions and instructions take at least; and the longest of these, beside its time.
- * bench CEILINGS_PTX --calls N: what a call costs the host, over N calls of each tiny cell, instead. */
+ * [LOSS]: prints the table of ceilings and of the published cells, or with --all of every cell. With a LOSS, only its
+ * cells. --only: all cells whose loss, dtype, option or layout begins with a NAME, such as softcap, columns/weights,
+ * f64/plain, masked or tv_logits/sigma (bench_select). --bytes: how much a cell of the grid moves (1 GiB); --most:
+ * leaves out the cells that move more. --rest: how many milliseconds the GPU rests before each cell (300). --runs: of
+ * which the median is taken (30). --as: gpuloss takes the GPU for one of that compute capability, such as 80. --csv:
+ * writes the raw results as well.
+ * Each cell has its time; its rate, beside the ceiling of its mix of reads and writes; the floors of its bytes, special
+ * functions and instructions; and the largest floor, beside its time.
+ * bench CEILINGS_PTX --calls N: instead prints the cost of a call on the host, over N calls of each tiny cell. */
 #include "bench.h"
 #include "options.h"
 #include "timing.h"

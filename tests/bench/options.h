@@ -1,9 +1,9 @@
 /* The command lines of bench, schedules and compare: CEILINGS_PTX [--bytes N] [--most N] [--as CC] [--runs N] [LOSS],
- * and what each has of its own. */
+ * and the options of each program. */
 #ifndef GPULOSSI_BENCH_OPTIONS_H
 #define GPULOSSI_BENCH_OPTIONS_H
 
-/* One that takes a whole number, a text, or nothing: what it sets is not NULL. */
+/* An option that takes a whole number, a text, or nothing. The pointer to its value is not NULL. */
 typedef struct bench_option {
     const char *name;
     long long *number;
@@ -14,7 +14,7 @@ typedef struct bench_option {
 typedef struct bench_options {
     const char *ceilings, *loss; /* NULL: none in particular */
     long long bytes, most, runs;
-    long long as; /* 0: what the GPU is */
+    long long as; /* 0: the GPU's own */
 } bench_options;
 
 /* `own`: the program's options, up to one without a name. `runs`: how many it has usually. Returns 0, or 1 and bench_failure

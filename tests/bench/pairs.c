@@ -35,15 +35,15 @@ static const bench_pair pairs[] = {
     /* Both sums of exponentials. A second sweep takes both exponentials anew, the logarithm of their mean, and the terms.
      * The gradient has the sum of the second sweep in it, and so needs a third. */
     {"jsd_logits", LOGITS, JENSEN_SHANNON, TYPE_OF_INPUT, .work = {{5, 20}, {3, 11}, 2, 1, 2}},
-    /* As forward KL. The gradient takes the exponential of the input anew, a difference, a fused multiplication that
-     * subtracts the divergence, and a multiplication. */
+    /* The sum is like forward KL. The gradient takes the exponential of the input anew, a difference, a fused
+     * multiplication that subtracts the divergence, and a multiplication. */
     {"reverse_logits", LOGITS, .divergence = BENCH_REVERSE, TYPE_OF_INPUT, .work = {{2, 10}, {1, 5}, 1, 1, 2}},
     /* Both sums of exponentials. A second sweep takes both exponentials anew, a difference, and the addition of its
-     * absolute value. The gradient has a sum of the second sweep in it: there it gives a probability the difference's sign
-     * and adds it, and a third takes both exponentials anew, a comparison, a choice and a multiplication. */
+     * absolute value. The gradient contains a sum of the second sweep, which gives a probability the difference's sign
+     * and adds it. A third sweep takes both exponentials anew, a comparison, a choice and a multiplication. */
     {"tv_logits", LOGITS, .divergence = BENCH_TOTAL_VARIATION, TYPE_OF_INPUT, .work = {{4, 14}, {2, 9}, 2, 1, 2}},
-    /* The sum of exponentials of the input, and the teacher's logarithm; a fused multiplication to the difference, another
-     * to the sum, and an addition to the sum of the teacher. The gradient takes the exponential anew, and a fused
+    /* The sum of exponentials of the input, and the teacher's logarithm. The difference takes a fused multiplication,
+     * the sum another one, and the sum of the teacher an addition. The gradient takes the exponential anew, and a fused
      * multiplication. */
     {"logits_p", .input = BENCH_OF_LOGITS, .target = BENCH_OF_PROBABILITIES, TYPE_OF_INPUT,
      .work = {{2, 8}, {1, 3}, 1, 1, 1}},
@@ -58,7 +58,8 @@ static const bench_pair pairs[] = {
     /* The target's gradient takes another difference, a fused multiplication that subtracts the divergence, and a
      * multiplication. */
     {"logits_both", LOGITS, TYPE_OF_INPUT, .grad_target = 1, .work = {{2, 10}, {2, 9}, 1, 1, 2}},
-    /* As forward KL, with the exponential of the input. The gradient adds a number to the difference, and multiplies. */
+    /* The sum is like forward KL, with the exponential of the input. The gradient adds a number to the difference, and
+     * multiplies. */
     {"reverse_ll", LL, .divergence = BENCH_REVERSE, TYPE_OF_INPUT, .work = {{1, 4}, {0, 2}, 1, 0, 0}},
     /* An addition to the mean, its reciprocal, both quotients, both logarithms, and two fused multiplications to the sum.
      * The gradient is a logarithm times a factor. */

@@ -12,12 +12,12 @@ typedef enum bench_divergence {
     BENCH_TOTAL_VARIATION
 } bench_divergence;
 
-/* Of a logit, or of a pair of elements. */
+/* The work of a logit, or of a pair of elements. */
 typedef struct bench_work {
     bench_cost sum;      /* without a gradient */
     bench_cost gradient; /* of the gradients besides */
-    int sum_sweeps;      /* how often the sum reads the arrays, and ... */
-    int gradient_sweeps; /* ... how often the gradients read them again */
+    int sum_sweeps;      /* how often the sum reads the arrays */
+    int gradient_sweeps; /* how often the gradients read them in addition */
     int logarithms;      /* of a row's sums of exponentials, or their reciprocals */
 } bench_work;
 

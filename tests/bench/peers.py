@@ -373,7 +373,8 @@ def eager_call(bench, i, cell):
     return lambda: torch.autograd.grad(function(x, t), x)
 
 
-# What an array holds, in the order of gpuloss_kind, made of logits; PyTorch's KL divergence of two; and the terms of it.
+# The kinds of arrays, in the order of gpuloss_kind: an array made of logits, PyTorch's KL divergence of two arrays, and
+# its terms.
 KINDS = (
     (
         "probabilities",

@@ -65,13 +65,15 @@ const bench_request bench_requests[BENCH_REQUESTS] = {
     [BENCH_MASKED_0] = {.name = "masked_0"},
     [BENCH_MASKED_50] = {.name = "masked_50", .ignored = 50},
     [BENCH_MASKED_85] = {.name = "masked_85", .ignored = 85},
-    /* Of the data alone: that of a student which has nearly learned, which still learns, and which has just begun. */
+    /* Options of the data alone: a student that has nearly learned, one that still learns, and one that has just
+     * begun. */
     [BENCH_SIGMA_1_100] = {.name = "sigma_0.01", .closeness = 0.01},
     [BENCH_SIGMA_3_10] = {.name = "sigma_0.3", .closeness = 0.3},
     [BENCH_SIGMA_1] = {.name = "sigma_1", .closeness = 1},
 };
 
-/* The cells with odd numbers of classes, or of columns, are packed: their layout is named for what it does to alignment. */
+/* The cells with odd numbers of classes, or of columns, are packed: their layout is named for its effect on
+ * alignment. */
 const bench_layout bench_layouts[BENCH_LAYOUTS] = {
     [BENCH_PACKED] = {.name = "packed"},
     [BENCH_SHIFTED] = {.name = "shifted", .shift = 1},

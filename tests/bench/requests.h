@@ -8,7 +8,7 @@
 
 enum { BENCH_IGNORE_INDEX = -100 };
 
-/* Of a logit, in one sweep over its row. Special functions are exponentials, logarithms and reciprocals. */
+/* The cost of a logit, in one sweep over its row. Special functions are exponentials, logarithms and reciprocals. */
 typedef struct bench_cost {
     double special, instructions;
 } bench_cost;
@@ -22,7 +22,7 @@ typedef struct bench_request {
     const char *probabilities; /* type of the target probabilities, "" for that of the logits; NULL: class indices */
     const char *gradient;      /* type of the gradient; NULL: that of the logits */
     double closeness;          /* of a divergence of logits: the deviation of input - target; 0: they are independent */
-    /* Beside a call without options: of the sweep that sums a row, and of the one that writes its gradient. */
+    /* Cost besides a call without options: of the sweep that sums a row, and of the sweep that writes its gradient. */
     bench_cost sum, gradient_sweep;
 } bench_request;
 
@@ -56,8 +56,8 @@ extern const bench_request bench_requests[BENCH_REQUESTS];
 typedef struct bench_layout {
     const char *name;
     int shift;    /* elements between the buffer's beginning and the array's */
-    int more;     /* elements between rows ... */
-    int multiple; /* ... or what a stride is rounded up to; 0: neither */
+    int more;     /* elements between rows */
+    int multiple; /* strides are rounded up to a multiple of it; 0: not rounded */
     int in_place; /* the gradient is written over the logits */
 } bench_layout;
 
@@ -81,7 +81,7 @@ int bench_is_pair(const bench_cell *c); /* a divergence of two arrays */
 const char *bench_gradient_dtype(const bench_cell *c);
 const char *bench_probabilities_dtype(const bench_cell *c); /* NULL: the targets are indices */
 int64_t bench_stride(const bench_cell *c);   /* elements from one row to the next, or from image to image */
-int64_t bench_elements(const bench_cell *c); /* of an array, with what lies between rows and before the first */
+int64_t bench_elements(const bench_cell *c); /* of an array, with the gaps between rows and before the first */
 int64_t bench_ignored_rows(const bench_cell *c);
 
 #endif

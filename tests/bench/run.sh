@@ -1,7 +1,7 @@
 #!/bin/bash
-# run.sh [--all] [--only NAME,...] [--bytes N] [--most N] [--rest MS] [--runs N] [--as CC] [--peers] [LOSS]: the benchmark, with
-# PyTorch beside it where that is installed, else alone; then what a call costs the host, over $CALLS calls, and the time to
-# the first loss. The raw results go to $BUILD/bench.csv.
+# run.sh [--all] [--only NAME,...] [--bytes N] [--most N] [--rest MS] [--runs N] [--as CC] [--peers] [LOSS]: runs the
+# benchmark, with PyTorch beside it if it is installed. Then measures the cost of a call on the host, over $CALLS calls,
+# and the time to the first loss. The raw results go to $BUILD/bench.csv.
 set -u
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     bench() { python3 tests/bench/peers.py "$BUILD/libbench.so" tests/bench/ceilings.ptx "$@"; }

@@ -1,9 +1,9 @@
-/* schedules CEILINGS_PTX [--bytes N] [--most N] [--classes N] [--runs N] [--as CC] [LOSS]: the measuring that the schedules in
- * gpuloss.h come from. Plans calls as the library does, then measures every other schedule that could serve them. A line
- * each: '*' marks the one that the library chooses, and a line after a cell says when another is more than 3 % faster. All
- * must come to the same loss. --bytes: how much a cell moves (1 GiB), but for those of few rows; --most: leaves out the
- * cells that move more; --classes, LOSS: only cells that have so many, or this one; --runs: of which the median is taken
- * (10). --as: gpuloss takes the GPU for one of that compute capability. */
+/* schedules CEILINGS_PTX [--bytes N] [--most N] [--classes N] [--runs N] [--as CC] [LOSS]: the measurements that the
+ * schedules in gpuloss.h come from. Plans calls like the library, then measures every other schedule that could serve
+ * them. Each schedule has a line: '*' marks the one that the library chooses. A line after a cell says when another is
+ * more than 3 % faster. All must have the same loss. --bytes: how much a cell moves (1 GiB), but for cells of few rows;
+ * --most: leaves out the cells that move more; --classes, LOSS: only cells of this number of classes, or of this loss;
+ * --runs: of which the median is taken (10). --as: gpuloss takes the GPU for one of that compute capability. */
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
 #include "cells.h"
@@ -22,8 +22,8 @@ typedef struct candidate {
     int module, clustered;
     unsigned group;
     gpulossi_clusters clusters;
-    int row_blocks, less; /* as in the plan, and ... */
-    int64_t units, room;  /* ... these too */
+    int row_blocks, less; /* like in the plan */
+    int64_t units, room;  /* like in the plan */
     unsigned run, ahead;  /* rows that a block or a team takes in a row, and its flag */
     uint32_t words[GPULOSSI_FEATURE_WORDS];
     double milliseconds;
@@ -72,7 +72,7 @@ static void set_words(candidate *c) {
     c->run = plan.rows->of.tile_rows;
 }
 
-/* As the library has it. */
+/* Adds the packed schedule with the library's parameters. */
 static void add_packed(void) {
     add("packed", plan.module, plan.rows->group, plan.units);
     set_words(&candidates[count - 1]);
@@ -104,7 +104,7 @@ static int list_clusters(const char *name, const char *wide_name, int module, in
     return 0;
 }
 
-/* Teams of a block as large as the library has them, and clusters of any size. */
+/* Lists teams of a block, of the library's sizes, and clusters of any size. */
 static int list_pipeline(const gpuloss_cross_entropy_desc *d) {
     const gpulossi_plan as_planned = plan;
     const gpulossi_rows rows = *plan.rows;
@@ -291,7 +291,7 @@ static int list(int cell) {
 
 /* ---- measuring them ---- */
 
-/* What gpulossi_launch_clusters does, with the candidate's clusters. */
+/* Launches like gpulossi_launch_clusters, with the candidate's clusters. */
 static int launch_clusters(const gpulossi_kernel *kernel) {
     const gpulossi_clusters *of = &running->clusters;
     const int64_t clusters = plan.rows->rows < of->count ? plan.rows->rows : of->count;
@@ -301,7 +301,7 @@ static int launch_clusters(const gpulossi_kernel *kernel) {
                                  of->threads, of->size, NULL));
 }
 
-/* What gpulossi_run does, with the candidate's schedule. */
+/* Runs the call like gpulossi_run, with the candidate's schedule. */
 static int call_running(void) {
     gpuloss_context *context = bench_context();
     gpulossi_kernel *kernel, *prepare;
@@ -363,9 +363,9 @@ static int measure_all(int runs) {
     return 0;
 }
 
-/* ---- saying so ---- */
+/* ---- printing the results ---- */
 
-/* Whether another is faster by more than what measuring it twice may differ by. */
+/* Prints the schedules of a cell. Returns whether another one is faster by more than two measurements may differ by. */
 static int print_cell(int cell) {
     const bench_cell *c = &bench_cells[cell];
     const candidate *best = &candidates[chosen];

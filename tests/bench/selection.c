@@ -1,4 +1,4 @@
-/* Which cells are measured. */
+/* Selects the cells that are measured. */
 #define _POSIX_C_SOURCE 200809L
 #include "bench.h"
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The benchmark's programs and scripts at a tiny size on the interpreter: that they say what they should, not how fast
-# anything is. Each check is also given what it has to reject.
+# Runs the benchmark's programs and scripts at a tiny size on the interpreter. Checks their output, but not the speed.
+# Each check must also reject wrong output.
 set -u
 . tests/check.sh
 out=$BUILD/bench_smoke
@@ -8,7 +8,8 @@ ceilings=tests/bench/ceilings.ptx
 rm -rf "$out" && mkdir -p "$out" || exit 2
 GPULOSS_DRIVER=$(realpath "$BUILD/interpreter/libcuda.so.1") || exit 2
 export GPULOSS_DRIVER
-# checked FILE AWK...: what an awk program says of a file; it calls a number that is none, or is not above 0, by its line.
+# checked FILE AWK...: the messages of an awk program about a file. It names the line of a field that is not a number
+# above 0.
 checked() {
     local file=$1
     shift
@@ -22,9 +23,9 @@ checked() {
         '"$program" "$file"
 }
 
-# The raw results: the columns, a line of them for each line of the table, numbers, and the floors: the time that the bytes
-# take at the ceiling, that of the special functions at 16 a clock of each of the interpreter's four multiprocessors, and for
-# some cells that of the instructions, at 128.
+# Checks the raw results: the columns, a line for each line of the table, the numbers and the floors. The floor of bytes
+# is their time at the ceiling. The special functions take 16 a clock of each of the interpreter's four multiprocessors.
+# The floor of the instructions, at 128 a clock, is checked for some cells.
 heading=$(sed -n '/^#define BENCH_CSV/,/^int/p' tests/bench/bench.h | grep -o '"[^"]*"' | tr -d '"\n')
 check_csv() {
     local program='
@@ -120,8 +121,8 @@ changed "$out/table" '/^loss/q' && reject 'a table without cells' 'no cell' chec
 reject 'raw results in no folder' "can't be written" run_bench "$out/none/bench.csv"
 [ ! -e /dev/full ] || reject 'raw results on a full disk' "can't be written" run_bench /dev/full
 
-# Every option and every layout of the tables is in the raw results, those of long rows by their names. The published cells
-# are too large.
+# Every option and every layout of the tables is in the raw results. Options of long rows are selected by their names.
+# The published cells are too large.
 run_only() { "$BUILD/bench" $ceilings --bytes 100000 --most 210000 --rest 0 --runs 1 --csv "$out/only.csv" --only "$1" >"$out/only"; }
 check_names() {
     local column name bad=0
@@ -199,7 +200,7 @@ changed "$out/only" '/ f64 /d' && reject 'no cell of a type' 'without cells' che
 reject 'a name of no cell' '--only hinge: no cell' run_names weights,hinge
 reject 'an empty name' '--only: no name' run_names ''
 
-# --as: what gpuloss is told of the GPU, and that it plans so.
+# --as: gpuloss sees the given compute capability, and plans for it.
 said_as() {
     local said
     said=$("$1" $ceilings --bytes 600 --classes 7 --runs 1 --as "$2" | head -1)
@@ -230,7 +231,8 @@ reject 'bytes that are no number' '1G: not a whole number' "$BUILD/bench" $ceili
 reject 'a rest of less than nothing' '--rest -1: not a time' "$BUILD/bench" $ceilings --rest -1
 reject 'a file that is not named' '--csv: nothing follows it' "$BUILD/bench" $ceilings --csv
 
-# with_fault FILE PROGRAM: $out/planted/PROGRAM (bench, schedules or libbench.so), with $out/bad compiled in FILE's place.
+# with_fault FILE PROGRAM: $out/planted/PROGRAM (bench, schedules or libbench.so), with $out/bad compiled instead of
+# FILE.
 with_fault() {
     local part objects=() flags=-fPIC parts='bench calls ceilings cells csv data driver floors library options pairs requests selection table'
     mkdir -p "$out/planted/tests/bench" && ln -sf "$PWD/gpuloss.h" "$out/planted/" &&
@@ -324,7 +326,7 @@ reject 'a library that there is not' 'none.so' "$BUILD/compare" "$BUILD/libbench
 reject 'a library of something else' 'has no bench_parse' "$BUILD/compare" "$GPULOSS_DRIVER" "$BUILD/libbench.so" $ceilings
 reject 'an option that compare has not' '--csv: no such option' "$BUILD/compare" "$BUILD"/libbench.so "$BUILD"/libbench.so $ceilings --csv
 
-# What a call costs: the tiny cells, each of which launches one kernel, but for the gradient of the most rows on a GPU as
+# The costs of the tiny cells' calls. Each cell launches one kernel, but for the gradient of the most rows on a GPU as
 # small as the interpreter's.
 check_calls() {
     local program='

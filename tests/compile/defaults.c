@@ -1,5 +1,5 @@
-/* The three lists of defaults set what they say, and leave every other field zero: a value in the wrong place of a list
- * would be another field. */
+/* The three lists of defaults set the fields that they name, and leave every other field zero. A value at a wrong
+ * position of a list would set another field. */
 #include "../../gpuloss.h"
 
 #include <stdio.h>

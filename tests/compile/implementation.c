@@ -1,4 +1,4 @@
-/* Nothing but the implementation: what its object defines is what gpuloss.h defines. */
+/* Nothing but the implementation: its object defines the symbols of gpuloss.h. */
 #ifndef GPULOSS_STATIC
 #define GPULOSS_IMPLEMENTATION
 #endif

@@ -1,6 +1,7 @@
 #!/bin/bash
-# names.sh HEADER SCRATCH: every macro and every name at file scope of HEADER begins with gpuloss or GPULOSS, except for
-# the struct tags behind CUDA's own handles. Found by comparing with a file that has the same system headers only.
+# names.sh HEADER SCRATCH: checks that every macro and every name at file scope of HEADER begins with gpuloss or
+# GPULOSS. Struct tags behind CUDA's own handles are exempt. Found by comparing with a file that has the same system
+# headers only.
 set -u
 header=$1 out=$2 here=$(dirname "$0")
 mkdir -p "$out"

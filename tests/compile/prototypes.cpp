@@ -1,5 +1,5 @@
-// The driver functions as gpuloss.h declares them by hand, against those of the toolkit's cuda.h: the same number of
-// arguments, each passed in the same way, under the same symbol. Compiled with -include HEADER, run without a driver.
+// The driver functions that gpuloss.h declares by hand, against the toolkit's cuda.h: the same number of arguments,
+// each passed in the same way, under the same symbol. Compiled with -include HEADER, run without a driver.
 #define __CUDA_API_VERSION_INTERNAL // also what older symbols look like
 #include <cuda.h>
 
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
-// Which function of cuda.h a row of the table is.
+// The function of cuda.h for each row of the table.
 #define REAL_error_name cuGetErrorName
 #define REAL_error_string cuGetErrorString
 #define REAL_init cuInit
@@ -70,7 +70,7 @@ template <class R, class A, class... As, class S, class B, class... Bs> struct s
 GPULOSSI_DRIVER(ROW)
 #undef ROW
 
-// The structs that are declared anew lie in memory as those of cuda.h.
+// The structs that gpuloss.h declares have the layout of the structs in cuda.h.
 #define FIELD(ours, field, real, real_field)                                                                           \
     static_assert(offsetof(ours, field) == offsetof(real, real_field), #real "." #real_field);
 FIELD(gpulossi_launch_config, grid, CUlaunchConfig, gridDimX)

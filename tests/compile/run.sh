@@ -1,6 +1,6 @@
 #!/bin/bash
 # Compiles every way of using gpuloss.h without one warning, and looks at what the objects define.
-#     tests/compile/run.sh [HEADER]     HEADER: another one in place of gpuloss.h, for the negative cases
+#     tests/compile/run.sh [HEADER]     HEADER: another one instead of gpuloss.h, for the negative cases
 # Prints a line a group, and at the end how much passed, failed and was skipped. Scratch in $BUILD/compile.
 # QUICK=1 compiles the first few of each group only, and of each embedded kernel one line.
 set -u
@@ -10,13 +10,13 @@ cd "$(dirname "$0")/../.." || exit 2
 header=${1:-gpuloss.h}
 out=${BUILD:-build}/compile
 rm -rf "$out" && mkdir -p "$out/tests/compile" && out=$(realpath "$out") || exit 2
-# The sources include ../../gpuloss.h: beside a copy of them, that is the header that is to be tested.
+# The sources include ../../gpuloss.h: beside a copy of them, that is the tested header.
 cp tests/compile/*.[ch] tests/compile/*.cpp tests/compile/names.sh "$out/tests/compile/" || exit 2
 cp "$header" "$out/gpuloss.h" || exit 2
 cd "$out" || exit 2
 src=tests/compile
-# The same with one line of each embedded kernel, which are all alike: most of the time goes into reading them, and where
-# nothing is compiled only the hand-written part differs from case to case.
+# The same with one line of each embedded kernel. Compilers spend most of their time on the embedded kernels, which are
+# all alike. If nothing is compiled, only the hand-written part differs from case to case.
 mkdir short && cp -r tests short/ && awk '!/^0x/ || !before { print } { before = /^0x/ }' gpuloss.h >short/gpuloss.h || exit 2
 [ -z "${QUICK:-}" ] || cp short/gpuloss.h gpuloss.h || exit 2
 short=short/tests/compile

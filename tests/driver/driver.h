@@ -1,4 +1,4 @@
-/* The driver as a program uses it beside the library, and what the tests of this folder share. */
+/* The driver functions that a program calls beside the library, and helpers of the tests in this folder. */
 #ifndef TESTS_DRIVER_DRIVER_H
 #define TESTS_DRIVER_DRIVER_H
 
@@ -66,7 +66,7 @@ void require_gpu(void);
 void require_function(int is_there, const char *field);
 void skip_because(const char *reason, const char *detail);
 
-/* A line that counts as no failure: what the driver does where the header leaves it open. */
+/* Prints a line that is no failure, about the driver's behaviour where the header leaves it open. */
 void note(const char *what, const char *message);
 
 /* Fails the test unless the driver's code is 0. */
@@ -78,7 +78,7 @@ void expect_status(gpuloss_status got, gpuloss_status expected, const char *call
 /* The last message holds the driver's code. */
 void expect_code_in_message(int code);
 
-/* On the current CUcontext, or the primary one. */
+/* A gpuloss_context on the current CUcontext, or the primary one. */
 gpuloss_context *new_context(unsigned flags);
 /* The GPU's primary CUcontext, retained and current. */
 struct CUctx_st *use_primary(void);

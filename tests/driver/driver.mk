@@ -1,4 +1,4 @@
-# What programs do with the driver around the library: test_driver runs on the driver it finds.
+# Tests of programs that use the driver around the library: test_driver runs on the driver that it finds.
 BUILD ?= build
 CFLAGS ?= -O2
 DRIVER := tests/driver

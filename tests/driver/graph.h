@@ -4,7 +4,7 @@
 
 #include "work.h"
 
-/* How a capture is begun: with a mode, on a stream of some flags. It is the state of a test. */
+/* The kind of a capture: its mode, and the flags of its stream. It is the state of a test. */
 typedef struct capture_kind {
     int mode;
     unsigned stream_flags;
@@ -29,7 +29,7 @@ void graph_begin(const capture_kind *kind, struct CUstream_st *stream);
 int graph_is_valid(struct CUstream_st *stream);
 /* Ends a capture that is valid. */
 void *graph_end(struct CUstream_st *stream);
-/* Ends one that may not be. NULL: there is no graph, as something had made it invalid. */
+/* Ends one that may not be. NULL: there is no graph, because something had made it invalid. */
 void *graph_end_of_any(struct CUstream_st *stream);
 
 /* The nodes of a graph of the calls of `w`, captured without anything else. */

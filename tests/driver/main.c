@@ -1,4 +1,4 @@
-/* What programs do with the driver around the library: graphs, several contexts, resets.
+/* Tests of programs that use the driver around the library: graphs, several contexts, resets.
  *
  *   test_driver [--small] [--only PATTERN]
  *

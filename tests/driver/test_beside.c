@@ -1,5 +1,6 @@
-/* What another thread of the process does with the library during a capture. The driver forbids it to load and to allocate while
- * a capture is global. The library then returns the driver's error, and the capture may be lost, but its stream is not. */
+/* Another thread of the process calls the library during a capture. The driver forbids this thread to load and to
+ * allocate while a capture is global. The library then returns the driver's error. The capture may be lost, but its
+ * stream is not. */
 #include "graph.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Calls that are captured in every mode, and what is refused during a capture without harm to it. */
+/* Calls that are captured in every mode, and calls that are refused during a capture without harm to it. */
 #include "graph.h"
 
 #include <stdlib.h>

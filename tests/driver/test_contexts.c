@@ -1,5 +1,5 @@
-/* Two threads that call the library at the same time, each on a stream of its own: they have the bits of one thread after the
- * other. */
+/* Two threads call the library at the same time, each on a stream of its own. They get the same bits as one thread
+ * after the other. */
 #include "work.h"
 
 #include <pthread.h>
@@ -35,7 +35,7 @@ static gpuloss_status run_round(runner *r) {
     return status;
 }
 
-/* A round that fails ends no thread, as the other one waits for it. */
+/* A round that fails ends no thread, because the other thread waits for it. */
 static void *run(void *given) {
     runner *r = (runner *)given;
     int round;

@@ -9,7 +9,7 @@ static void expect_query_fails(void) {
     assert_int_equal(driver.stream_capturing(NULL, &capturing), CODE_CAPTURE_IMPLICIT);
 }
 
-/* As in a capture of its own: nothing is loaded for it, and the capture goes on. */
+/* Calls on the default stream load nothing, like calls on a captured stream. The capture goes on. */
 static void first_use_of_kernels_on_default_stream(void **state) {
     const capture_kind *kind = graph_kind_of(state);
     gpuloss_context *context = new_context(0);

@@ -1,5 +1,5 @@
-/* The GPU's primary CUcontext ends under a gpuloss context: it is released by someone who should not, or reset. Calls say so,
- * gpuloss_destroy does no harm, and a new context works. */
+/* The GPU's primary CUcontext ends under a gpuloss context: it is released by someone who should not, or reset. Calls
+ * report this, gpuloss_destroy does no harm, and a new context works. */
 #include "work.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The rows of few classes, and those that clusters share on GPUs that have them. */
+/* The rows of few classes, and the rows that clusters share on GPUs with clusters. */
 enum {
     ROWS = 6,
     MORE_ROWS = 600,

@@ -1,4 +1,4 @@
-/* Calls of every loss, each with its loss and gradients, where later calls read what earlier ones have written. */
+/* Calls of every loss, each with its loss and gradients, where later calls read results of earlier ones. */
 #ifndef TESTS_DRIVER_WORK_H
 #define TESTS_DRIVER_WORK_H
 
@@ -36,9 +36,9 @@ gpuloss_status work_fetch(const work *w, unsigned char *bytes);
 
 /* The outputs of the calls on the stream, which write every one of them. To be freed. */
 unsigned char *work_results(const work *w, struct CUstream_st *stream);
-/* The outputs are those, after all work of the GPU that the test has waited for. */
+/* Checks that the outputs are `results`, after the test has waited for all work of the GPU. */
 void work_expect(const work *w, const unsigned char *results, const char *what);
-/* Nothing was written since work_clear. */
+/* Checks that nothing was written since work_clear. */
 void work_expect_clear(const work *w, const char *what);
 /* Every call and every preload is refused as not preloaded, for that reason. */
 void work_expect_not_preloaded(const work *w, struct CUstream_st *stream, const char *reason);

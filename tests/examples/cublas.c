@@ -1,5 +1,5 @@
-/* A stand-in for the parts of cuBLAS that examples/08_cublas.c calls, which multiplies on the CPU: for the interpreter, whose
- * device memory only the driver can read. It takes bf16 and float, and sums in float in the order of k. */
+/* A stand-in for the parts of cuBLAS that examples/08_cublas.c calls. It multiplies on the CPU, for the interpreter,
+ * whose device memory only the driver can read. It takes bf16 and float, and sums in float in the order of k. */
 #include <cublas_v2.h>
 #include <cuda.h>
 #include <stdint.h>
@@ -78,7 +78,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t of_a, cubla
                 sum += from_bf16(x[t_a ? (size_t)i * (size_t)lda + (size_t)l : (size_t)l * (size_t)lda + (size_t)i]) *
                        from_bf16(y[t_b ? (size_t)l * (size_t)ldb + (size_t)j : (size_t)j * (size_t)ldb + (size_t)l]);
             sum *= scale;
-            /* With a beta of 0, what is there is not read: it may be NaN. */
+            /* With a beta of 0, the old value is not read: it may be NaN. */
             if (of_c != 0)
                 sum += of_c * (c_type == CUDA_R_32F ? ((float *)z)[at] : from_bf16(((uint16_t *)z)[at]));
             if (c_type == CUDA_R_32F)

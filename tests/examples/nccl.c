@@ -1,6 +1,6 @@
-/* A stand-in for the parts of NCCL that examples/09_nccl.c calls, which copies with the driver: for the interpreter, whose
- * devices share a memory. A group moves its data at its end, and only if each rank of a communicator has made the same call.
- * It says what is wrong with a call. */
+/* A stand-in for the parts of NCCL that examples/09_nccl.c calls, for the interpreter. It copies with the driver,
+ * because the interpreter's devices share a memory. A group moves its data at its end, and only if each rank of a
+ * communicator has made the same call. It prints the error of a wrong call. */
 #include <cuda.h>
 #include <nccl.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@ struct ncclComm {
     int rank, ranks;
     CUdevice device;
     ncclComm_t next;
-    bool called; /* in this group, with what follows */
+    bool called; /* in this group, with the arguments that follow */
     CUdeviceptr from, to;
     size_t count;
     ncclDataType_t type;

@@ -1,4 +1,4 @@
-/* What the host tests share. */
+/* Helpers that the host tests share. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -71,7 +71,7 @@ typedef struct fake_filled {
 } fake_filled;
 
 struct fake_driver {
-    /* What it plays; see fake_reset for the defaults. */
+    /* The machine that it plays. fake_reset has the defaults. */
     int driver_version, devices, major, minor, multiprocessors;
     int blocks_small;               /* resident blocks, ... */
     int blocks_shared, blocks_less; /* ... of kernels with shared memory, and of kernels with less of it */
@@ -85,7 +85,7 @@ struct fake_driver {
     const char *missing[4]; /* symbols it does not have */
     const char *log;        /* of a module load that fails */
 
-    /* Which calls fail: the fail_at-th (1: the next), or from there on; or every call of one symbol. */
+    /* Calls that fail: the fail_at-th (1: the next), or from there on; or every call of one symbol. */
     long fail_at;
     int fail_from_there_on;
     const char *fail_symbol;
@@ -94,7 +94,7 @@ struct fake_driver {
     int fail_code;
     long fail_malloc_at;
 
-    /* What happened. */
+    /* Records of calls. */
     long calls, mallocs;
     const char *failed;   /* symbol of the last call that was made to fail ... */
     int failed_attribute; /* ... and the attribute that it was about */
@@ -113,7 +113,7 @@ struct fake_driver {
 extern struct fake_driver fake;
 
 void fake_reset(void);
-/* What a gpuloss_create_desc takes. */
+/* The symbol function of a gpuloss_create_desc, and a desc with it. */
 void *fake_symbol(void *user, const char *name);
 gpuloss_create_desc fake_desc(void);
 /* The calling thread's current context, its stack emptied. */

@@ -1,4 +1,4 @@
-/* What the files of the stand-in share. */
+/* Declarations that the files of the stand-in share. */
 #ifndef FAKE_PRIVATE_H
 #define FAKE_PRIVATE_H
 

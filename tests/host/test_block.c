@@ -107,7 +107,7 @@ static FILE *open_variants(void) {
     return file;
 }
 
-/* Which variant of the table a row is; USUAL_VARIANTS: none. */
+/* The variant of a row of the table. USUAL_VARIANTS: none. */
 static int variant_of(const variant_row *r) {
     int v;
     for (v = 0; v < USUAL_VARIANTS; v++)

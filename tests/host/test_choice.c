@@ -1,4 +1,4 @@
-/* Which kernel a call of cross-entropy takes, and how its rows are spread over threads and blocks. */
+/* The kernel of a call of cross-entropy, and the threads and blocks of its rows. */
 #include "choice.h"
 
 #include <stdio.h>

@@ -212,7 +212,7 @@ static void refusals(void **state) {
     REFUSED(d.lse_in = AT(6), ": lse_in: is for gpuloss_cross_entropy (got 0x6007000000000)");
     /* The shard_rows are no output here. */
     REFUSED(d.loss = NULL, "shard_rows: one output is needed (got all NULL)");
-    /* What it shares with gpuloss_cross_entropy. */
+    /* Fields that it shares with gpuloss_cross_entropy. */
     REFUSED(d.targets = NULL, ": targets: is required (got NULL)");
     REFUSED(d.dtype = GPULOSS_DTYPE_UNSET, ": dtype: must be GPULOSS_F32, F64, F16 or BF16 (got 0)");
     REFUSED(d.rows = -1, ": rows: must not be negative (got -1)");

@@ -1,4 +1,4 @@
-/* What the sum over rows is divided by, and when the prepare kernel has to find it first. */
+/* The divisor of the sum over rows, and calls for which the prepare kernel finds it first. */
 #include "check.h"
 
 static gpuloss_context *context;

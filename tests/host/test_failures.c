@@ -215,7 +215,7 @@ static void expect_failure(const struct step *step, gpuloss_status status, int l
         fail_msg("%s, %s fails: something was launched", step->function, fake.failed);
 }
 
-/* Which call of the driver failed, and in which step. */
+/* The call of the driver that failed, and its step. */
 typedef struct position {
     const char *symbol;
     int attribute, step; /* after all steps comes gpuloss_destroy */

@@ -1,4 +1,4 @@
-/* Which kernel a call of gpuloss_kl_div takes, when rows are cut anew, and how rows are spread over threads. */
+/* The kernel of a call of gpuloss_kl_div, the rows that are cut anew, and the threads of a row. */
 #include "check.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What the sum over rows of a divergence is divided by, and when the prepare kernel has to count them first. */
+/* The divisor of the sum over rows of a divergence, and calls whose rows the prepare kernel counts first. */
 #include "check.h"
 
 static gpuloss_context *context;
@@ -25,7 +25,7 @@ static gpuloss_kl_div_sparse_desc sparse_of(const gpuloss_kl_div_desc *d) {
     return s;
 }
 
-/* What the prepare kernel is given: the rows of the launch that follows, and their labels. */
+/* The prepare kernel gets the rows of the launch that follows, and their labels. */
 static void expect_counting(const gpuloss_kl_div_desc *d) {
     const gpulossi_cross_entropy *got = &fake.launch[0].parameters.cross_entropy;
     gpulossi_cross_entropy want;

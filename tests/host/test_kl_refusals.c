@@ -204,7 +204,7 @@ static void ranges(void **state) {
 #define NO_MEAN "is that of a mean, and the reduction is no mean"
 #define NO_FLAG "read only with the flag GPULOSS_USE_IGNORE_INDEX"
 
-/* What the two forms have in common. */
+/* Refusals that the two forms share. */
 #define MASKING(form)                                                                                                  \
     REFUSED(form, d.flags = GPULOSS_TEMPERATURE_SQUARED,                                                               \
             "flags: GPULOSS_TEMPERATURE_SQUARED needs a temperature "                                                  \
@@ -293,7 +293,7 @@ static void divergences_of_a_sparse_teacher(void) {
         REFUSED(sparse, d.beta = 0.5, "beta: is that of GPULOSS_JENSEN_SHANNON (got 0.5)");
         REFUSED(sparse, d.beta = 1.0, "beta: is that of GPULOSS_JENSEN_SHANNON (got 1)");
     }
-    /* What is reverse KL has the bucket beside it. */
+    /* Reverse KL has the bucket. */
     for (divergence = GPULOSS_FORWARD_KL; divergence <= GPULOSS_TOTAL_VARIATION; divergence++) {
         base.divergence = (gpuloss_divergence)divergence;
         if (base.divergence == GPULOSS_REVERSE_KL)

@@ -54,7 +54,7 @@ static void what_is_left_out_says_so(void **state) {
                     "gpuloss_kl_div_row_memory_f64", __LINE__);
     expect_left_out(gpuloss_kl_div_sparse_preload(context, &sparse, NULL), "gpuloss_kl_div_sparse_preload",
                     "left out of this program by a GPULOSS_NO_ switch", __LINE__);
-    /* What a workspace needs can be said all the same. */
+    /* The size of a workspace is known without the kernels. */
     expect_ok(gpuloss_cross_entropy_workspace(context, &ce, &bytes));
     assert_int_equal(bytes, sizeof(gpulossi_scratch));
     gpuloss_destroy(context);

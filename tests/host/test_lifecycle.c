@@ -145,7 +145,7 @@ static void info_is_filled(void **state) {
     gpuloss_destroy(context);
 }
 
-/* What every function says about a context, desc or result pointer that is not there. */
+/* Every function names a context, desc or result pointer that is NULL. */
 static void null_handles_are_named(void **state) {
     gpuloss_context *context = new_context();
     gpuloss_create_desc desc = fake_desc();

@@ -1,4 +1,4 @@
-/* Which kernels are loaded, when, and as what text. */
+/* The kernels that a call loads, and their texts. */
 #include "calls.h"
 
 #include <stdio.h>
@@ -150,7 +150,7 @@ static int target_of(const char *ptx) {
     return 0;
 }
 
-/* What waits for an earlier kernel is an instruction where that is known, and elsewhere a comment. */
+/* The instruction that waits for an earlier kernel is a comment on GPUs that do not have it. */
 static void expect_waiting(const fake_module *module, int waits) {
     if (module->waits != waits)
         fail_msg("%s %s for the kernel before it", module->entry, waits ? "does not wait" : "waits");
@@ -160,9 +160,9 @@ static void expect_waiting(const fake_module *module, int waits) {
         strstr(module->ptx, "\n  griddepcontrol") != NULL || strstr(module->ptx, "\ngriddepcontrol") != NULL, waits);
 }
 
-/* What a text begins with. The target is the lowest name from which the assembler keeps warps converged, sm_70, and for
- * GPUs older than that the oldest; what is for newer ones names these, in the first version that knows them. A text for every
- * GPU may have instructions of newer ones. Where kernels wait for each other all texts are for the GPUs that know how. */
+/* The first lines of a text. The target is sm_70, from which on the assembler keeps warps converged, and sm_50 for older
+ * GPUs. A text for newer GPUs names them, in the first version that has them. A text for every GPU may have instructions of
+ * newer ones. Where kernels wait for each other, all texts are for GPUs that can. */
 static void target_line(void **state) {
     static const struct {
         int major, minor, driver_version;

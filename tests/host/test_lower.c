@@ -110,7 +110,7 @@ static void shared_variables(void **state) {
     expect_body(IF_2, DECLARED WORD STORE("s1"), "/*1*/" DECLARED MARKED_WORD MARKED_STORE("s1"));
     expect_body(IF_2, DECLARED "mov.u32 %r5, s1;\n" WORD STORE("%r5+4"),
                 "/*1*/" DECLARED "/*1*/mov.u32 %r5, s1;\n" MARKED_WORD MARKED_STORE("%r5+4"));
-    /* What is worked out from the address may stay, as nobody uses it. */
+    /* Registers that depend on the address may stay, because nobody uses them. */
     expect_body(IF_2, DECLARED "mov.u32 %r5, s1;\nadd.s32 %r6, %r5, 8;\n" WORD STORE("%r6"),
                 "/*1*/" DECLARED "/*1*/mov.u32 %r5, s1;\nadd.s32 %r6, %r5, 8;\n" MARKED_WORD MARKED_STORE("%r6"));
     /* A tag of the line that uses it. */

@@ -112,7 +112,7 @@ static void a_bit_for_each_option(void **state) {
     CALL(d.grad_loss_rows = AT(6), BASE | GPULOSSI_KL_ROW_GRADIENTS);
     CALL(d.flags = GPULOSS_PYTORCH_ZEROS, BASE | GPULOSSI_KL_PYTORCH_ZEROS);
     CALL((d.eps = 0.5, d.row_weights = AT(6)), BASE | GPULOSSI_KL_EPS | GPULOSSI_KL_ROW_WEIGHTS);
-    /* What every kernel knows, or is a number. */
+    /* Every kernel has these options, or the option is a number. */
     CALL(d.temperature = 2.0, BASE);
     CALL((d.temperature = 2.0, d.flags = GPULOSS_TEMPERATURE_SQUARED), BASE);
     CALL(d.grad_loss = AT(6), BASE);
@@ -338,7 +338,7 @@ static void types_of_targets(void **state) {
     end();
 }
 
-/* Which calls go through a row more than once: these have more threads, which retain a long row. */
+/* Calls that sweep a row more than once have more threads, which retain a long row. */
 static void sweeps_of_calls(void **state) {
     gpuloss_kl_div_desc base = rows_of(GPULOSS_F32, 1000, 5000), d;
     static const unsigned of_logits[] = {64, 256}, of_others[] = {128, 0};

@@ -82,7 +82,7 @@ static void a_bit_for_each_option(void **state) {
     CALL(d.lse_in = AT(6), BASE | GPULOSSI_CE_LSE_IN);
     CALL(d.grad_loss_rows = AT(6), BASE | GPULOSSI_CE_ROW_GRADIENTS);
     CALL((d.softcap = 2.0, d.row_weights = AT(6)), BASE | GPULOSSI_CE_SOFTCAP | GPULOSSI_CE_ROW_WEIGHTS);
-    /* What every kernel knows, or is a number. */
+    /* Every kernel has these options, or the option is a number. */
     CALL(d.grad_loss = AT(6), BASE);
     CALL(d.bad_targets = (int64_t *)AT(6), BASE);
     CALL(d.divisor = 3.0, BASE);

@@ -1,4 +1,4 @@
-/* What a preload readies: the call of its desc, and nothing else. */
+/* A preload readies the call of its desc, and nothing else. */
 #include "calls.h"
 
 static gpuloss_context *context;

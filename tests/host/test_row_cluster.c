@@ -183,7 +183,7 @@ static void features_of_long_rows(void **state) {
     gpuloss_destroy(context);
 }
 
-/* What a GPU, or a driver, has not: some sizes, the memory, the instructions, an answer. */
+/* A GPU or a driver lacks some sizes, the memory, the instructions, or an answer. */
 static void gpus_that_keep_less(void **state) {
     gpuloss_cross_entropy_desc d;
     int size;

@@ -228,7 +228,7 @@ static void workspace_of_the_caller(void **state) {
     gpuloss_destroy(context);
 }
 
-/* What the query says holds for every choice of outputs: each launch takes scratch, and that many bytes of it do. */
+/* The queried size is enough for every choice of outputs. Each launch takes scratch. */
 static void the_query_tells_the_truth(void **state) {
     gpuloss_context *context = new_context();
     gpuloss_kl_div_desc kl = some_kl_div();

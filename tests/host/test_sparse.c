@@ -158,7 +158,7 @@ static void a_bit_for_each_option(void **state) {
     CALL(GIVE_LABELS(&d), OF_GRADIENT | GPULOSSI_KL_LABELS);
     CALL(d.grad_loss_rows = AT(6), OF_GRADIENT | GPULOSSI_KL_ROW_GRADIENTS);
     CALL((d.residual = GPULOSS_DROP, d.row_weights = AT(6)), LOSS | WRITES | GPULOSSI_KL_ROW_WEIGHTS);
-    /* What every kernel knows, or is a number. */
+    /* Every kernel has these options, or the option is a number. */
     CALL(d.temperature = 2.0, OF_GRADIENT);
     CALL((d.temperature = 2.0, d.flags = GPULOSS_TEMPERATURE_SQUARED), OF_GRADIENT);
     CALL(d.k = 1, OF_GRADIENT);

@@ -1,4 +1,4 @@
-/* Which calls of cross-entropy go to tiles of short rows or columns, and how these are spread. */
+/* Calls of cross-entropy that go to tiles of short rows or columns, and the threads of these. */
 #include "choice.h"
 
 /* Rows that do not all begin at vectors, and are short, go to tiles. */
@@ -225,7 +225,7 @@ static void types_of_tiles(void **state) {
     gpuloss_destroy(choice_context);
 }
 
-/* Which other arrays are in a tile: probabilities that lie like the logits, and gradients of another type without gaps or
+/* A tile has other arrays, too: probabilities that lie like the logits, and gradients of another type without gaps or
  * of whole vectors. Probabilities of columns are in it if a column needs no more threads then. */
 static void check_arrays_of_tiles(gpuloss_cross_entropy_desc base) {
     const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, width = 16 / bytes;

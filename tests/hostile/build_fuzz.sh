@@ -1,4 +1,5 @@
-# Sourced by the scripts that run fuzz.c: what builds it, and runs it. C is compiled with clang, which has libFuzzer.
+# Sourced by the scripts that run fuzz.c: functions that build it, and run it. C is compiled with clang, which has
+# libFuzzer.
 # shellcheck shell=bash
 sanitize='-fsanitize=address,undefined -fno-sanitize-recover=all'
 fuzz_c="clang -std=gnu11 -O1 -g -w $sanitize"
@@ -25,7 +26,7 @@ prepare_fuzz() {
     mkdir -p "$2/corpus" && split -l 1 "$2/tests/hostile/corpus" "$2/corpus/"
 }
 
-# build_fuzz FOLDER: from what is there. The program is FOLDER/fuzz.
+# build_fuzz FOLDER: from the files in FOLDER. The program is FOLDER/fuzz.
 build_fuzz() {
     local sources=$1/tests/hostile
     $fuzz_c -fsanitize=fuzzer -DUNPACKED_ONCE "$sources"/{fuzz,fields,rules}.c "$1"/{fake_driver,fake_kernels,images}.o \

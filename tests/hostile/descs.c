@@ -78,8 +78,8 @@ static void hash_each_number(gpuloss_context *context, enum function function) {
     }
 }
 
-/* On a GPU of this compute capability; the newest ones have a variant of a kernel for each set of options. A count of 0
- * means the calls with each number. */
+/* Runs the descs on a GPU of this compute capability. The newest GPUs have a variant of a kernel for each set of
+ * options. A count of 0 means the calls with each number. */
 static int run(int major, long count) {
     gpuloss_create_desc desc;
     gpuloss_context *context;

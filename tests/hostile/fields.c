@@ -140,7 +140,8 @@ static const field creation_fields[] = {CREATION(given, ENUM),   CREATION(curren
                                         CREATION(path, ENUM),    CREATION(symbol, ENUM),  CREATION(flags, FLAGS),
                                         CREATION(version, ENUM), CREATION(bytes, SIZE)};
 
-/* By their bits, which no option of a compiler changes. None is denormal: -ffast-math makes a program flush those. */
+/* The bits of doubles, which no option of a compiler changes. None is denormal, because -ffast-math flushes denormal
+ * numbers. */
 static const uint64_t doubles[] = {0,                    /* 0 */
                                    0x8000000000000000u,  /* -0 */
                                    0x3fe0000000000000u,  /* 0.5 */
@@ -208,7 +209,8 @@ static const int64_t counts[] = {0,
 
 #define PICK(list) (list)[random_below((unsigned)(sizeof(list) / sizeof(list)[0]))]
 
-/* A place of its own, a place that others have too, in the middle of one, misaligned, or at the end of all addresses. */
+/* An address of its own, an address that others share, one inside another array, a misaligned one, or the end of all
+ * addresses. */
 static uint64_t some_address(void) {
     const uint64_t array = 0x7000000000u + 0x100000000u * random_below(64);
     switch (random_below(12)) {

@@ -1,5 +1,5 @@
-/* Random descs, with libFuzzer's choice of them: each is refused if and only if it breaks a rule of gpuloss.h, with a message
- * that names a field, and the kernels of the others stay inside their arrays. An input is a text:
+/* Random descs, chosen by libFuzzer. A desc is refused if and only if it breaks a rule of gpuloss.h, with a message
+ * that names a field. The kernels of accepted descs stay inside their arrays. An input is a text:
  *     FUNCTION GPU FIELD=BITS...      GPU: compute capability. BITS: hexadecimal. Other fields are 0. */
 #include "../host/fake_driver.h"
 #define GPULOSS_IMPLEMENTATION
@@ -186,7 +186,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t most_bytes, u
     return text_bytes;
 }
 
-/* ---- what is found ---- */
+/* ---- the findings ---- */
 
 static const input *current;
 
@@ -405,7 +405,7 @@ static void check_creation(const creation *given) {
     desc.cuda_context = given->given != 0 ? &fake.context[2 + (unsigned)given->given % 2] : NULL;
     desc.device = given->device;
     desc.flags = given->flags;
-    /* Nothing is opened, which a machine may have. */
+    /* The paths name no file, so that the test opens no driver of the machine. */
     desc.driver_path = given->path != 0 || given->symbol == 0 ? paths[1 + (given->path == 1 ? 0 : 1)] : NULL;
     if (given->symbol == 0)
         desc.symbol = NULL;
@@ -433,7 +433,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static input in;
     const char *wrong = read_input(data, bytes, &in);
     gpuloss_context *context;
-    if (bytes == 0 || (bytes == 1 && data[0] == '\n')) /* what libFuzzer begins with */
+    if (bytes == 0 || (bytes == 1 && data[0] == '\n')) /* libFuzzer begins with these inputs */
         return 0;
     if (wrong != NULL) {
         fprintf(stderr, "FAILED: an input that can't be read: %s\n", wrong);

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Descs that libFuzzer chooses, against the rules that gpuloss.h documents (fuzz.c): those of the corpus, and then others.
+# Descs that libFuzzer chooses, against the rules that gpuloss.h documents (fuzz.c): first the descs of the corpus, then
+# others.
 #     tests/hostile/fuzz.sh [RUNS [SEED]]
 # Scratch, and the desc that fails, in $BUILD/fuzz. A desc is repeated with $BUILD/fuzz/fuzz FILE.
 set -u

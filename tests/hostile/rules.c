@@ -94,7 +94,7 @@ static const char *broken_array(const arrays *a) {
     return NULL;
 }
 
-/* ---- the rules that all losses have, and those of divergences ---- */
+/* ---- the rules of all losses, and the rules of divergences ---- */
 
 #define HAS(d, flag) (((d)->flags & (unsigned)(flag)) != 0)
 #define MEAN_RULES(d, is_mean)                                                                                         \
@@ -112,7 +112,7 @@ static const char *broken_array(const arrays *a) {
     RULE("grad_loss", (d)->grad_loss == NULL || (d)->reduction != GPULOSS_NONE);                                       \
     RULE("grad_loss", (has_gradient) || (d)->rows == 0 || ((d)->grad_loss == NULL && (d)->grad_loss_rows == NULL));    \
     RULE("ignore_index", (d)->ignore_index == 0 || HAS(d, GPULOSS_USE_IGNORE_INDEX))
-/* Of a workspace that is too small only what there is counts. */
+/* A workspace that is too small only counts with its own bytes. */
 #define SPAN_OF_WORKSPACE(d, needed) ((wide)((d)->workspace_bytes < (needed) ? (d)->workspace_bytes : (needed)))
 #define ADD_COMMON(a, d, workspace_bytes)                                                                              \
     do {                                                                                                               \
@@ -142,7 +142,7 @@ static const char *broken_array(const arrays *a) {
     add((a), "labels", (d)->labels, index_bytes_of((int)(d)->label_type),                                              \
         (wide)(d)->rows *index_bytes_of((int)(d)->label_type))
 
-/* What is divided by the divisor of chunks is a mean that has no other divisor. */
+/* The divisor of chunks divides a mean that has no other divisor. */
 #define DIVISOR_RULES(d, is_mean) RULE("divisor", (d)->loss != NULL && (is_mean) && (d)->divisor == 0.0)
 
 /* ---- cross-entropy ---- */

@@ -26,7 +26,7 @@ typedef struct arrays {
 
 /* The field whose rule a desc breaks, or NULL. Fills the arrays of the call, with a workspace of that size. */
 const char *broken_rule(const call *c, size_t workspace_bytes, arrays *a);
-/* Whether a call launches nothing, as it has nothing to do. */
+/* Whether a call launches nothing, because it has nothing to do. */
 int is_empty(const call *c);
 /* The array in which a launch of the call may go out of bounds, or NULL. Notes the arrays that it is given. */
 const char *broken_bounds(const call *c, size_t workspace_bytes, arrays *a, const fake_launched *l);

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Programs that are hard on gpuloss.h: the options of their compilers, their macros, what editors and transfers do to the file,
-# small stacks and plugins.
+# Programs that are hard on gpuloss.h: the options of their compilers, their macros, changes of the file by editors and
+# transfers, small stacks and plugins.
 #     tests/hostile/run.sh [HEADER [GROUP [BUILD]]]     another header than gpuloss.h, one group of tests, and one build of the
 #                                                       options ("gcc -x c -Ofast")
 # Prints a line a group, and at the end how much passed, failed and was skipped. Scratch in $BUILD/hostile.
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.." || exit 2
 header=${1:-gpuloss.h} groups=${2:-compilers macros bytes hosts options} build=${3:-}
 out=${BUILD:-build}/hostile
 rm -rf "$out" && mkdir -p "$out/tests" "$out/gen" && out=$(realpath "$out") || exit 2
-# The sources include ../../gpuloss.h: beside a copy of them, that is the header that is to be tested.
+# The sources include ../../gpuloss.h: beside a copy of them, that is the tested header.
 cp -r tests/hostile tests/host "$out/tests/" && cp gen/facts.h "$out/gen/" && cp "$header" "$out/gpuloss.h" &&
     bash tests/unpack_once/run.sh "$header" "$out/once" && cd "$out" || exit 2
 src=tests/hostile
@@ -31,7 +31,7 @@ language_of() {
     esac
 }
 
-# Where the addresses or structs of kernels would be others, the header does not compile, and says so.
+# The header does not compile, with a message, where kernels would have other addresses or structs.
 compilers() {
     local driver
     for driver in $drivers; do
@@ -43,8 +43,8 @@ compilers() {
     done
 }
 
-# Words that a program has as macros are none in the header, and are the program's again after it. Names of public fields
-# can't be protected, so that they are not among the words: a macro that renames one, renames it for the program, too.
+# The header sets aside macros of the program whose names it uses, and restores them at its end. Names of public fields
+# can't be protected, so the list has none of them. A macro that renames a field renames it for the program, too.
 macros() {
     local driver fields words=$src/words
     {
@@ -70,8 +70,8 @@ macros() {
     done
 }
 
-# The bytes of the file. Line ends of Windows and a byte order mark change nothing, and a header that is cut off does not
-# compile: neither anywhere in what is written by hand, nor in the embedded block.
+# The bytes of the file. Line ends of Windows and a byte order mark change nothing. A truncated header does not compile,
+# whether it ends in the hand-written part or in the embedded block.
 bytes() {
     local driver total at size
     sed 's/$/\r/' gpuloss.h >crlf.h
@@ -112,7 +112,7 @@ hosts() {
     done
 }
 
-# Builds and runs one source, on a stand-in that is built once. What it says is in NAME.said.
+# Builds and runs one source, on a stand-in that is built once. Its output is in NAME.said.
 say() {
     local name=$1
     shift

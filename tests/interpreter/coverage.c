@@ -1,18 +1,18 @@
-/* How much of the PTX in a folder has been executed, from the files that the interpreter wrote for PTXSIM_COVERAGE.
+/* Reports how much of the PTX in a folder was executed, from the files that the interpreter wrote for PTXSIM_COVERAGE.
  *
  *   coverage [-v] PTX_FOLDER REASONS FILE...
  *
- * A file has a line `kernel line executed text` for each instruction of each module that was loaded; an instruction was
- * executed when any of them says so. Of a text with marks (gen/mark.c) the loader makes variants, which blank some of its
- * lines: they are added up, and a conditional line need not be in a file. REASONS explains what cannot be executed here:
- * `kernels|instruction|reason`, the first a shell pattern and the second an extended regular expression. Between labels and
- * branches all instructions are executed or none, but for conditional ones, so what explains one of them explains the whole
- * block; and a block to which only explained blocks lead is explained with them. An expression that begins with a number of
- * a feature word is about the conditions of the marks instead, and explains the lines that have such a clause. -v lists what
- * is explained, too.
+ * A file has a line `kernel line executed text` for each instruction of each loaded module. An instruction was executed
+ * if any file says so. The loader makes variants of a text with marks (gen/mark.c), which blank some of its lines.
+ * Variants are added up, and a conditional line need not be in a file. REASONS explains what cannot be executed here:
+ * `kernels|instruction|reason`, the first a shell pattern and the second an extended regular expression. Between labels
+ * and branches all instructions are executed or none, but for conditional ones. A reason for one instruction therefore
+ * explains the whole block. A block that is only reached from explained blocks is explained, too. An expression that
+ * begins with a number of a feature word is about the conditions of the marks instead. It explains the lines with a
+ * clause that it matches. -v lists what is explained, too.
  *
- * Fails when an .entry of the folder was never executed, when a file is not about the texts of the folder, when a
- * reason explains nothing any more, or when less than 97 % has been executed or explained. */
+ * Fails if an .entry of the folder was never executed, if a file is not about the texts of the folder, or if a reason
+ * explains nothing any more. Also fails if less than 97 % was executed or explained. */
 #define _POSIX_C_SOURCE 200809L
 #include <fnmatch.h>
 #include <glob.h>
@@ -25,14 +25,14 @@
 enum { NAME = 128, LINE = 1024, KERNELS = 256, REASONS = 64, CONDITIONS = 1025 };
 static const double required = 97.0;
 
-/* Besides the number of a reason. */
+/* Values besides the numbers of reasons. */
 enum { NONE = -1, ASSUMED = -2 };
 
 struct line {
     char *text;
     bool instruction, newer, recorded, executed;
     int conditions[2]; /* of its block and its own: it is not in every variant; 0: none */
-    bool has_word;     /* that the loader writes into it */
+    bool has_word;     /* the loader writes a feature word into it */
     int block;
 };
 
@@ -74,7 +74,7 @@ static void *must(void *memory) {
     return memory;
 }
 
-/* Without what is before the first letter and after the last. */
+/* The text from its first letter to its last. */
 static char *trimmed(char *text) {
     size_t length;
     text += strspn(text, " \t");
@@ -84,7 +84,7 @@ static char *trimmed(char *text) {
     return text;
 }
 
-/* Without the mark that a line may begin with, which is a comment. */
+/* The line without the mark that it may begin with, which is a comment. */
 static char *without_mark(char *text) {
     char *end = strstr(text, "*/");
     if (strncmp(text, "/*", 2) != 0 || end == NULL)
@@ -100,7 +100,7 @@ static bool is_conditional(const struct line *line) {
     return line->conditions[0] || line->conditions[1];
 }
 
-/* Whether a variant has this text in the place of a line. */
+/* Whether a variant has this text instead of a line. */
 static bool is_variant_of(const struct line *line, const char *text) {
     const char *word = line->has_word ? strstr(line->text, "0x00000000") : NULL;
     return word ? strncmp(line->text, text, (size_t)(word - line->text)) == 0 : strcmp(line->text, text) == 0;
@@ -255,7 +255,7 @@ static struct kernel *kernel_of(const char *name) {
     return NULL;
 }
 
-/* Modules that are not of the folder are somebody else's. */
+/* Modules that are not of the folder do not count. */
 static bool read_coverage(const char *path) {
     char buffer[LINE], name[NAME];
     int line, executed, text;
@@ -318,7 +318,7 @@ static int reason_of(const struct kernel *k, const struct line *line) {
     return reason == NONE ? k->blocks[line->block].reason : reason;
 }
 
-/* Takes back what was assumed to be explained of a block that something unexplained leads to. */
+/* Removes the assumption that a block is explained, if an unexplained block leads to it. */
 static bool doubt(struct kernel *k, int b) {
     struct block *block = &k->blocks[b];
     if (block->executed || block->reason != ASSUMED)

@@ -1,8 +1,8 @@
 #!/bin/bash
-# How much of each kernel the numerics tests execute on the interpreter. Two devices: a large one, where rows spread over
-# many blocks, and the smallest there is, where few blocks take them from the queue; and the large one with a single
-# multiprocessor, for what takes many rows of a team. Tiles also run on a GPU without asynchronous copies, and rows
-# on one without clusters. On the large ones the order of blocks and warps is shuffled.
+# Reports how much of each kernel the numerics tests execute on the interpreter. The first device is large, and rows
+# spread over many blocks. The second is the smallest one, where few blocks take rows from the queue. The third is the
+# large one with a single multiprocessor, for code that needs many rows of a team. Tiles also run on a GPU without
+# asynchronous copies, and rows on one without clusters. On the large ones the order of blocks and warps is shuffled.
 #     tests/interpreter/coverage.sh
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -20,7 +20,7 @@ numerics() {
     PTXSIM_DEVICE=$device PTXSIM_SMS=$multiprocessors PTXSIM_SEED=$seed PTXSIM_COVERAGE=$out/$name.txt PTXSIM_SPEED=1 \
         GPULOSS_REQUIRE_GPU=1 GPULOSS_DRIVER=$build/interpreter/libcuda.so.1 \
         "$build/test_numerics" --small "$@" >"$out/$name.log" 2>&1 &&
-        sed -i '/^gpuloss_/!d' "$out/$name.txt" # and not what the tests launch besides
+        sed -i '/^gpuloss_/!d' "$out/$name.txt" # without other kernels that the tests launch
 }
 coverage() { "$build/interpreter/coverage" ptx tests/interpreter/not_executed.txt "$@"; }
 
@@ -35,7 +35,7 @@ wait $first || fail "numerics on sm_50" "$out/sm_50_1.log"
 numerics sm_50_bits sm_50 1 0 --only "$bits" || fail "same bits on sm_50" "$out/sm_50_bits.log"
 grep -h '^ptxsim: .* a second$' "$out"/sm_*.log
 
-# What is short of the truth is not accepted, and the report says why.
+# Incomplete records are not accepted, and the report names the reason.
 cat "$out"/sm_*.txt >"$out/all.txt"
 kernel=$(sed -n '1s/ .*//p' "$out/all.txt")
 grep -v "^$kernel " "$out/all.txt" >"$out/bad.txt"

@@ -24,7 +24,7 @@ const struct ptxsim_row ptxsim_rows[] = {
 
 enum meaning { M_HINT, M_ROUND, M_FLAG, M_SPACE, M_VECTOR, M_OP };
 
-/* What a modifier records in the instruction. A hint changes nothing that can be computed. */
+/* The modifiers, and the fields of the instruction that they set. A hint does not change any result. */
 static const struct modifier {
     const char *text;
     enum meaning meaning;

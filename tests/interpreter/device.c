@@ -1,4 +1,4 @@
-/* The devices that can be played, with the limits of real ones. The environment says which, and how:
+/* The devices that can be simulated, with the limits of real ones. The environment selects one:
  *
  *   PTXSIM_DEVICE          sm_50, sm_60, sm_70, sm_80, sm_90 (the default) or sm_120
  *   PTXSIM_DEVICES         how many of it, 1 to 8, with contexts of their own over one memory; 1 where not given
@@ -42,10 +42,11 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
     return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-/* False where there is no such model, or not so many of it: the machine then has no device. */
+/* Returns false where the model does not exist, or not in this number: the machine then has no device. */
 bool ptxsim_device_init(void) {
 #if defined(__GLIBC__)
-    /* Every launch takes much the same memory, which is not to come anew from the system each time. */
+    /* Every launch needs about the same memory. The allocator keeps it, instead of requesting it from the system each
+     * time. */
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
 #endif
@@ -88,7 +89,7 @@ uint32_t ptxsim_driver_isa(void) {
     return isa;
 }
 
-/* By the numbers of CUdevice_attribute. */
+/* The value of an attribute, by the numbers of CUdevice_attribute. */
 int ptxsim_device_attribute(int attribute, int *value) {
     const struct device *d = &ptxsim_device;
     const struct {

@@ -186,7 +186,7 @@ static CUcontext context_new(int device, bool is_primary) {
     return context;
 }
 
-/* The object stays, so that a stale handle is known for what it is. */
+/* The object stays, so that a stale handle is recognised. */
 static void context_end(CUcontext context) {
     ptxsim_drop_modules(context);
     ptxsim_free_owned(context);
@@ -498,7 +498,7 @@ static int elapsed_time(float *ms, CUevent start, CUevent end) {
 PTXSIM_EXPORT int cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
     return elapsed_time(ms, start, end);
 }
-/* That of drivers of CUDA 12.8 and newer. */
+/* The version for drivers of CUDA 12.8 and newer. */
 PTXSIM_EXPORT int cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end) {
     return elapsed_time(ms, start, end);
 }
@@ -514,7 +514,7 @@ PTXSIM_EXPORT int cuEventDestroy_v2(CUevent event) {
     return leave(error);
 }
 
-/* Beyond the driver's own: what the last fault was, and how much has been executed. */
+/* Functions beyond the driver's own: the last fault, and the executed instructions. */
 PTXSIM_EXPORT const char *ptxsim_last_fault(void) {
     return ptxsim_fault_text;
 }

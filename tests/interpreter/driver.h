@@ -1,4 +1,4 @@
-/* Objects behind the driver's handles, and what every exported entry point begins and ends with. */
+/* Objects behind the driver's handles, and the functions that begin and end every exported entry point. */
 #ifndef PTXSIM_DRIVER_H
 #define PTXSIM_DRIVER_H
 

@@ -30,7 +30,7 @@ static bool function_ok(CUfunction function) {
     return f != NULL;
 }
 
-/* A line without what the loader changes: blanks, the mark at its beginning, and the newline. */
+/* A line without the parts that the loader changes: blanks, the mark at its beginning, and the newline. */
 static size_t bare(const char **line) {
     const char *end = *line + strcspn(*line, "\n"), *comment = strstr(*line, "*/");
     if (strncmp(*line, "/*", 2) == 0 && comment && comment < end)
@@ -40,8 +40,8 @@ static size_t bare(const char **line) {
     return (size_t)(end - *line);
 }
 
-/* Puts `faulty` in the place of the line with that number, which must be `sound`; null where it is another one, or blank, as
- * lines are that this variant of a text does not have. */
+/* Replaces the line with that number, which must be `sound`, with `faulty`. Returns null where it is another line, or
+ * blank because this variant of a text does not have the line. */
 static char *with_line(const char *text, unsigned number, const char *sound, const char *faulty, const char *path) {
     const char *line = text, *begin, *end;
     size_t length;
@@ -65,8 +65,8 @@ static char *with_line(const char *text, unsigned number, const char *sound, con
     return changed;
 }
 
-/* The text with the lines changed that the environment names, so that a faulty kernel can be run by a program that knows
- * nothing of it; null for none. */
+/* The text with the faulty lines that the environment names; null for none. A program thus runs a faulty kernel without
+ * knowing it. */
 static char *with_fault(const char *image) {
     static const char entry[] = ".entry ";
     const char *name = strstr(image, entry);
@@ -263,7 +263,7 @@ enum {
     FA_CLUSTER_POLICY
 };
 
-/* What a compiler would allot is not known here; this many registers never limit a launch. */
+/* The interpreter does not know how many registers a compiler would allocate. This number never limits a launch. */
 enum { REGISTERS = 32 };
 
 static uint32_t max_threads(const struct kernel *k) {
@@ -464,7 +464,7 @@ static int set_kernel(struct launch *launch, struct kernel *k) {
     return check_launch(launch);
 }
 
-/* A kernel that faults leaves its error in the context, as on a device: the launch itself has succeeded. */
+/* A kernel that faults leaves its error in the context, like on a device: the launch itself has succeeded. */
 static int run(CUfunction function, struct launch *launch, CUstream stream, void **params, void **extra) {
     CUcontext context;
     int error = function_enter(function, &context);

@@ -1,5 +1,5 @@
-/* How an executor is written: EXEC(name) defines what the rows of instructions.def call; LANES runs a statement for
- * each lane l of the group. Registers are read through SOURCE and written through RESULT, zero-extended. */
+/* Macros for executors. EXEC(name) defines the function that the rows of instructions.def call. LANES runs a statement
+ * for each lane l of the group. Registers are read through SOURCE and written through RESULT, zero-extended. */
 #ifndef PTXSIM_EXECUTE_H
 #define PTXSIM_EXECUTE_H
 

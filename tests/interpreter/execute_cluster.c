@@ -1,6 +1,6 @@
-/* Thread block clusters, mbarriers and asynchronous copies. A copy takes effect when it is issued, but what it has
- * written to shared memory may not be touched before it has been waited for. What a barrier or mbarrier orders is
- * ordered for the race check too. */
+/* Thread block clusters, mbarriers and asynchronous copies. A copy takes effect when it is issued. A thread may touch
+ * the shared memory that it writes only after waiting for it. The race check knows the order that barriers and
+ * mbarriers give. */
 #include "execute.h"
 
 /* The block of the cluster that has this byte of shared memory, or null. */
@@ -299,7 +299,7 @@ EXEC(cp_async_wait) {
     return NEXT;
 }
 
-/* What no group has been made of, too. */
+/* Also waits for copies that no group has been made of. */
 EXEC(cp_async_wait_all) {
     (void)i;
     EACH_LANE(w->async_group[l]++)
@@ -345,8 +345,8 @@ EXEC(cp_bulk_store) {
     return NEXT;
 }
 
-/* What comes to the cache must be there and be somebody's, though nothing happens to it. The kernels before this one
- * may still write it: the cache is that of the whole GPU. */
+/* A prefetch changes nothing, but its memory must exist and be allocated. Earlier kernels may still write this memory,
+ * because the cache is that of the whole GPU. */
 EXEC(cp_bulk_prefetch) {
     need_all(w, i, mask);
     EACH_LANE({

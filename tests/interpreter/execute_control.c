@@ -70,7 +70,7 @@ EXEC(nanosleep) {
     return NEXT;
 }
 
-/* Kernels run one after the other, so all that a thread waits for has happened; what counts is that it has waited. */
+/* Kernels run one after the other, so all that a thread waits for has happened. Only the wait itself is recorded. */
 EXEC(grid_wait) {
     (void)i;
     w->waited |= mask;

@@ -1,7 +1,7 @@
 /* Single and double precision arithmetic. Results that are no number have the GPU's one bit pattern in single
  * precision. Rounding other than to nearest goes through math.c. The approximate functions are computed in double
- * precision and rounded once, so they are within half a unit in the last place: inside every bound that the PTX manual
- * gives. */
+ * precision and rounded once. Their errors are at most half a unit in the last place, inside every bound of the PTX
+ * manual. */
 #include "execute.h"
 
 #include <math.h>
@@ -41,8 +41,8 @@ static inline uint64_t in(const struct insn *i, uint64_t v) {
 
 #define LEAST_NORMAL(bits) (((bits)&0x7fffffffu) == 0x00800000u)
 
-/* .ftz makes zero of a result that would be below the normal range if exponents had no end, even where it has been
- * rounded up to the least normal number. */
+/* .ftz flushes a result that is below the normal range with unlimited exponents, even if it was rounded up to the least
+ * normal number. */
 static bool tiny(double exact, int round) {
     double m = fabs(exact);
     if (round <= RND_RN)
@@ -209,7 +209,7 @@ static inline bool is_nan64(uint64_t v) {
     return (v & ~(1ull << 63)) > 0x7ff0000000000000ull;
 }
 
-/* Of operands that are no numbers the first of these is the result, made quiet. */
+/* The result is the first NaN of the operands, made quiet. */
 static inline uint64_t finish64(uint64_t r, uint64_t first, uint64_t second, uint64_t third) {
     uint64_t nan = is_nan64(first) ? first : is_nan64(second) ? second : is_nan64(third) ? third : r;
     return is_nan64(r) ? nan | 1ull << 51 : r;

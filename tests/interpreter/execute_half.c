@@ -27,7 +27,7 @@ static uint32_t narrow(const struct insn *i, double r) {
         return 0x7fff;
     if (is_bf16(i))
         return ptxsim_double_to_bf16(r, RND_RN);
-    /* What rounds to the least normal number although it is below it stays, as in single precision. */
+    /* A number below the least normal number that rounds to it is not flushed, like in single precision. */
     if (i->flags & F_FTZ && fabs(r) < 0x1p-14 - 0x1p-26)
         r = copysign(0, r);
     return ptxsim_double_to_half(r, RND_RN);
@@ -85,7 +85,7 @@ EXEC(tanh_half) {
     return half(w, i, mask, hyperbolic);
 }
 
-/* Whatever is no number gets the one pattern. */
+/* Every NaN gets the one pattern. */
 static uint64_t settle(const struct insn *i, uint64_t before, uint64_t after) {
     uint32_t infinity = is_bf16(i) ? 0x7f80 : 0x7c00;
     for (uint32_t at = 0; at < i->bits; at += 16)

@@ -1,4 +1,4 @@
-/* Loads, stores and atomics. What an address may be is decided in memory.c. */
+/* Loads, stores and atomics. memory.c decides whether an address is valid. */
 #include "execute.h"
 
 static inline uint64_t read_bytes(const uint8_t *p, uint32_t bytes) {
@@ -152,7 +152,7 @@ static uint64_t add_floats(const struct insn *i, uint64_t a, uint64_t b, bool fl
     return flush ? ptxsim_flush(r) : r;
 }
 
-/* Single precision sums in global memory flush denormals; those in shared memory keep them. */
+/* Single precision sums in global memory flush denormals. Sums in shared memory do not. */
 uint64_t ptxsim_atomic_result(const struct insn *i, uint64_t old, uint64_t b, uint64_t c, bool is_global) {
     bool is_signed = ptxsim_is_signed(i->type[0]);
     bool less = is_signed ? ptxsim_signed(b, i->shift) < ptxsim_signed(old, i->shift) : b < old;

@@ -1,5 +1,5 @@
-/* Which lines of the kernels were executed. The variants of a text have the same lines, so that one record serves them all:
- * a program may load thousands of variants. */
+/* Records the lines of the kernels that were executed. The variants of a text have the same lines, so that one record
+ * serves all of them: a program may load thousands of variants. */
 #include "parse.h"
 
 #include <stdio.h>

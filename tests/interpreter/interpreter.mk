@@ -36,8 +36,8 @@ $(BUILD)/interpreter/coverage: $(INTERPRETER_DIR)/coverage.c
 .PHONY: interpreter test-interpreter interpreter-coverage interpreter-mutations interpreter-bench gpu-instructions
 interpreter: $(INTERPRETER_LIB)
 
-# The results recorded on an H200, then with the order of blocks and warps shuffled, then with the errors of approximations,
-# then the kernels to refuse, and a folder that has none.
+# Compares with the results of an H200: as usual, with shuffled blocks and warps, and with the errors of approximations.
+# Then runs the kernels that must be refused, and a folder without kernels.
 test-interpreter: $(INTERPRETER_LIB) $(INTERPRETER_PROGRAMS)
 	$(BUILD)/interpreter/run_instructions $(INTERPRETER_LIB) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)
 	PTXSIM_SEED=1 $(BUILD)/interpreter/run_instructions $(INTERPRETER_LIB) $(INTERPRETER_TESTS) $(INTERPRETER_RECORD)

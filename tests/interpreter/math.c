@@ -58,7 +58,7 @@ uint32_t ptxsim_f32_sqrt(uint32_t a, int round) {
     volatile float x = ptxsim_f32(a);
     ROUNDED_F32(sqrtf(x))
 }
-/* Of two operands that are no numbers the processor gives the first, a GPU the second. */
+/* For two NaN operands the processor returns the first, a GPU the second. */
 uint64_t ptxsim_f64_add(uint64_t a, uint64_t b, int round) {
     if (isnan(ptxsim_f64(b)))
         return b | 1ull << 51;
@@ -92,8 +92,8 @@ float ptxsim_half_to_float(uint32_t h) {
     return sign ? -small : small;
 }
 
-/* a * b is exact for the formats this serves; the sum gets its last bit set where it is inexact, so that rounding it
- * once more to a shorter format is rounding the exact sum. */
+/* a * b is exact for the formats of this function. The sum gets its last bit set if it is inexact. Rounding it once
+ * more to a shorter format then equals rounding the exact sum. */
 double ptxsim_fma_odd(double a, double b, double c) {
     double p = a * b, s = p + c;
     if (!isfinite(s))
@@ -105,7 +105,7 @@ double ptxsim_fma_odd(double a, double b, double c) {
     return ptxsim_f64((error > 0) == (s > 0) ? bits + 1 : bits - 1);
 }
 
-/* Rounds to a 16-bit format with so many fraction bits and so low an exponent. */
+/* Rounds to a 16-bit format with `fraction` fraction bits and the lowest exponent `lowest`. */
 static uint32_t pack(double x, int round, int fraction, int lowest) {
     uint32_t sign = (uint32_t)(ptxsim_bits_f64(x) >> 48) & 0x8000;
     uint32_t infinity = (0x7fffu >> fraction) << fraction;

@@ -1,14 +1,15 @@
-/* Mbarriers and the copies that complete at them. Shared memory holds an mbarrier's number; its state is stored here.
- * A copy's bytes are in place from the start, but nobody may touch them, nor write where they come from, before the
- * copy has arrived; then only threads may that know its phase to be complete: because they have waited, or have met one
- * that has. A wait orders what the threads that arrived, or sent something from another block, did before it: exactly within
- * a warp; where they are of other warps, like a barrier of all blocks of the cluster. */
+/* Mbarriers and the copies that complete at them. Shared memory holds an mbarrier's number; its state is stored here. A
+ * copy's bytes are written at the start. But no thread may touch them, nor write their source, before the copy has
+ * arrived. Then only threads may that know its phase to be complete: because they have waited, or have met a thread
+ * that has. A wait orders the earlier accesses of the threads that arrived, or that sent something from another block.
+ * Within a warp it orders them exactly; for other warps, like a barrier of all blocks of the cluster. */
 #include "ptxsim.h"
 
 #include <string.h>
 
 enum { NOBODY = 0, MANY = UINT16_MAX, TX_MOST = (1 << 20) - 1 };
-/* Where no warp has run this long without failing in a wait, and nothing has changed for so many rounds, none will. */
+/* If every warp has failed in a wait within RECENT instructions, and nothing has changed for ROUNDS rounds, no wait
+ * ends. */
 enum { RECENT = 256, ROUNDS = 1000 };
 
 struct arrivals {
@@ -23,7 +24,7 @@ struct mbarrier {
     uint32_t expected, pending;
     int64_t tx;
     uint32_t first, phase;     /* phases completed: before it was initialised, and by now */
-    uint32_t observed, common; /* those that some thread knows of, and those that all threads of the block do */
+    uint32_t observed, common; /* phases that some thread knows of, and phases that all threads of the block do */
     const struct warp *maker;
     int maker_lane;
     bool live, met, fenced; /* met: the block had a barrier since it was initialised */
@@ -222,7 +223,7 @@ bool ptxsim_mbarrier_seen(const struct warp *w, int lane, uint32_t number, uint3
     return knows(w, lane, number, phase) || w->launch->mbarriers.at[number].common >= phase;
 }
 
-/* Lanes that meet know what any of them knew. */
+/* Lanes that meet share their knowledge of completed phases. */
 void ptxsim_mbarrier_sync(struct warp *w, uint32_t mask) {
     if (!w->seen_differ)
         return;

@@ -1,5 +1,5 @@
-/* Device memory: one arena at addresses that no host pointer has, never handing out an address twice before the whole
- * range has been used, with a shadow byte for each byte. Also the check of every access in every space. */
+/* Device memory: one arena at addresses that no host pointer has, with a shadow byte for each byte. No address is
+ * reused before the whole range has been used. Also the check of every access in every space. */
 #include "ptxsim.h"
 
 #include <stdlib.h>
@@ -69,7 +69,7 @@ int ptxsim_alloc(uint64_t bytes, const void *owner, uint64_t *address) {
         return E_OUT_OF_MEMORY;
     if (ptxsim_memory_init() != E_OK || room > PTXSIM_DEVICE_SPAN / 2)
         return E_OUT_OF_MEMORY;
-    /* Wrap over what was freed longest ago, stepping over what is still live. */
+    /* Reuse the addresses that were freed longest ago, but skip live allocations. */
     for (int pass = 0;; pass++) {
         if (next_offset + room > PTXSIM_DEVICE_SPAN) {
             if (pass > 1)
@@ -204,7 +204,7 @@ static const char *access_name(enum ptxsim_access access) {
     return access == ACC_LOAD ? "load" : access == ACC_STORE ? "store" : "atomic";
 }
 
-/* Says what is wrong with an access to device memory; the shadow has told that something is. */
+/* Reports the error of an access to device memory, after the shadow has shown that it is wrong. */
 static _Noreturn void global_fault(struct warp *w, const struct insn *i, int lane, enum ptxsim_space space,
                                    uint64_t address, uint32_t bytes, enum ptxsim_access access) {
     const char *name = access_name(access);

@@ -65,7 +65,7 @@ static void skip(struct parser *parser) {
         if (*p == '\n') {
             parser->line++;
             p++;
-        } else if (*p == ' ') { /* what a library takes out of a text becomes blanks */
+        } else if (*p == ' ') { /* the library blanks the parts that it removes from a text */
             p += strspn(p, " ");
         } else if (is_blank(*p)) {
             p++;
@@ -277,7 +277,7 @@ uint32_t ptxsim_shared_offset(struct parser *parser, struct variable *variable) 
     return offset;
 }
 
-/* What follows a space directive: alignment, type, name, extents. */
+/* The declaration after a space directive: alignment, type, name, extents. */
 struct declaration {
     char name[PARSE_NAME];
     enum ptxsim_type type;

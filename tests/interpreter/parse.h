@@ -1,4 +1,4 @@
-/* What parse.c and decode.c share while one module is read. */
+/* State that parse.c and decode.c share while one module is read. */
 #ifndef PTXSIM_PARSE_H
 #define PTXSIM_PARSE_H
 

@@ -8,7 +8,7 @@
  *   run.c              scheduler: lanes, warps, blocks, clusters, and faults
  *   memory.c shared.c  allocations, address spaces, shadows
  *   mbarrier.c         mbarriers, and the copies that complete at them
- *   device.c           the devices that can be played
+ *   device.c           the devices that can be simulated
  *   driver*.c          exported driver entry points
  */
 #ifndef PTXSIM_H
@@ -162,7 +162,7 @@ enum ptxsim_op {
 struct warp;
 struct insn;
 
-/* What the scheduler does after an executor returns. */
+/* The scheduler's next step after an executor returns. */
 enum ptxsim_next {
     NEXT,       /* every lane of the group goes on to the following instruction */
     RESCHEDULE, /* the executor has set the lanes' program counters or states itself */
@@ -333,7 +333,8 @@ struct module {
     struct module *next;
 };
 
-/* Asynchronous writes to shared memory: of groups those that nobody has waited for, of mbarriers those under way. */
+/* Asynchronous writes to shared memory: copies of groups that nobody has waited for, and copies of mbarriers under
+ * way. */
 struct copies {
     struct pending_copy *at;
     uint32_t count, room;
@@ -440,8 +441,8 @@ extern char ptxsim_fault_text[2048];
 extern uint64_t ptxsim_total_instructions;
 extern double ptxsim_total_seconds;
 
-/* executed.c: notes what a module has executed before it is freed; appends `kernel line executed text` for each noted
- * instruction to the file that the environment names. */
+/* executed.c: notes the instructions that a module has executed before it is freed; appends `kernel line executed text`
+ * for each noted instruction to the file that the environment names. */
 void ptxsim_note_executed(const struct module *module);
 void ptxsim_write_executed(void);
 
@@ -524,7 +525,7 @@ void ptxsim_shared_reset(struct cta *cta);
 void ptxsim_shared_free(struct cta *cta);
 void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct cta *owner, uint32_t offset,
                          uint32_t bytes, enum ptxsim_access access);
-/* What shared_init holds for a byte. */
+/* The states of a byte in shared_init. */
 enum { SHARED_UNWRITTEN, SHARED_WRITTEN, SHARED_PENDING, SHARED_MBARRIER };
 void ptxsim_shared_barrier(struct cta *cta);
 void ptxsim_shared_cluster_barrier(struct cta *cta);
@@ -542,7 +543,7 @@ struct pending_copy {
     uint32_t lane, group;
     uint32_t mbarrier, phase;
     uint64_t source;     /* device address, or zero */
-    struct warp *sender; /* of what comes from shared memory or registers, at its time; or null */
+    struct warp *sender; /* of data from shared memory or registers, at its time; or null */
     uint32_t clock;
 };
 void ptxsim_mbarrier_new(struct warp *w, int lane, struct cta *owner, uint32_t offset, uint32_t count);

@@ -1,5 +1,6 @@
-/* Runs a launch: blocks of one cluster at a time, their warps one after the other, and all lanes of a warp that share a program counter. Among diverged lanes the deepest call and then the lowest program counter goes first, so that lanes meet
- * again where the compiler laid out their paths to meet. */
+/* Runs a launch: the blocks of one cluster at a time, and their warps one after the other. All lanes of a warp with the
+ * same program counter run at once. Of diverged lanes, the deepest call and then the lowest program counter runs first.
+ * Lanes then meet again where the compiler planned it. */
 #include "ptxsim.h"
 
 #include <stdarg.h>
@@ -310,7 +311,7 @@ static bool warp_run(struct warp *w, uint32_t quantum) {
     return true;
 }
 
-/* Nothing can run though threads remain: names the thread that waits, and for what. */
+/* Nothing can run though threads remain: names a waiting thread, and what it waits for. */
 static _Noreturn void deadlock(struct launch *launch) {
     struct warp *waiting = NULL;
     for (uint32_t c = 0; c < launch->nctas; c++) {

@@ -1,7 +1,7 @@
-/* Shared memory of a block with a record for each byte: who wrote it last, and who of this block and who of others of
- * the cluster read it. A barrier orders all threads of a block, that of the cluster the threads of all its blocks;
- * bar.warp.sync and the .sync exchanges order the lanes that take part. What a bulk copy has written, only those may
- * touch who have waited for its mbarrier, or have met such a thread since. */
+/* Shared memory of a block, with a record for each byte: its last writer, and its readers in this block and in other
+ * blocks of the cluster. A barrier orders all threads of a block, and a cluster barrier the threads of all its blocks.
+ * bar.warp.sync and the .sync exchanges order the lanes that take part. A thread may touch the bytes of a bulk copy
+ * only after it has waited for the copy's mbarrier, or has met a thread that has. */
 #include "ptxsim.h"
 
 #include <stdlib.h>
@@ -72,13 +72,13 @@ static _Noreturn void race(struct warp *w, const struct insn *i, int lane, uint3
                  offset, theirs, other % b[0], other / b[0] % b[1], other / b[0] / b[1]);
 }
 
-/* Whether a barrier that both have passed lies between what that thread did then and what this warp does now. */
+/* Whether both have passed a barrier between that thread's access then and this warp's access now. */
 static bool before_barrier(const struct warp *w, uint32_t thread, uint32_t time) {
     const struct cta *cta = w->cta;
     return time < (thread / PER_BLOCK == cta->rank ? cta->block_barrier : cta->cluster_barrier);
 }
 
-/* Whether what the other lane of this warp did at that time comes before this lane's present instruction. */
+/* Whether the other lane's access at that time comes before this lane's present instruction. */
 static bool ordered(const struct warp *w, int lane, uint32_t other, uint32_t clock) {
     return w->full_sync > clock || (w->has_pairs && w->pair_sync[lane][other] > clock);
 }
@@ -203,7 +203,7 @@ void ptxsim_shared_sync(struct warp *w, uint32_t mask) {
                 w->pair_sync[a][b] = w->clock;
 }
 
-/* What the other lane of this warp did before its clock was that comes before what this lane does now. */
+/* Accesses of the other lane of this warp before that clock come before the accesses of this lane from now on. */
 void ptxsim_shared_order(struct warp *w, int lane, uint32_t other, uint32_t clock) {
     if (!w->has_pairs)
         memset(w->pair_sync, 0, sizeof w->pair_sync);
@@ -212,7 +212,7 @@ void ptxsim_shared_order(struct warp *w, int lane, uint32_t other, uint32_t cloc
         w->pair_sync[lane][other] = clock;
 }
 
-/* What these lanes have written, or know of, may from now on be accessed by bulk copies. */
+/* Bulk copies may from now on access the bytes that these lanes have written, or whose writes they know of. */
 void ptxsim_shared_fence(struct warp *w, uint32_t mask) {
     w->clock++;
     for (; mask; mask &= mask - 1) {
@@ -221,8 +221,9 @@ void ptxsim_shared_fence(struct warp *w, uint32_t mask) {
     }
 }
 
-/* Of a bulk copy that accesses bytes which ordinary instructions have written: the thread that wrote them must have
- * executed a proxy fence since, or this one after a barrier. What is no shared address is left to the access. */
+/* Checks a bulk copy that accesses bytes written by ordinary instructions. Either the thread that wrote them has
+ * executed a proxy fence since, or this thread has after a barrier. An address that is not shared is left to the access
+ * itself. */
 void ptxsim_shared_proxy(struct warp *w, const struct insn *i, int lane, uint64_t address, uint32_t bytes) {
     uint64_t rank = address / PTXSIM_SHARED_STEP - 1;
     uint32_t offset = (uint32_t)(address % PTXSIM_SHARED_STEP);
@@ -245,7 +246,7 @@ void ptxsim_shared_proxy(struct warp *w, const struct insn *i, int lane, uint64_
     }
 }
 
-/* A bulk copy has been written, for those to read who know that this many phases of the mbarrier are complete. */
+/* A bulk copy has been written. Threads may read it if they know that this many phases of the mbarrier are complete. */
 void ptxsim_shared_copied(struct cta *owner, uint32_t offset, uint32_t bytes, uint32_t mbarrier, uint32_t phase) {
     memset(owner->shared_init + offset, SHARED_WRITTEN, bytes);
     for (uint32_t b = 0; b < bytes; b++) {

@@ -1,6 +1,6 @@
 #!/bin/bash
-# run.sh [LANGUAGE...]: the programs in other languages, on the interpreter, with a library of another version and without a
-# driver; and the declarations of Rust against gpuloss.h. LANGUAGE: rust or go, and both without one.
+# run.sh [LANGUAGE...]: the programs in other languages, on the interpreter, with a library of another version and
+# without a driver. Also checks the declarations of Rust against gpuloss.h. LANGUAGE: rust or go, and both without one.
 # RUSTC and GO may name other compilers. Scratch in $BUILD/languages.
 set -u
 cd "$(dirname "$0")/../.." || exit 2

@@ -44,7 +44,8 @@ static void predict(const int32_t *before, size_t context, double *logits) {
         logits[c] = log(logits[c]);
 }
 
-/* Pieces of the text, with a byte that it does not have now and then: its logit is the least, and after it all are equal. */
+/* Pieces of the text. Now and then they contain a byte that the text does not have: its logit is the least, and after
+ * it all logits are equal. */
 static void choose_tokens(void) {
     int chunk, at;
     for (chunk = 0; chunk < CHUNKS; chunk++)
@@ -90,7 +91,7 @@ static void finish(FILE *file) {
     }
 }
 
-/* Writes an array, and sets what it holds. */
+/* Writes an array, and sets its values. */
 static void write_array(FILE *file, gpuloss_dtype dtype, model_row *rows) {
     char element[8];
     int row, c;
@@ -106,7 +107,7 @@ static void write_array(FILE *file, gpuloss_dtype dtype, model_row *rows) {
 static void write_targets(FILE *file, gpuloss_index_type type) {
     int row;
     for (row = 0; row < ROWS; row++) {
-        const int64_t target = triples[row].target; /* little-endian: its first bytes are those of a narrower type */
+        const int64_t target = triples[row].target; /* little-endian: its first bytes are the same number */
         fwrite(&target, type == GPULOSS_I64 ? 8 : type == GPULOSS_I32 ? 4 : type == GPULOSS_I16 ? 2 : 1, 1, file);
     }
     finish(file);
@@ -171,7 +172,7 @@ static bool make_kld(const char *folder, const char *kind, const model_row *left
     return within_stated_bounds(kind, left, right, base, other);
 }
 
-/* Of an odd number of classes. */
+/* Writes .kld files of an odd number of classes. */
 static bool make_odd_kld(const char *folder) {
     static model_row left[ROWS], right[ROWS];
     int row;

@@ -38,7 +38,7 @@ static double effect_of(double h, double kl) {
     return h * (kl + 2 * sqrt(2 * kl)) + 4 * h * h;
 }
 
-/* The bounds are those of the numerics tests. */
+/* The numerics tests have the same bounds. */
 static row_figures row_of_arrays(gpuloss_dtype dtype, const model_row *base, const model_row *other) {
     const divergence_setting setting = {dtype, dtype, false}; /* two sides of logits */
     const double *logits[SIDES] = {base->logits, other->logits};
@@ -70,7 +70,7 @@ static row_figures row_of_arrays(gpuloss_dtype dtype, const model_row *base, con
 }
 
 /* Stored log-probabilities are given to gpuloss as floats, which changes them by a unit roundoff. The divergence is
- * S (KL + exp(d) - 1 - d), and each loss has lse taken away: exp(d) - 1 is what d's error is times. */
+ * S (KL + exp(d) - 1 - d), and lse is subtracted from each loss. The factor of d's error is exp(d) - 1. */
 static row_figures row_of_kld(const model_row *base, const model_row *other) {
     const model_row *rows[SIDES] = {base, other};
     row_figures figures = row_of_arrays(GPULOSS_F32, base, other);
@@ -164,7 +164,7 @@ static void expect_exp(FILE *file, const char *name, const estimate *e) {
             bound * e->error + (value + bound) * e->error_bound);
 }
 
-/* Each rank of the sorted values is off by at most the largest bound, and so is what lies between two ranks. */
+/* Each rank of the sorted values is off by at most the largest bound. So are numbers between two ranks. */
 static void expect_quantiles(FILE *file, double *kls, const double *bounds, int count) {
     static const struct {
         const char *name;

@@ -17,7 +17,8 @@ typedef struct model_row {
     bool left_out;         /* of the base: the row has no figures */
 } model_row;
 
-/* The figures go to `file`, and the KL of each row to `kls`; both are closed. The rows hold what is in the files. */
+/* The figures go to `file`, and the KL of each row to `kls`; both are closed. The rows have the contents of the
+ * files. */
 void write_expected(FILE *file, FILE *kls, gpuloss_dtype dtype, bool is_kld, const model_row *base,
                     const model_row *other);
 

@@ -1,7 +1,7 @@
 #!/bin/bash
-# run.sh [FOLDER [MODELS]]: whether the example model_diff, of the folder or of examples/, prints the figures of two small models
-# of the project's text as a reference in double precision has them, within derived bounds, and refuses what it has to refuse.
-# MODELS: where an earlier run has left the models' files, which are written anew without it.
+# run.sh [FOLDER [MODELS]]: tests the example model_diff, of the folder or of examples/. It prints the figures of two
+# small models of the project's text. They agree with a reference in double precision, within derived bounds. It refuses
+# invalid input. MODELS: where an earlier run has left the models' files, which are written anew without it.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
@@ -52,7 +52,7 @@ printed() {
         END { exit bad || lines < length(want) }' "$1.csv" "$1.txt"
 }
 succeeded() { cat "$2" && [ "$1" = 0 ]; }
-# figures KIND EXPECTED COMMAND...: the figures of a command, which gets --csv, are those of EXPECTED.
+# figures KIND EXPECTED COMMAND...: the figures of a command, which gets --csv, are the figures of EXPECTED.
 figures() {
     local kind=$1 expected=$2 name value error bound error_bound
     shift 2

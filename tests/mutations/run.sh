@@ -1,7 +1,8 @@
 #!/bin/bash
-# Plants one fault at a time in a copy of a kernel's PTX and sees the numerics tests on the interpreter find it, for the
-# right reason. A fault that is not found fails this script, and so do sound kernels that are refused and a fault that
-# can no longer be planted.   tests/mutations/run.sh [TABLE]
+# Plants one fault at a time in a copy of a kernel's PTX. The numerics tests on the interpreter must find it, for the
+# right reason. This script fails if a fault is not found, if sound kernels are refused, or if a fault can no longer be
+# planted.
+#     tests/mutations/run.sh [TABLE]
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/check.sh
@@ -41,7 +42,7 @@ line_of() {
         }' "$1"
 }
 
-# fault_of SOUND FAULTY: the lines that differ, as the interpreter plants them.
+# fault_of SOUND FAULTY: the lines that differ, in the interpreter's format of faults.
 fault_of() {
     paste -d '\n' "$1" "$2" | awk 'NR % 2 { sound = $0; next } sound != $0 { print NR / 2; print sound; print }'
 }
@@ -59,8 +60,8 @@ export -f run_with
 export build
 
 grep -v '^#' "${1:-tests/mutations/mutations.txt}" >"$out/mutations"
-# As the library gives them to this device, on which launches depend on each other; without the marks of lines, of which a
-# variant for some call has some.
+# The texts like the library gives them to this device, on which launches depend on each other, but without the marks of
+# lines. Variants for some calls have some of the marks.
 for module in ptx/*.ptx; do
     sed -E -e 's/^\.version [67]\.0$/.version 8.0/' -e 's/^\.target sm_[78]0$/.target sm_90/' \
         -e 's,^//griddepcontrol,  griddepcontrol,' -e 's,^/\*=?[0-9]+\*/,,' "$module" \
@@ -76,8 +77,8 @@ while IFS='|' read -r name module where change tests reason; do
         jobs+=("$out/$n" "$tests")
     fi
 done <"$out/mutations"
-# That the tests accept what is sound, on the same device with the same seed, is seen elsewhere: here, that lines in the place
-# of the same ones change nothing.
+# Another check shows that the tests accept the sound texts, on the same device with the same seed. This one shows that
+# replacing lines with the same lines changes nothing.
 for sound in "$out"/sound/*.ptx; do
     awk '/;$/ { print NR; print; print }' "$sound" | head -n 30 >"${sound%.ptx}.fault"
 done

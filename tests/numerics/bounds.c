@@ -7,9 +7,9 @@ arithmetic arithmetic_of(gpuloss_dtype dtype) {
     int is_double = dtype == GPULOSS_F64;
     a.u = ldexpl(1, is_double ? -53 : -24);
     /* float: ex2.approx has a relative error of 2^-22; its argument (x - m) log2(e) takes two roundings and the rounded
-     * constant, 3u of the argument. Where m log2(e) is rounded instead, once for all of a row, the factor that makes good
-     * for it is off by a rounding and 2^-26, and multiplying by it rounds: 2^-23 at most. double: exp() is within one
-     * ulp, 2u; x - m is rounded once. */
+     * constant, 3u of the argument. If m log2(e) is rounded instead, once a row, the factor that corrects it is off by
+     * a rounding and 2^-26. Multiplying by it rounds: 2^-23 at most. double: exp() is within one ulp, 2u; x - m is
+     * rounded once. */
     a.exp_relative = is_double ? 2 * a.u : ldexpl(1, -22) + ldexpl(1, -23);
     a.exp_roundings = is_double ? 1 : 3;
     a.smallest = (long double)dtype_min_normal(dtype_of_results(dtype));
@@ -18,8 +18,8 @@ arithmetic arithmetic_of(gpuloss_dtype dtype) {
 }
 
 /* A thread adds at most 64 numbers before its sum meets another's. Rows for which that is too few are shared by at
- * least 256 threads, each of which adds up sums of 16 bytes of elements. The rest is a tree. Where a thread has whole rows
- * of few classes, it takes one logarithm of the product of their sums; n numbers take n - 1 additions, and the n-th u is
+ * least 256 threads, each of which adds up sums of 16 bytes of elements. The rest is a tree. A thread with whole rows
+ * of few classes takes one logarithm of the product of their sums. n numbers take n - 1 additions, and the n-th u is
  * that of the product. */
 sum_shape sum_shape_of(gpuloss_dtype dtype, int64_t classes) {
     int64_t vectors = (classes * (int64_t)dtype_size(dtype) + 15) / 16, share = (vectors + 255) / 256, reach;
@@ -43,9 +43,9 @@ long double store_rounding(gpuloss_dtype dtype, long double value) {
 
 /* With d_c = x_c - m, an exponential e_c = exp(d_c) has the relative error exp_roundings u |d_c| + exp_relative. The
  * sum S = sum e_c weighs these by p_c, which makes mean_distance of the first part; adding up costs u an addition.
- * Where m is found while summing, a partial sum is rescaled by exp(m_old - m_new): the distances of the rescalings of a
- * term and its own add up to d_c, so that only exp_relative + u comes again, once a level of the tree. log S then has
- * that relative error of S as its absolute error, and one ulp (2u) of its own. */
+ * Where m is found while summing, a partial sum is rescaled by exp(m_old - m_new). The distances of the rescalings of a
+ * term and its own add up to d_c. Only exp_relative + u thus comes again, once a level of the tree. log S then has that
+ * relative error of S as its absolute error, and one ulp (2u) of its own. */
 long double log_sum_bound(gpuloss_dtype dtype, sum_shape shape, const reference_row *row) {
     arithmetic a = arithmetic_of(dtype);
     long double sum = a.exp_roundings * a.u * row->mean_distance + a.exp_relative +
@@ -80,8 +80,8 @@ static long double gradient_bound(gpuloss_dtype dtype, long double p_relative, l
 }
 
 /* p = e_c / S, as a quotient or times a rounded reciprocal (3u), or as exp(d_c - log S), whose argument takes the error
- * of log S and exp_roundings u of its size. Both are within this; p = exp(x - lse) with a rounded lse is not, and is
- * ruled out: it loses every digit for large logits. */
+ * of log S and exp_roundings u of its size. Both are within this bound. p = exp(x - lse) with a rounded lse is not, and
+ * must not be used: it loses every digit for large logits. */
 long double cross_entropy_gradient_bound(gpuloss_dtype dtype, const reference_row *row, const row_bounds *bounds,
                                          long double x, long double p, int is_target, long double s) {
     arithmetic a = arithmetic_of(dtype);

@@ -1,5 +1,5 @@
-/* The largest errors of a kernel's results. Every bound is derived from the arithmetic that the kernels are
- * documented to do, to first order in the unit roundoff; none is fitted to what a kernel gives. */
+/* The largest errors of a kernel's results. Every bound is derived from the documented arithmetic of the kernels, to
+ * first order in the unit roundoff. No bound is fitted to a kernel's results. */
 #ifndef TESTS_NUMERICS_BOUNDS_H
 #define TESTS_NUMERICS_BOUNDS_H
 
@@ -11,7 +11,7 @@ typedef struct arithmetic {
     long double u;             /* unit roundoff: 2^-24 or 2^-53 */
     long double exp_relative;  /* of the exponential function itself */
     long double exp_roundings; /* roundings of its argument, each u times the argument */
-    long double smallest;      /* smallest normal number: what lies below may be flushed to zero */
+    long double smallest;      /* smallest normal number: smaller ones may be flushed to zero */
     long double largest;
 } arithmetic;
 
@@ -20,7 +20,7 @@ arithmetic arithmetic_of(gpuloss_dtype dtype);
 /* Half an ulp of the element type around `value`: the one rounding of a gradient when it is stored. */
 long double store_rounding(gpuloss_dtype dtype, long double value);
 
-/* Sums of a row: so many additions one after another, then a tree. */
+/* Sums of a row: `sequential` additions one after another, then a tree. */
 typedef struct sum_shape {
     long double sequential;
     long double tree;

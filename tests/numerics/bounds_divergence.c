@@ -32,7 +32,7 @@ static long double logit_error(const side_bounds *s, long double z) {
     return isinf(z) ? 0 : s->narrowing * fabsl(z) + s->cooling * (s->row->max - z);
 }
 
-/* Of log sum exp(z): that for exact z, and sum p dz. */
+/* The error of log sum exp(z): the error for exact z, and sum p dz. */
 static void add_shared(const divergence_bounds *b, const reference_kl_div *r, const double *given, side_bounds *s) {
     int64_t c;
     if (s->kind != GPULOSS_LOGITS)
@@ -66,8 +66,9 @@ static void set_distance(const reference_kl_div *r, divergence_bounds *b) {
     b->may_be_close = b->may_be_close || (above && below);
 }
 
-/* A direct KL of weights w is sum w v + L sum w. Each v is log p - log q without L, the lse of the logits less M. L is the mean
- * of log p - log q over some classes where that is finite, if M is then within 32 of the largest logit, and else log sum. */
+/* A direct KL of weights w is sum w v + L sum w. Each v is log p - log q without L, the lse of the logits less M. L is
+ * the mean of log p - log q over some classes, if it is finite and M is then within 32 of the largest logit. Else L is
+ * log sum. */
 static void set_direct(const reference_kl_div *r, divergence_bounds *b) {
     const reference_row *logits = r->input_kind == GPULOSS_LOGITS ? &b->of_row.input : &b->of_row.target;
     const sum_shape shape = sum_shape_of(b->setting.dtype, r->classes);
@@ -81,8 +82,8 @@ static void set_direct(const reference_kl_div *r, divergence_bounds *b) {
     b->shift = fminl(b->shift, 32 + logits->log_sum);
 }
 
-/* p itself; or exp(x): the function, and the error of x; or e_c / S as in cross-entropy's gradient, and the errors of
- * z. What is below the smallest normal number may be flushed. */
+/* The probability is p itself; or exp(x), with the errors of the function and of x; or e_c / S like in cross-entropy's
+ * gradient, with the errors of z. Numbers below the smallest normal number may be flushed. */
 static long double probability_error(const divergence_bounds *b, const reference_kl_div *r, const side_bounds *s,
                                      double given, long double p) {
     const arithmetic *a = &b->a;
@@ -97,8 +98,9 @@ static long double probability_error(const divergence_bounds *b, const reference
     return p * (distance + a->exp_relative + 3 * a->u + s->shared + logit_error(s, z)) + a->smallest;
 }
 
-/* Of a logarithm by itself, without what is shared. Of a probability: the function (4 ulp), eps and its sum, the
- * rounding of the probability. Of a logit: z, the distance from row_max, the difference from the logarithm of S. */
+/* The error of a logarithm, without the shared part. A probability has the errors of the function (4 ulp), of eps and
+ * its sum, and of the probability's rounding. A logit has the errors of z, of the distance from row_max, and of the
+ * difference from the logarithm of S. */
 static long double logarithm_error(const divergence_bounds *b, const reference_kl_div *r, const side_bounds *s,
                                    double given, long double value) {
     const arithmetic *a = &b->a;
@@ -119,8 +121,9 @@ static long double distance_error(const divergence_bounds *b, long double distan
     return fmaxl(b->may_be_close ? relative * fabsl(distance) : 0, b->may_be_distant ? (b->a.u + relative) * reach : 0);
 }
 
-/* Of v and of its sum with L: the shifted logit is at most as large as the other logarithm and v, also where a thread has an M
- * of its own, and is rounded once, and so is the v of that; v and L are rounded, their sum, and L by its product and sum. */
+/* The error of v and of its sum with L. The shifted logit is at most as large as the other logarithm and v, also where
+ * a thread has an M of its own. It is rounded once, like its v. v and L are rounded, their sum, and L by its product
+ * and sum. */
 static long double direct_error(const divergence_bounds *b, const reference_kl_div *r, const reference_pair *y) {
     const long double other = r->input_kind == GPULOSS_LOGITS ? y->log_p : y->log_q;
     return b->a.u * ((isinf(other) ? 0 : 2 * fabsl(other)) + 4 * (fabsl(y->d) + b->shift));
@@ -183,7 +186,7 @@ static pair_errors errors_of(const divergence_bounds *b, const reference_kl_div 
     pair_setting setting;
     pair_errors e;
     memset(&e, 0, sizeof e);
-    if (isnan(y->p) || isnan(y->q)) /* and so is what comes of it, or 0 */
+    if (isnan(y->p) || isnan(y->q)) /* the results are NaN then, or 0 */
         return e;
     e.q = probability_error(b, r, &b->input, x, y->q);
     e.p = probability_error(b, r, &b->target, t, y->p);
@@ -205,9 +208,9 @@ static long double shared_error(const divergence_bounds *b) {
            b->a.u * (fabsl(logs) + (b->may_be_close ? fabsl(of_maxima + logs) : 0));
 }
 
-/* Sums of a row are formed in double, whatever the order, and rounded once. Where a sum is that of -p or -q, it is -1
- * for logits; of anything else these are added up in float, at most 16 at a time, by halves. The sums of a direct KL are of
- * the arithmetic's type. */
+/* Sums of a row are formed in double, whatever the order, and rounded once. A sum of -p or -q is -1 for logits. For
+ * other kinds these terms are added up in float, at most 16 at a time, by halves. The sums of a direct KL are of the
+ * arithmetic's type. */
 static long double sum_error(const divergence_bounds *b, const reference_kl_div *r, bool known, gpuloss_kind kind,
                              long double errors, long double magnitudes) {
     long double in_double = ldexpl(1, -53) * ((long double)r->classes + 2);
@@ -286,8 +289,8 @@ typedef struct entry {
     long double p, p_error, sum, sum_error; /* of a logit: u - p sum u */
 } entry;
 
-/* Of s times the derivative: eight roundings of s, with r and F among them, and the product. For logits u - p sum u is
- * a product and a difference; then 1/T and its product. A number that is stored may be larger than the reference by the
+/* The error of s times the derivative: eight roundings of s, including r and F, and the product. For logits u - p sum u
+ * is a product and a difference; then 1/T and its product. A stored number may be larger than the reference by the
  * error. */
 static long double entry_error(const divergence_bounds *b, const reference_kl_div *r, const entry *of) {
     long double s = fabsl(r->scale_rows[b->row]), error = of->of_p_error;

@@ -1,5 +1,5 @@
-/* The bounds of divergences of any two sides, in the same terms as those of bounds.h. They hold for what the kernels
- * with options are documented to do. */
+/* The bounds of divergences of any two sides, in the terms of bounds.h. They hold for the documented arithmetic of the
+ * kernels with options. */
 #ifndef TESTS_NUMERICS_BOUNDS_DIVERGENCE_H
 #define TESTS_NUMERICS_BOUNDS_DIVERGENCE_H
 
@@ -10,7 +10,7 @@ typedef struct divergence_setting {
     bool is_direct; /* a KL that is summed along with the softmax of one side of logits */
 } divergence_setting;
 
-/* Of one side of a row: what the errors of its probabilities are made of. */
+/* The parts of the errors of the probabilities of one side of a row. */
 typedef struct side_bounds {
     gpuloss_kind kind;
     const reference_row *row;
@@ -20,7 +20,7 @@ typedef struct side_bounds {
     long double shared;    /* absolute error of the logarithms that all classes of a row have in common */
 } side_bounds;
 
-/* Of one row. */
+/* The bounds of one row. */
 typedef struct divergence_bounds {
     long double loss; /* absolute error of loss_i */
 
@@ -32,8 +32,8 @@ typedef struct divergence_bounds {
     pair_errors *errors;   /* [classes] */
     side_bounds input, target;
     bool may_be_close, may_be_distant;      /* how the logits of two sides are subtracted */
-    long double shift;                      /* of a direct one: the most that all distances are shifted by */
-    long double added;                      /* and the relative error of a sum over the row in the arithmetic's type */
+    long double shift;                      /* of a direct divergence: the largest shift of all distances */
+    long double added;                      /* the relative error of a sum over the row in the arithmetic's type */
     long double factor;                     /* |r_i| F */
     long double shared;                     /* error of log p - log q that all classes have in common */
     long double sum_of_log_p, sum_of_log_q; /* errors of these sums */

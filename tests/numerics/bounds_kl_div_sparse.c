@@ -29,20 +29,20 @@ static long double logit_error(const sparse_bounds *b, const reference_sparse *r
     return b->cooling * largest_of_two(fabsl(z), distance_of(b, r, c)) + b->a.smallest;
 }
 
-/* Of exp(z - m), relative, from the error of z and those of the exponential. */
+/* The relative error of exp(z - m), from the error of z and the errors of the exponential. */
 static long double exponential_error(const sparse_bounds *b, const reference_sparse *r, int64_t c, long double m) {
     long double distance = m - reference_sparse_logit(r, b->row, c);
     return logit_error(b, r, c) + b->a.exp_roundings * b->a.u * distance + b->a.exp_relative;
 }
 
-/* Of q = exp(z - m) times a rounded reciprocal of their sum, relative: see cross_entropy_gradient_bound. */
+/* The relative error of q = exp(z - m) times a rounded reciprocal of their sum: see cross_entropy_gradient_bound. */
 static long double q_relative(const sparse_bounds *b, const reference_sparse *r, int64_t c) {
     return exponential_error(b, r, c, b->of_row.softmax.max) + b->shared + 3 * b->a.u;
 }
 
-/* Two vectors at a time enter the sum of a thread, which has four of them, or as many as 256 threads leave it: each time
- * and at each level of the tree over the threads the maximum may rise. The sum of the k classes and that of the others are
- * rescaled once more to become one. */
+/* Two vectors at a time enter the sum of a thread, which has four of them, or as many as 256 threads leave it. The
+ * maximum may rise each time, and at each level of the tree over the threads. The sum of the k classes and that of the
+ * others are rescaled once more to become one. */
 static sum_shape shape_of(gpuloss_dtype dtype, int64_t classes) {
     int64_t vectors = (classes * (int64_t)dtype_size(dtype) + 15) / 16 + 1, share = (vectors + 255) / 256;
     sum_shape shape = sum_shape_of(dtype, classes);
@@ -102,14 +102,15 @@ static void set_teacher(gpuloss_dtype value_dtype, const reference_sparse *r, lo
         b->norm = b->sum / b->of_row.sum + 2 * b->a.u;
 }
 
-/* Of log q in the reference, and of d. */
+/* The error of log q in the reference, and of d. */
 static long double reference_error(const sparse_bounds *b, const reference_pair *y) {
     long double row_max = b->of_row.softmax.max, others = isinf(b->of_row.others.max) ? 0 : b->of_row.others.max;
     long double logs = isfinite(y->log_p) ? fabsl(y->log_p) + fabsl(y->log_q) : fabsl(y->log_q);
     return LDBL_EPSILON * (4 + logs + fabsl(row_max) + fabsl(others));
 }
 
-/* Of d, from the errors of p and of log q. A logarithm is within an ulp (2u), and the difference is rounded. */
+/* Sets the error of d, from the errors of p and of log q. A logarithm is within an ulp (2u), and the difference is
+ * rounded. */
 static void set_ratio_error(const sparse_bounds *b, const reference_pair *y, long double of_log_q, pair_errors *e) {
     if (!isfinite(y->d))
         return;
@@ -118,8 +119,8 @@ static void set_ratio_error(const sparse_bounds *b, const reference_pair *y, lon
     e->shared = b->shared;
 }
 
-/* What is below the smallest normal number may be flushed, in each factor. Jensen-Shannon in the reference is a
- * difference of two products, each of the size of b c |p - q|. */
+/* Each factor may be flushed if it is below the smallest normal number. Jensen-Shannon in the reference is a difference
+ * of two products, each of the size of b c |p - q|. */
 static void complete_errors(const sparse_bounds *b, const reference_sparse *r, const reference_pair *y,
                             pair_errors *e) {
     long double flushed = b->a.smallest * (2 + (isfinite(y->d) ? fabsl(y->d) : 0));
@@ -169,8 +170,8 @@ static long double rest_q_error(const sparse_bounds *b) {
            b->a.smallest;
 }
 
-/* Of the rest's pair, where p is off by dp. log R = (m_o - m) + log(S_o / S): a difference, a quotient, its logarithm
- * within an ulp, and a sum. */
+/* The errors of the rest's pair, where p is off by dp. log R = (m_o - m) + log(S_o / S): a difference, a quotient, its
+ * logarithm within an ulp, and a sum. */
 static pair_errors rest_errors_at(const sparse_bounds *b, const reference_sparse *r, const reference_pair *y,
                                   long double dp) {
     gap g = gap_of(b);
@@ -186,8 +187,8 @@ static pair_errors rest_errors_at(const sparse_bounds *b, const reference_sparse
     return e;
 }
 
-/* Where 1 - P may be anything next to 0, first order won't do. What is summed is convex in p, so that it is off by the
- * most at either end of what p may be, or by 2 dp at p = q; its derivative is monotone. */
+/* A first-order bound is not enough where 1 - P may be anything next to 0. The summed term is convex in p. Its error is
+ * therefore largest at an end of the range of p, or 2 dp at p = q. Its derivative is monotone. */
 static pair_errors uncertain_errors(const sparse_bounds *b, const reference_sparse *r, long double low,
                                     long double high) {
     const reference_pair *at = &b->of_row.rest;
@@ -241,14 +242,15 @@ static void set_setting(gpuloss_dtype dtype, const reference_sparse *r, sparse_b
     b->setting.is_surplus = b->setting.by_ratio = b->setting.any_form = true;
 }
 
-/* Of a KL, what the sides add up to is taken off the surpluses. P is rounded; it may be found on the other side of 1. */
+/* For a KL, the sums of the sides are subtracted from the surpluses. P is rounded; it may be found on the other side of
+ * 1. */
 static long double total_error(const sparse_bounds *b, const reference_sparse *r) {
     bool is_kl = reference_sparse_is_forward(r) || reference_sparse_is_reverse(r);
     bool is_sum = r->residual == GPULOSS_DROP || (r->residual == GPULOSS_BUCKET && b->of_row.sum + b->sum > 1);
     return is_kl && is_sum ? b->sum + b->a.u * b->of_row.sum : 0;
 }
 
-/* What a row adds up to: as row_sums of bounds_divergence.c. */
+/* The sums of a row, like row_sums of bounds_divergence.c. */
 typedef struct row_sums {
     long double f, slope, magnitude, u, u_magnitude;
 } row_sums;
@@ -291,7 +293,7 @@ void sparse_bounds_of(gpuloss_dtype dtype, gpuloss_dtype value_dtype, const refe
     b->sum_of_log_q = s.u + (long double)(r->k + 3) * double_u * s.u_magnitude + b->a.u * fabsl(b->of_row.sum_of_log_q);
 }
 
-/* Of u - q sum u: a product and a difference. A class of q = 0 has u alone. */
+/* The error of u - q sum u: a product and a difference. A class of q = 0 has u alone. */
 static long double derivative_error(const sparse_bounds *b, const reference_pair *y, const pair_errors *e) {
     long double sum = b->of_row.sum_of_log_q, u = b->a.u;
     long double error = e->of_log_q + u * fabsl(y->of_log_q) + 4 * b->a.smallest;

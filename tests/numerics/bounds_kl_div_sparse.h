@@ -1,11 +1,11 @@
-/* The bounds of a sparse teacher's divergence, in the same terms as those of bounds.h. */
+/* The bounds of a sparse teacher's divergence, in the terms of bounds.h. */
 #ifndef TESTS_NUMERICS_BOUNDS_KL_DIV_SPARSE_H
 #define TESTS_NUMERICS_BOUNDS_KL_DIV_SPARSE_H
 
 #include "bounds_pair.h"
 #include "reference_kl_div_sparse.h"
 
-/* Of one row: absolute errors, unless they say relative. */
+/* The bounds of one row: absolute errors, unless they say relative. */
 typedef struct sparse_bounds {
     long double loss; /* of loss_i */
 
@@ -15,9 +15,9 @@ typedef struct sparse_bounds {
     const long double *t, *t_error; /* [classes]; the errors are set where the teacher knows the class */
     pair_setting setting;
     long double cooling;        /* relative error of a logit over the temperature */
-    long double shared, others; /* of log S of all classes, and of log S_o of those that the teacher does not know */
+    long double shared, others; /* of log S of all classes, and of log S_o of the classes unknown to the teacher */
     long double sum;            /* of P */
-    long double norm;           /* relative error of what t is divided by */
+    long double norm;           /* relative error of the divisor of t */
     pair_errors rest;           /* of all other classes */
     long double sum_of_log_q;
 } sparse_bounds;
@@ -25,7 +25,7 @@ typedef struct sparse_bounds {
 /* t and t_error are filled, and b points to them. */
 void sparse_bounds_of(gpuloss_dtype dtype, gpuloss_dtype value_dtype, const reference_sparse *r, int64_t row,
                       long double *t, long double *t_error, sparse_bounds *b);
-/* Of one entry of the gradient, whose exact value is given. */
+/* The bound of one entry of the gradient, whose exact value is given. */
 long double sparse_gradient_bound(gpuloss_dtype dtype, const sparse_bounds *b, const reference_sparse *r, int64_t c,
                                   long double value);
 

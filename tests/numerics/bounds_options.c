@@ -26,9 +26,8 @@ static long double scaled_relative(const arithmetic *a, const reference_cross_en
     return r->logit_scale == 0 || is_power_of_two(r->logit_scale) ? 0 : 2 * a->u;
 }
 
-/* x' = cap tanh(z), z = x / cap: cap or its reciprocal is a rounded constant, 2u with the operation. tanh makes of a
- * relative error of z that times z / cosh(z)^2; it has an error of its own of 2 ulp (4u), and cap and the product
- * another 2u. */
+/* x' = cap tanh(z), z = x / cap: cap or its reciprocal is a rounded constant, 2u with the operation. tanh multiplies a
+ * relative error of z by z / cosh(z)^2. Its own error is 2 ulp (4u). cap and the product add another 2u. */
 static long double logit_error(const arithmetic *a, const reference_cross_entropy *r, double given) {
     long double x = (long double)given * scale_of(r), cap = (long double)r->softcap, relative = scaled_relative(a, r);
     long double z, cosh_z, from_z;
@@ -47,9 +46,9 @@ long double option_logit_error(gpuloss_dtype dtype, const reference_cross_entrop
     return logit_error(&a, r, given);
 }
 
-/* 1 / cosh(z)^2 is formed as 4e / (1 + e)^2 with e = exp(-2|z|): the relative error of e enters whole at most. It is
- * that of the function, of its argument (twice that of z) and of rounding it; the sum, the square and the division cost
- * another 6u. The product with logit_scale, itself rounded, and the product with the rest: 3u. */
+/* 1 / cosh(z)^2 is formed as 4e / (1 + e)^2 with e = exp(-2|z|): the relative error of e enters whole at most. It has
+ * the errors of the function, of its argument (twice that of z) and of rounding it. The sum, the square and the
+ * division cost another 6u. The product with logit_scale, itself rounded, and the product with the rest: 3u. */
 static long double slope_relative(const arithmetic *a, const reference_cross_entropy *r, double given) {
     long double z, relative = scaled_relative(a, r) > 0 ? 2 * a->u : 0;
     if (!(r->softcap > 0))

@@ -1,5 +1,5 @@
-/* The bounds of cross-entropy with its options, in the same terms as those of bounds.h, which they equal where there
- * is no option. */
+/* The bounds of cross-entropy with its options, in the terms of bounds.h. Without options they equal the bounds of
+ * bounds.h. */
 #ifndef TESTS_NUMERICS_BOUNDS_OPTIONS_H
 #define TESTS_NUMERICS_BOUNDS_OPTIONS_H
 
@@ -18,13 +18,13 @@ typedef struct option_bounds {
     arithmetic a;
     int64_t row;
     long double row_max, log_sum_value; /* of the reference; with lse_in its distance from the maximum */
-    long double log_sum;                /* error of that for exact x ... */
-    long double shift;                  /* ... and the part of the errors of x */
+    long double log_sum;                /* error of log_sum_value for exact x */
+    long double shift;                  /* error of log_sum_value from the errors of x */
     long double rounding;               /* u, or 0 where no option adds an operation */
     long double target_weight;          /* |(1-e) w_y|, or 0 */
     long double target_relative;        /* its relative error */
     long double spread;                 /* sum of the weights without it */
-    long double common, common_error;   /* factor of p besides target_weight */
+    long double common, common_error;   /* factor of p besides target_weight, and its error */
 } option_bounds;
 
 option_bounds option_bounds_of(option_setting setting, const reference_cross_entropy *r, int64_t row);

@@ -3,14 +3,14 @@
 #include <math.h>
 #include <string.h>
 
-/* Of S(p, m, x) = p (x - 1) + m with x = log(p / m), which is m where p = 0. For |x| < 1 it is p (x - 1 + exp(-x)), x^2
- * times a polynomial, within 5u, with 4u for the products. In float the polynomial leaves out u/5 and its last two steps
- * round to 1.5u, in double it is a series whose last factors round to 2u; the square and the product are 2u more. Its
- * error in x is times p - m, to which the second order is added because x may be smaller than its error. Else each part
- * has its roundings, and x is times p. Where x may be on either side of 1 the difference between the two, m, is
- * uncertain. `dx` is the whole error of x, `own` what is not shared. */
+/* The error of S(p, m, x) = p (x - 1) + m with x = log(p / m), which is m where p = 0. For |x| < 1 it is
+ * p (x - 1 + exp(-x)), x^2 times a polynomial, within 5u, with 4u for the products. In float the polynomial leaves out
+ * u/5, and its last two steps round to 1.5u. In double it is a series whose last factors round to 2u. The square and
+ * the product are 2u more. Its error in x is times p - m, to which the second order is added because x may be smaller
+ * than its error. Else each part has its roundings, and x is times p. Where x may be on either side of 1 the difference
+ * between the two, m, is uncertain. `dx` is the whole error of x, `own` the part that is not shared. */
 typedef struct surplus_error {
-    long double value, error, slope; /* slope: what x is times */
+    long double value, error, slope; /* slope: the factor of x's error */
     long double uncertain;           /* of slope */
 } surplus_error;
 
@@ -37,7 +37,7 @@ static long double close_error(const arithmetic *a, long double p, long double d
     return fabsl(d) - dd < 1 ? fabsl(p - q) * (dp / p + 12 * a->u) + q * dd * (1 + dd) : 0;
 }
 
-/* KL(a || b) with the logarithm d of a / b. What is summed is f itself, or S(a, b, d). */
+/* KL(a || b) with the logarithm d of a / b. The summed term is f itself, or S(a, b, d). */
 static void kl_errors(const pair_setting *s, bool reversed, const reference_pair *y, pair_errors *e) {
     const arithmetic *a = &s->a;
     long double of = reversed ? y->q : y->p, other = reversed ? y->p : y->q, sign = reversed ? -1 : 1;
@@ -73,10 +73,10 @@ typedef struct share {
     long double log, dlog;       /* log(1 + x) */
 } share;
 
-/* log(1 + x). Close to 0, x - x^2 P(x): its error comes divided by 1 + x; P and the square round to u/2 of x, the
- * difference to u. In double log1p is within an ulp, up to |x| < 1/2. Elsewhere it is the logarithm of the share: lg2.approx
- * is within 2^-22 of the result, or absolutely where that is below 1, and the constant and its product cost 2u. Where x may
- * be on either side, so may be the error. */
+/* log(1 + x). Close to 0 it is x - x^2 P(x), with an error that is divided by 1 + x. P and the square round to u/2 of
+ * x, the difference to u. In double log1p is within an ulp, up to |x| < 1/2. Elsewhere it is the logarithm of the
+ * share. lg2.approx is within 2^-22 of the result, or absolutely where that is below 1. The constant and its product
+ * cost 2u. Where x may be on either side, so may be the error. */
 static void set_log_error(const pair_setting *s, share *of) {
     const arithmetic *a = &s->a;
     bool is_double = s->dtype == GPULOSS_F64;
@@ -118,8 +118,8 @@ static long double half_error(const arithmetic *a, const share *of_p, const shar
     return x - dx >= 0.25L || distant > close ? distant : close;
 }
 
-/* p - q. As p (1 - exp(-d)) where that is taken and |d| < 1: the error of d comes times q, and 1 - exp(-d) is d less an
- * excess that is within 9u. Else the errors of both, and a rounding. */
+/* p - q. Where p (1 - exp(-d)) is used and |d| < 1, the error of d is multiplied by q. 1 - exp(-d) is d less an excess
+ * that is within 9u. Else the errors of both, and a rounding. */
 static long double difference_error(const pair_setting *s, const reference_pair *y, const pair_errors *e) {
     long double d = fabsl(y->d), dd = e->own + e->shared, size = fabsl(y->p - y->q);
     long double direct = e->p + e->q + s->a.u * size, by_ratio;

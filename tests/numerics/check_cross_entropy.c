@@ -175,8 +175,8 @@ static void check_argmax(const ce_case *c, const ce_result *result, const refere
                            (long long)ref->argmax[row]);
 }
 
-/* The rows whose target is the argmax that came back; without that, at least those where nothing else can be, and at
- * most those where the target can be. */
+/* Checks `correct`: the number of rows whose target is the argmax of the call. Without an argmax, it counts at least
+ * the rows where only the target can be the argmax, and at most the rows where the target can be. */
 static void check_correct(const ce_case *c, const ce_result *result, const reference_cross_entropy *ref, report *r) {
     int64_t row, column, least = 0, most = 0;
     for (row = 0; row < c->rows; row++) {
@@ -209,7 +209,7 @@ static bool has_signs(const ce_case *c, const reference_cross_entropy *ref, int6
            weight >= 0 && (!c->class_weights || c->class_weights[y] >= 0);
 }
 
-/* Whatever was rounded, a loss is not negative and the gradient of a target's logit not positive. */
+/* No rounding makes a loss negative, or the gradient of a target's logit positive. */
 static void check_signs(const ce_case *c, const ce_result *result, const reference_cross_entropy *ref, report *r) {
     bool all = c->rows > 0;
     int64_t row;

@@ -1,4 +1,4 @@
-/* Comparing what came back with what was expected: values, bits, and memory that must not change. Needs no GPU. */
+/* Compares results with expected ones: values, bits, and memory that must not change. Needs no GPU. */
 #ifndef TESTS_NUMERICS_COMPARE_H
 #define TESTS_NUMERICS_COMPARE_H
 
@@ -29,7 +29,7 @@ typedef enum quantity {
 } quantity;
 const char *quantity_name(quantity q);
 
-/* Collects what went wrong in one case, and where: "context: quantity[row, column]: got ..., want ...". */
+/* Collects the failures of one case, with their positions: "context: quantity[row, column]: got ..., want ...". */
 typedef struct report {
     const char *context;
     int failures;
@@ -44,8 +44,8 @@ void report_failure(report *r, const char *what, int64_t row, int64_t column, co
     ;
 
 /* got, read from an output of element type `stored`, against want. A NaN wants a NaN, an infinity the same infinity, a
- * number one within bound; where want + bound passes the largest number of the type, its infinity is right too. Notes
- * the error as a fraction of the bound under q and the dtype of the input. */
+ * number one within bound. If want + bound passes the largest number of the type, its infinity is right too. Notes the
+ * error as a fraction of the bound under q and the dtype of the input. */
 bool compare_value(report *r, quantity q, gpuloss_dtype dtype, gpuloss_dtype stored, int64_t row, int64_t column,
                    double got, long double want, long double bound);
 /* Notes the distance of a gradient from the rounded exact one, in units in the last place of its type. Gradients small
@@ -70,7 +70,7 @@ bool compare_untouched(report *r, const char *what, const void *before, const vo
 bool compare_written(report *r, const char *what, int64_t row, const void *elements, int64_t count, size_t size);
 bool compare_bits(report *r, const char *what, const void *first, const void *second, size_t bytes);
 
-/* The worst errors seen, as fractions of their bounds, and those that note_ulps was told. */
+/* The worst errors seen, as fractions of their bounds, and the worst distance given to note_ulps. */
 typedef struct worst {
     long double fraction;
     double ulps;

@@ -1,4 +1,4 @@
-/* Sums of the losses of rows: exact where they must be, with the terms at the ends of what the sum can hold. */
+/* Sums of the losses of rows: exact where they must be, with terms at the ends of the sum's range. */
 #include "coverage_sums.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 #include "run_cross_entropy.h"
 #include "run_kl_div.h"
 
-/* Losses of rows, and their sum rounded once. Those of tiny or huge numbers are for double only. */
+/* Losses of rows, and their sum rounded once. Tiny and huge losses are for double only. */
 enum { TERMS = 4 };
 typedef struct exact_sum {
     double terms[TERMS];
@@ -69,8 +69,8 @@ static void place(double *rows, const exact_sum *sum, double sign) {
         rows[i * 256] = sign * sum->terms[i];
 }
 
-/* Sums up rows whose losses are the terms: a loss is the given lse, which is not negative, times the weight of its row,
- * which may be. */
+/* Sums up rows whose losses are the terms. A loss is the given lse times the weight of its row. The lse is not
+ * negative, but the weight may be. */
 static void check_cross_entropy_sum(ce_case *c, const double *terms, double want, const char *what) {
     double *lse = require_doubles(c->rows), *row_weights = require_doubles(c->rows);
     gpuloss_dtype results = dtype_of_results(c->dtype);

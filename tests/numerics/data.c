@@ -164,3 +164,12 @@ bool lies_below(int64_t row, int64_t i, int64_t classes) {
         return i / 2 % 2 == 0;
     }
 }
+
+void make_distant_weights(double *weights, int64_t rows, gpuloss_dtype dtype) {
+    static const int exponents[] = {1, 0, -1, 20, -20, -90, 80, -80, 100, 45, 110};
+    int64_t row;
+    for (row = 0; row < rows; row++) {
+        const int exponent = exponents[row * 7 % (int64_t)(sizeof exponents / sizeof exponents[0])];
+        weights[row] = ldexp(row % 2 ? -1 : 1, exponent * (dtype == GPULOSS_F64 ? 9 : 1));
+    }
+}

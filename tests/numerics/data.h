@@ -49,7 +49,10 @@ void make_distributions_of_two_types(double *input, double *target, int64_t rows
                                      distribution_kind kind, gpuloss_kind input_kind, gpuloss_kind target_kind,
                                      gpuloss_dtype dtype, gpuloss_dtype target_dtype, uint64_t seed);
 
-/* Which classes of a row lie far below the others: one after the other, or all but one. */
+/* Row weights from all over the range of either type, of both signs. */
+void make_distant_weights(double *weights, int64_t rows, gpuloss_dtype dtype);
+
+/* Whether class i of a row lies far below the others: one class after the other, or all but one. */
 bool lies_below(int64_t row, int64_t i, int64_t classes);
 
 #endif

@@ -1,5 +1,5 @@
-/* Bytes of device memory, copied and compared where they lie: calls that are repeated some thousand times would otherwise
- * take most of their time to bring them to the host. */
+/* Bytes of device memory, copied and compared on the device. Otherwise calls that are repeated some thousand times
+ * would spend most of their time on copies to the host. */
 #ifndef TESTS_NUMERICS_DEVICE_BYTES_H
 #define TESTS_NUMERICS_DEVICE_BYTES_H
 
@@ -14,10 +14,10 @@ typedef struct device_bytes {
 void device_bytes_open(device_bytes *d);
 void device_bytes_close(device_bytes *d);
 
-/* On the default stream, one after the other. */
+/* Copies and compares on the default stream, one after the other. */
 void device_bytes_copy(const device_bytes *d, void *to, const void *from, size_t bytes);
 void device_bytes_compare(const device_bytes *d, const void *one, const void *other, size_t bytes);
-/* Of all that were compared. Waits for that. */
+/* Whether any compared bytes differ. Waits for all comparisons. */
 bool device_bytes_differ(const device_bytes *d);
 
 #endif

@@ -29,7 +29,7 @@ static bool has_kind(const kl_case *c, gpuloss_kind kind) {
     return c->input_kind == kind || c->target_kind == kind;
 }
 
-/* What of the options goes with the kinds and the divergence. */
+/* The options that are valid for the kinds and the divergence. */
 static unsigned possible(const kl_case *c, unsigned options) {
     bool is_kl = c->divergence == GPULOSS_FORWARD_KL || c->divergence == GPULOSS_REVERSE_KL;
     if (!has_kind(c, GPULOSS_LOGITS))

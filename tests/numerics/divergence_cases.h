@@ -27,7 +27,7 @@ typedef struct divergence_shape {
 /* `pair`: of kinds, the input changes first. Every output is requested; the reduction is mean. */
 kl_case divergence_case(gpuloss_dtype dtype, gpuloss_dtype target_dtype, divergence_shape shape, unsigned pair,
                         unsigned choice);
-/* Those of the options that go with the kinds and the divergence. */
+/* Sets the options that are valid for the kinds and the divergence. */
 void divergence_options(kl_case *c, unsigned options, uint64_t seed, kl_inputs *in);
 /* The inputs of a case. An odd seed exchanges the two distributions. */
 kl_inputs divergence_inputs(kl_case *c, distribution_kind kind, unsigned options, uint64_t seed);

@@ -35,6 +35,10 @@ const char *dtype_name(gpuloss_dtype dtype) {
 size_t dtype_size(gpuloss_dtype dtype) {
     return format_of(dtype)->size;
 }
+
+int64_t dtype_width(gpuloss_dtype dtype) {
+    return (int64_t)(16 / dtype_size(dtype));
+}
 int dtype_precision(gpuloss_dtype dtype) {
     return format_of(dtype)->precision;
 }
@@ -98,7 +102,7 @@ static uint16_t encode16(const format *f, double value) {
     if (magnitude < dtype_min_normal(f->dtype))
         return (uint16_t)(sign | (uint16_t)ldexp(magnitude, -f->min_exponent));
     (void)frexp(magnitude, &exponent);
-    /* The significand in units of the last place is 2^fraction_bits + fraction, so adding it to (field - 1) shifted
+    /* The significand in units of the last place is 2^fraction_bits + fraction. Adding it to (field - 1) shifted thus
      * puts the leading one into the exponent field. */
     return (uint16_t)(sign + (((unsigned)(exponent - f->precision - f->min_exponent)) << fraction_bits) +
                       (unsigned)ldexp(magnitude, f->precision - exponent));

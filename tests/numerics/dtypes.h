@@ -12,6 +12,7 @@ extern const gpuloss_dtype all_dtypes[DTYPE_COUNT];
 
 const char *dtype_name(gpuloss_dtype dtype);
 size_t dtype_size(gpuloss_dtype dtype);
+int64_t dtype_width(gpuloss_dtype dtype); /* elements of a vector of 16 bytes */
 
 /* The type that losses, lse and upstream gradients have for inputs of this type. */
 gpuloss_dtype dtype_of_results(gpuloss_dtype dtype);

@@ -1,4 +1,5 @@
-/* The library, compiled once for the test program; and what the tests do to device memory by the driver that it found. */
+/* The library, compiled once for the test program. Also accesses to device memory for the tests, by the driver that it
+ * found. */
 #define GPULOSS_IMPLEMENTATION
 #include "../../gpuloss.h"
 

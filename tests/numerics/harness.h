@@ -58,12 +58,12 @@ void operand_put(operand *o, gpuloss_dtype dtype, const double *values);
 void operand_put_indices(operand *o, const int64_t *values);
 void operand_poison(operand *o);
 
-/* All its memory: what was put there again, and what lies there now to `after`. */
+/* Copies all of an operand's memory: its contents to the device again, or from the device to `after`. */
 void operand_upload(const operand *o);
 void operand_download(operand *o);
 
-/* Takes the contents back and checks what lies around and between the rows; with `written`, also that every element
- * was written. */
+/* Takes the contents back and checks the guards around and between the rows. With `written`, also checks that every
+ * element was written. */
 void operand_fetch(operand *o, report *r, bool written);
 /* Checks that nothing at all was written. */
 void operand_unchanged(operand *o, report *r);

@@ -64,6 +64,9 @@ static int (*const groups[])(void) = {
     run_chunk_tests,
     run_coverage_tile_tests,
     run_coverage_row_tests,
+    run_coverage_pair_tests,
+    run_coverage_sparse_tests,
+    run_coverage_basic_tests,
 };
 
 enum { GROUPS = sizeof groups / sizeof groups[0] };

@@ -27,7 +27,7 @@ typedef struct option_shape {
     int64_t rows, classes, inner;
 } option_shape;
 
-/* How the rows of a tile lie in memory: offsets, in elements, of the logits and of the other arrays. */
+/* The layout of a tile's rows in memory: offsets, in elements, of the logits and of the other arrays. */
 typedef struct option_layout {
     option_shape shape;
     stride_kind stride;
@@ -49,10 +49,10 @@ void option_index_type(ce_case *c, unsigned number);
 /* The same, of any number of classes: targets and ignore_index are made to fit. */
 void option_index_type_of_any(ce_case *c, unsigned number);
 /* The pass of that number: all results, also in place; a forward pass; the loss alone, summed or the mean; or the
- * gradient, also with the loss or from an lse. That lse is returned, and to be freed. */
+ * gradient, also with the loss or from an lse. The lse is returned, and to be freed. */
 double *option_pass(ce_case *c, unsigned number);
-/* Everything else that a case can choose, in periods that share no factor where they can, so that a run over many
- * numbers meets the combinations in pairs. */
+/* Every other choice of a case, in periods without a common factor where possible. A run over many numbers thus meets
+ * the combinations in pairs. */
 void option_vary(ce_case *c, unsigned number);
 
 #endif

@@ -8,18 +8,18 @@
 
 #include "../../gpuloss.h"
 
-/* Room for what a row has of its classes. Ends the program when there is none. */
+/* Memory for `classes` elements of `size` bytes. Ends the program if there is none. */
 void *reference_memory(int64_t classes, size_t size);
 
-/* What a row's softmax needs; the bounds are stated in these too. */
+/* The numbers that a row's softmax needs. The bounds are stated in them too. */
 typedef struct reference_row {
     long double max;           /* m = max_c x_c */
     long double log_sum;       /* log sum_c exp(x_c - m), so that lse = m + log_sum */
     long double mean_distance; /* sum_c p_c (m - x_c) */
 } reference_row;
 
-/* The fields are those of gpuloss_cross_entropy_desc, widened. x, target_probabilities and both gradients are packed
- * and laid out as `inner` says there. A number of 0 and a pointer of NULL leave an option out. */
+/* The fields of gpuloss_cross_entropy_desc, widened. x, target_probabilities and both gradients are packed and laid out
+ * as `inner` says there. A number of 0 and a pointer of NULL leave an option out. */
 typedef struct reference_cross_entropy {
     int64_t rows, classes, inner;
     const double *x;
@@ -44,9 +44,9 @@ typedef struct reference_cross_entropy {
     long double *z_loss_rows;               /* [rows] */
     long double *lse;                       /* [rows] */
     long double *scale_rows;                /* [rows]: s_i r_i */
-    long double *probability;               /* p, as x */
-    long double *grad;                      /* as x */
-    long double *grad_target_probabilities; /* as x */
+    long double *probability;               /* p, laid out like x */
+    long double *grad;                      /* laid out like x */
+    long double *grad_target_probabilities; /* laid out like x */
     reference_row *row_info;                /* [rows] */
 } reference_cross_entropy;
 
@@ -55,7 +55,7 @@ row_kind reference_row_kind(const reference_cross_entropy *r, int64_t row);
 /* Whether a row has the loss 0 and the gradient 0, whatever it holds: it is ignored, or of row weight 0. */
 bool reference_is_silent(const reference_cross_entropy *r, int64_t row);
 
-/* Where element (row, c) lies in x and what is laid out as it. */
+/* The position of element (row, c) in x, and in arrays of the same layout. */
 int64_t reference_element(const reference_cross_entropy *r, int64_t row, int64_t c);
 /* The x of the formulas from a logit as given, and its derivative. */
 long double reference_logit(const reference_cross_entropy *r, double given);
@@ -67,8 +67,8 @@ void reference_cross_entropy_run(reference_cross_entropy *r);
 /* Fills *info from one row of logits. */
 void reference_softmax(const double *x, int64_t classes, reference_row *info);
 
-/* The fields are those of gpuloss_kl_div_desc, widened; input, target and both gradients are packed. A number of 0 and a
- * pointer of NULL leave an option out. */
+/* The fields of gpuloss_kl_div_desc, widened. input, target and both gradients are packed. A number of 0 and a pointer
+ * of NULL leave an option out. */
 typedef struct reference_kl_div {
     int64_t rows, classes;
     const double *input, *target; /* [rows, classes] */
@@ -93,35 +93,35 @@ typedef struct reference_kl_div {
     long double *grad_target; /* [rows, classes] */
 } reference_kl_div;
 
-/* A pair of probabilities, and what the divergence makes of it. */
+/* A pair of probabilities, and the divergence's terms of it. */
 typedef struct reference_pair {
     long double p, q;               /* of the target and of the input */
     long double log_p, log_q;       /* with eps */
     long double d;                  /* log_p - log_q */
     long double f, of_p, of_q;      /* f, df/dp and df/dq */
-    long double of_log_p, of_log_q; /* those times p and q */
+    long double of_log_p, of_log_q; /* df/dp times p, and df/dq times q */
 } reference_pair;
 
-/* What a row adds up to. */
+/* The sums of a row. */
 typedef struct reference_kl_row {
     reference_row input, target;               /* of logits over the temperature */
     long double f, sum_of_log_p, sum_of_log_q; /* of the fields of its pairs */
 } reference_kl_row;
 
-/* Which KL a divergence is, if it is one: Jensen-Shannon becomes one at the ends of beta. */
+/* Whether a divergence is this KL. Jensen-Shannon becomes a KL at the ends of beta. */
 bool reference_is_forward_kl(gpuloss_divergence divergence, double beta);
 bool reference_is_reverse_kl(gpuloss_divergence divergence, double beta);
-/* Sets what follows d, from what comes before it. */
+/* Sets the fields after d, from d and the fields before it. */
 void reference_pair_terms(gpuloss_divergence divergence, double beta, long double eps_p, long double eps_q,
                           reference_pair *y);
 bool reference_left_out(const reference_kl_div *r, int64_t row);
 /* Fills pairs[classes] too. */
 reference_kl_row reference_row_of(const reference_kl_div *r, int64_t row, reference_pair *pairs);
-/* D: 1 (none, sum), else what is given, or the rows that are not left out, times classes for mean. */
+/* D: 1 (none, sum), else the given one, or the rows that are not left out, times classes for mean. */
 long double reference_divergence_divisor(gpuloss_reduction reduction, double given, int64_t rows_left, int64_t classes);
 /* 1 where none is given. */
 long double reference_temperature(double given);
-/* Of logits over the temperature; p: NULL, or where their probabilities go. */
+/* The softmax of logits over the temperature. p: NULL, or the array for their probabilities. */
 reference_row reference_cooled_softmax(const double *logits, int64_t classes, double temperature, long double *p);
 /* A logit over the temperature. */
 long double reference_cooled(const reference_kl_div *r, double logit);

@@ -31,7 +31,7 @@ static long double scale_of(const reference_cross_entropy *r) {
 
 long double reference_logit(const reference_cross_entropy *r, double given) {
     long double x = (long double)given * scale_of(r), cap = (long double)r->softcap;
-    bool masked = isinf(given) && x < 0; /* and stays so */
+    bool masked = isinf(given) && x < 0; /* stays masked */
     return cap > 0 && !masked ? cap * tanhl(x / cap) : x;
 }
 
@@ -120,8 +120,8 @@ static int64_t argmax_of(const long double *x, int64_t classes) {
     return best;
 }
 
-/* D: 1 (none, sum), rows (batchmean). mean: what is given; rows for target_probabilities; else the sum of w[y] over the
- * rows that are not ignored, to which a bad target adds nothing, or 1 where there are no weights. */
+/* D: 1 (none, sum), rows (batchmean). mean: the given one; rows for target_probabilities; else the sum of w[y] over the
+ * rows that are not ignored. A bad target adds 1 without weights, or nothing with weights. */
 static long double divisor_of(const reference_cross_entropy *r) {
     long double sum = 0;
     int64_t row;

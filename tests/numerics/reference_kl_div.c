@@ -57,8 +57,8 @@ reference_row reference_cooled_softmax(const double *logits, int64_t classes, do
     return info;
 }
 
-/* A probability and its logarithm, from what its side holds. eps is added to what is given as a probability. That of a
- * logit is known. */
+/* A probability and its logarithm, from the side's element. eps is added to elements that are probabilities. The
+ * logarithm of a logit is known. */
 static void read_side(const reference_kl_div *r, gpuloss_kind kind, const reference_row *info, double given,
                       long double *p, long double *log_p) {
     if (kind == GPULOSS_PROBABILITIES) {
@@ -78,7 +78,7 @@ static long double log_ratio(long double a, long double b) {
     return a > 0 && b > 0 && fabsl(difference) < 0.5L ? log1pl(difference) : logl(a) - logl(b);
 }
 
-/* KL(a || b), which a = 0 adds nothing to: f = a d, df/db = -a / (b + eps_b), df/da = d + a / (a + eps_a). */
+/* KL(a || b), where a = 0 adds nothing: f = a d, df/db = -a / (b + eps_b), df/da = d + a / (a + eps_a). */
 typedef struct kl_parts {
     long double f, of_a, of_b, of_log_a, of_log_b;
 } kl_parts;
@@ -174,7 +174,7 @@ static void set_pair(const reference_kl_div *r, const reference_kl_row *of_row, 
         pytorch_zero(r, y, target, eps_q);
 }
 
-/* Of a side of logits, whose probabilities go to the pairs. */
+/* The softmax of a side of logits. Its probabilities go to the pairs. */
 static reference_row softmax_of(const reference_kl_div *r, const double *logits, bool is_input, reference_pair *pairs) {
     long double *p = (long double *)reference_memory(r->classes, sizeof *p);
     reference_row info = reference_cooled_softmax(logits, r->classes, r->temperature, p);

@@ -48,8 +48,8 @@ bool reference_sparse_is_reverse(const reference_sparse *r) {
     return reference_is_reverse_kl(r->divergence, r->beta);
 }
 
-/* Of a KL, S(a, b) = a log(a / b) + b - a stands for its term: the sum of a is known, and that of b. It has the digits
- * of a ratio close to 1, of which d is the logarithm. */
+/* S(a, b) = a log(a / b) + b - a stands for the term of a KL: the sums of a and of b are known. It has the digits of a
+ * ratio close to 1, whose logarithm is d. */
 static long double surplus(long double a, long double b, long double d) {
     if (a == 0)
         return b;
@@ -64,7 +64,7 @@ long double reference_sparse_term(const reference_sparse *r, const reference_pai
     return reference_sparse_is_reverse(r) ? surplus(y->q, y->p, -y->d) : y->f;
 }
 
-/* What was left out of the sum of surpluses, where the student's probabilities add up to 1. */
+/* The part that the sum of surpluses leaves out, where the student's probabilities add up to 1. */
 static long double missing(const reference_sparse *r, long double total) {
     return reference_sparse_is_forward(r) ? total - 1 : reference_sparse_is_reverse(r) ? 1 - total : 0;
 }

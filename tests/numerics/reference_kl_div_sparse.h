@@ -4,8 +4,8 @@
 
 #include "reference.h"
 
-/* The fields are those of gpuloss_kl_div_sparse_desc, widened; every array is packed. A number of 0 and a pointer of
- * NULL leave an option out. */
+/* The fields of gpuloss_kl_div_sparse_desc, widened. Every array is packed. A number of 0 and a pointer of NULL leave
+ * an option out. */
 typedef struct reference_sparse {
     int64_t rows, classes, k;
     const double *logits;   /* [rows, classes] */
@@ -31,16 +31,16 @@ typedef struct reference_sparse {
     long double *grad;      /* [rows, classes] */
 } reference_sparse;
 
-/* What a class of a row that the teacher does not know has for a probability. */
+/* Stands for the probability of a class that the teacher of the row does not know. */
 #define REFERENCE_OTHER (-1.0L)
 
 typedef struct reference_sparse_row {
     bool out;              /* by its label: nothing else is set */
     int64_t bad;           /* how many of its indices are out of range; if any, nothing that follows is set */
     reference_row softmax; /* of the logits over the temperature */
-    reference_row others;  /* of those of the classes that the teacher does not know */
-    long double sum;       /* P: what the values add up to */
-    long double total;     /* what the teacher gives to all classes, the bucket among them */
+    reference_row others;  /* of the logits over the temperature of the classes that the teacher does not know */
+    long double sum;       /* P: the sum of the values */
+    long double total;     /* the teacher's probability of all classes, the bucket among them */
     reference_pair rest;   /* of all other classes: the bucket, or none of the teacher's. q is R, which is 1 - Q */
     long double f, sum_of_log_q;
 } reference_sparse_row;
@@ -60,7 +60,7 @@ long double reference_sparse_term(const reference_sparse *r, const reference_pai
 /* A class's part of the probability of all others. */
 long double reference_sparse_part(const reference_sparse *r, const reference_sparse_row *of_row, int64_t row,
                                   int64_t c);
-/* Whether it is forward or reverse KL, as it also is as Jensen-Shannon of beta 0 or 1. */
+/* Whether it is forward or reverse KL. Jensen-Shannon of beta 0 or 1 is a KL, too. */
 bool reference_sparse_is_forward(const reference_sparse *r);
 bool reference_sparse_is_reverse(const reference_sparse *r);
 /* The probability that a value stands for. */

@@ -139,7 +139,7 @@ long double gradient_factor(bool use_grad_scale, double grad_scale, const double
     return (use_grad_scale ? (long double)grad_scale : 1) * (grad_loss ? (long double)*grad_loss : 1);
 }
 
-/* What the call wrote; and, on the device, what was there before and to which bits. */
+/* An operand that the call wrote. On the device: its contents before the call, and the bits that the call wrote. */
 typedef struct written {
     operand *o;
     void *before, *bits;
@@ -173,7 +173,7 @@ static void call_again(const made_call *made, const device_bytes *d, const writt
     size_t i;
     for (i = 0; i < count; i++)
         device_bytes_copy(d, all[i].o->device, all[i].before, all[i].o->bytes);
-    if (stream) /* which does not wait for the default one */
+    if (stream) /* it does not wait for the default stream */
         require_ok(gpuloss_synchronize(harness_context, NULL));
     require_ok(made->function(harness_context, run % 3 == 1 ? made->desc_with_workspace : made->desc, stream));
     require_ok(gpuloss_synchronize(harness_context, stream));

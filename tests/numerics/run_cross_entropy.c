@@ -70,7 +70,7 @@ void ce_describe(const ce_case *c, const char *what, char *text, size_t size) {
         c->own_workspace ? ", workspace" : "");
 }
 
-/* The operands of a call; those that are not wanted stay zero. */
+/* The operands of a call. Operands that are not wanted stay zero. */
 typedef struct ce_operands {
     operand logits, targets, class_weights, row_weights, divisor, grad_loss, grad_loss_rows, lse_in, shard_rows;
     operand loss, loss_rows, z_loss, z_loss_rows, lse, argmax, correct, bad_targets, grad, grad_targets, workspace;

@@ -33,8 +33,8 @@ typedef struct ce_case {
     const double *x;
     const int64_t *targets;
     const double *target_probabilities; /* instead of targets */
-    /* What a call cannot give is dropped: the sums for reduction NONE, lse with lse_in, correct and bad_targets with
-     * target_probabilities, their gradient without them. */
+    /* Outputs that a call cannot give are dropped: the sums for reduction NONE, lse with lse_in, correct and
+     * bad_targets with target_probabilities, their gradient without them. */
     unsigned outputs;
     bool in_place, targets_in_place;
     stride_kind logits_stride, grad_stride, targets_stride, grad_targets_stride;
@@ -51,7 +51,7 @@ typedef struct ce_case {
     bool own_workspace;
     int runs;                            /* more than one: must give the same bits */
     int64_t total_classes, class_offset; /* of a shard of the vocabulary; 0: it is whole */
-    int shards;                          /* that the results are, or will be, combined from; 0: none */
+    int shards;                          /* number of shards that the results are, or will be, combined from; 0: none */
     const double *shard_rows;            /* [shards, rows] of gpuloss_shard_row; then the call is one of combine */
     size_t guard;
     struct CUstream_st *stream;
@@ -83,8 +83,8 @@ void ce_free(ce_result *result);
  * target_probabilities, their gradient where gradients are expected. */
 typedef struct ce_expected {
     reference_cross_entropy ref;
-    long double loss, z_loss;                                         /* bounds of these, */
-    long double *loss_rows, *z_loss_rows, *lse, *grad, *grad_targets; /* and of each of these */
+    long double loss, z_loss;                                         /* bounds of their errors */
+    long double *loss_rows, *z_loss_rows, *lse, *grad, *grad_targets; /* bounds of the errors of each element */
 } ce_expected;
 void ce_expect(const ce_case *c, bool gradients, ce_expected *e);
 void ce_expected_free(ce_expected *e);

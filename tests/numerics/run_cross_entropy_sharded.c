@@ -3,7 +3,7 @@
 
 #include "run_cross_entropy.h"
 
-/* What the shards of one call have between them; `firsts` ends with the number of classes. */
+/* The state that the shards of one call share. `firsts` ends with the number of classes. */
 typedef struct sharding {
     const ce_case *whole;
     int64_t *firsts;

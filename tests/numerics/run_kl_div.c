@@ -91,7 +91,7 @@ void kl_describe(const kl_case *c, const char *what, char *text, size_t size) {
                    c->grad_loss_rows ? ", grad_loss_rows" : "", c->own_workspace ? ", workspace" : "");
 }
 
-/* The operands of a call; those that are not wanted stay zero. */
+/* The operands of a call. Operands that are not wanted stay zero. */
 typedef struct kl_operands {
     operand input, target, row_weights, labels, divisor, grad_loss, grad_loss_rows;
     operand loss, loss_rows, elements, grad, grad_target, workspace;
@@ -109,7 +109,7 @@ static operand matrix(const kl_case *c, const char *name, gpuloss_dtype dtype, s
     return images(c, c->rows, name, dtype, stride, offset);
 }
 
-/* Cases have rows of classes. Writes those of an array in memory, or of memory in an array, at their positions. */
+/* Cases have rows of classes. Copies their elements to the layout in memory, or from memory to a case. */
 static void transpose(const kl_case *c, int64_t rows, const double *from, double *to, bool to_memory) {
     int64_t row, k;
     for (row = 0; row < rows; row++)

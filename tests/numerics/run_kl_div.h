@@ -23,7 +23,7 @@ typedef struct kl_case {
     gpuloss_reduction reduction;
     int64_t rows, classes, inner; /* the arrays below have rows of classes, whatever `inner` is */
     const double *input, *target; /* a target that is shared is in all rows of this array */
-    /* What a call cannot give is dropped: the sum for reduction NONE, grad_target of a target that is shared. */
+    /* Outputs that a call cannot give are dropped: the sum for reduction NONE, grad_target of a shared target. */
     unsigned outputs;
     bool in_place, target_in_place;
     stride_kind input_stride, target_stride, grad_stride, grad_target_stride, elements_stride;
@@ -84,8 +84,8 @@ void kl_test(const kl_case *c, const char *what);
 /* The exact results of a call, and the largest error of each. */
 typedef struct kl_expected {
     reference_kl_div ref;
-    long double loss;                                    /* bounds of this, */
-    long double *loss_rows, *terms, *grad, *grad_target; /* and of each of these */
+    long double loss;                                    /* bound of its error */
+    long double *loss_rows, *terms, *grad, *grad_target; /* bounds of the errors of each element */
 } kl_expected;
 void kl_expect(const kl_case *c, kl_expected *e);
 void kl_expected_free(kl_expected *e);

@@ -6,7 +6,7 @@
 
 #include "run_common.h"
 
-/* What lies between the rows of the indices: a class that is none. */
+/* The number between the rows of the indices, which is not a class. */
 static const int64_t gap = -3;
 
 unsigned sparse_outputs(const sparse_case *c) {
@@ -43,7 +43,7 @@ void sparse_describe(const sparse_case *c, const char *what, char *text, size_t 
                    c->grad_offset, c->result_offset, options);
 }
 
-/* The operands of a call; those that are not wanted stay zero. */
+/* The operands of a call. Operands that are not wanted stay zero. */
 typedef struct sparse_operands {
     operand logits, indices, values, labels, row_weights, divisor, grad_loss, grad_loss_rows;
     operand loss, loss_rows, grad, bad_indices, workspace;
@@ -55,7 +55,7 @@ static operand matrix(const sparse_case *c, const char *name, gpuloss_dtype dtyp
     return operand_new(name, size, c->rows, width, stride_of(stride, width, size), offset, c->guard);
 }
 
-/* The rows of the indices with what lies between them, as one row. */
+/* The rows of the indices with the gaps between them, as one row. */
 static operand indices_of(const sparse_case *c) {
     size_t size = index_size(c->index_type);
     int64_t stride = stride_of(c->indices_stride, c->k, size), count = c->rows * stride, row, j;
@@ -214,7 +214,7 @@ static gpuloss_kl_div_sparse_desc desc_from(const gpuloss_kl_div_sparse_desc *wh
     return d;
 }
 
-/* That of the other divergences, whose desc has the rows and the labels. */
+/* Calls the divisor of the other divergences, with a desc that has the rows and the labels. */
 static gpuloss_status write_divisor(gpuloss_context *context, const gpuloss_kl_div_sparse_desc *d, void *divisor,
                                     struct CUstream_st *stream) {
     gpuloss_kl_div_desc kl;

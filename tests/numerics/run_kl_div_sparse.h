@@ -61,8 +61,8 @@ void sparse_test(const sparse_case *c, const char *what);
 /* The exact results of a call, and the largest error of each. */
 typedef struct sparse_expected {
     reference_sparse ref;
-    long double loss;              /* bounds of this, */
-    long double *loss_rows, *grad; /* and of each of these */
+    long double loss;              /* bound of its error */
+    long double *loss_rows, *grad; /* bounds of the errors of each element */
 } sparse_expected;
 void sparse_expect(const sparse_case *c, sparse_expected *e);
 void sparse_expected_free(sparse_expected *e);

@@ -4,7 +4,7 @@
 
 #include "harness.h"
 
-/* Runs one case of a loss on a shape; `number` counts the cases, for what else is varied. */
+/* Runs one case of a loss on a shape; `number` counts the cases, and varies their other choices. */
 typedef void run_shape_function(gpuloss_dtype dtype, int64_t rows, int64_t classes, unsigned number);
 
 /* A test: every shape of the dtype, or with harness_small the small ones. */

@@ -60,7 +60,7 @@ sparse_case sparse_case_of(gpuloss_dtype dtype, sparse_shape shape) {
     return c;
 }
 
-/* How many classes an index of this type can name. */
+/* The number of classes that an index of this type can name. */
 static int64_t reach(gpuloss_index_type type, int64_t classes) {
     int64_t most = type == GPULOSS_U8 ? 256 : type == GPULOSS_I16 ? 32768 : classes;
     return most < classes ? most : classes;
@@ -133,6 +133,12 @@ void sparse_mask(sparse_case *c, const sparse_inputs *in) {
 
 void sparse_weigh(sparse_case *c, const sparse_inputs *in) {
     c->row_weights = in->row_weights;
+}
+
+void sparse_raise_first(const sparse_case *c, const sparse_inputs *in, double largest) {
+    int64_t row;
+    for (row = 0; row < c->rows; row++)
+        in->logits[row * c->classes + in->indices[row * c->k]] = largest;
 }
 
 static void vary_layout(sparse_case *c, unsigned number) {

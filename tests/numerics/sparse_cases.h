@@ -7,7 +7,7 @@
 
 enum { SPARSE_RESIDUALS = 3, SPARSE_KINDS = 2, SPARSE_INDEX_TYPES = 4 };
 
-/* What a sparse teacher can be given: every divergence with each residual that it goes with, Jensen-Shannon with several
+/* The divergences of a sparse teacher: each with every residual that is valid for it, Jensen-Shannon with several
  * betas. */
 typedef struct sparse_divergence {
     gpuloss_residual residual;
@@ -17,7 +17,7 @@ typedef struct sparse_divergence {
 enum { SPARSE_DIVERGENCES = 18 };
 extern const sparse_divergence sparse_divergences[SPARSE_DIVERGENCES];
 void sparse_take(sparse_case *c, unsigned number); /* of sparse_divergences, modulo how many there are */
-/* Another residual; what is reverse KL becomes total variation where it needs the bucket. */
+/* Sets another residual. Reverse KL becomes total variation where it needs the bucket. */
 void sparse_leave(sparse_case *c, gpuloss_residual residual);
 
 extern const gpuloss_residual sparse_residuals[SPARSE_RESIDUALS];
@@ -46,9 +46,11 @@ void sparse_inputs_free(sparse_inputs *in);
 /* Gives the labels, of which each third row's is ignore_index, and the row weights. */
 void sparse_mask(sparse_case *c, const sparse_inputs *in);
 void sparse_weigh(sparse_case *c, const sparse_inputs *in);
+/* The teacher's first class lies above all others. The rest is too small for a difference of two sums. */
+void sparse_raise_first(const sparse_case *c, const sparse_inputs *in, double largest);
 
-/* Everything but the shape and the dtype, in periods that share no factor where they can, so that a run over many
- * numbers meets the combinations in pairs. Before sparse_fill. */
+/* Everything but the shape and the dtype, in periods without a common factor where possible. A run over many numbers
+ * thus meets the combinations in pairs. Before sparse_fill. */
 void sparse_vary(sparse_case *c, unsigned number);
 
 #endif

@@ -44,5 +44,8 @@ int run_same_bits_tests(void);
 int run_chunk_tests(void);
 int run_coverage_tile_tests(void);
 int run_coverage_row_tests(void);
+int run_coverage_pair_tests(void);
+int run_coverage_sparse_tests(void);
+int run_coverage_basic_tests(void);
 
 #endif

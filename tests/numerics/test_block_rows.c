@@ -32,8 +32,8 @@ static ce_case block_case(gpuloss_dtype dtype, int64_t rows, int64_t vectors, bo
     return c;
 }
 
-/* For blocks of one warp to sixteen, of odd numbers too; all threads have as many vectors as they can, or some have fewer; and
- * few rows, for which a block is larger. */
+/* Blocks have one warp to sixteen, odd numbers too. All threads have the maximum number of vectors, or some have fewer.
+ * Few rows have a larger block. */
 static void sizes_of_block_rows(void **state) {
     static const struct {
         int64_t rows, vectors;
@@ -104,8 +104,8 @@ static void backward_of_block_rows(void **state) {
     test_done();
 }
 
-/* In neighbouring rows: one class at -inf, all of them, a NaN, +inf, a NaN in an ignored row, a bad target, and a
- * distant maximum. Types with enough range have a loss too large for the integers of the sum. */
+/* Neighbouring rows have one class at -inf, all classes at -inf, a NaN, +inf, a NaN in an ignored row, a bad target,
+ * and a distant maximum. Types with enough range have a loss too large for the integers of the sum. */
 static void contents_of_block_rows(void **state) {
     unsigned d, gradient;
     (void)state;

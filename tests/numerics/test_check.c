@@ -1,5 +1,5 @@
-/* The check of a cross-entropy lets through what float arithmetic gives with every option, and nothing that is wrong
- * in one place. Needs no GPU. */
+/* The check of a cross-entropy accepts the results of float arithmetic with every option. It rejects results with one
+ * wrong element. Needs no GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,7 +88,7 @@ static void row_in_float(const ce_case *c, ce_result *result, int64_t row) {
     result->correct += !c->target_probabilities && !ignored && result->argmax[row] == c->targets[row];
 }
 
-/* With reduction sum. */
+/* The results of reduction sum in float. */
 static ce_result result_in_float(const ce_case *c) {
     ce_result result;
     int64_t row;

@@ -1,5 +1,5 @@
-/* The check of a divergence lets through the exact results when they are rounded, and nothing that is wrong in one
- * place. Needs no GPU. */
+/* The check of a divergence accepts the exact results when they are rounded. It rejects results with one wrong element.
+ * Needs no GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,8 +48,8 @@ static void expect_found(const kl_case *c, const kl_result *result, double *numb
     *number = right;
 }
 
-/* Each number that is off by 2^-10 of itself is found, or by 2^-13 of the largest of its row if that is more: numbers
- * are small where others cancel. */
+/* A number is found to be wrong if it is off by 2^-10 of itself, or by 2^-13 of the largest of its row if that is more.
+ * Numbers are small where others cancel. */
 static void expect_row_found(const kl_case *c, const kl_result *result, double *row) {
     double largest = 0;
     int64_t i;

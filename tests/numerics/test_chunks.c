@@ -1,5 +1,5 @@
-/* Calls for chunks of rows, which add up their sums. Their results are those of one call. The device computes the
- * divisor of their mean. */
+/* Calls for chunks of rows, which add up their sums. They give the results of one call. The device computes the divisor
+ * of their mean. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -94,7 +94,7 @@ static void chunks_of_sparse_teachers(void **state) {
                     sparse_mask(&c, &in);
                 if (number % 2)
                     sparse_weigh(&c, &in);
-                if (number % 4 == 1 && c.classes < 256) /* which each type of indices has */
+                if (number % 4 == 1 && c.classes < 256) /* each type of indices has this number */
                     in.indices[1] = c.classes;
                 sparse_test(&c, "chunks");
                 sparse_inputs_free(&in);
@@ -102,7 +102,7 @@ static void chunks_of_sparse_teachers(void **state) {
     test_done();
 }
 
-/* Rows of so many vectors of 16 bytes and so many classes more, in two chunks. They reach the kernels of all lengths. */
+/* Rows of `vectors` vectors of 16 bytes and `more` classes, in two chunks. They reach the kernels of all lengths. */
 typedef struct kernel_shape {
     int64_t rows, vectors, more, inner;
     stride_kind stride;
@@ -420,9 +420,9 @@ static void divisors_of_rows(void **state) {
         operand other = result_output("divisor", all_dtypes[d], 1, 0, 256);
         report r = report_on(dtype_name(all_dtypes[d]));
         probabilities.dtype = kl.dtype = all_dtypes[d];
-        probabilities.rows = kl.rows = (1 << 24) + 1; /* is rounded to a float */
+        probabilities.rows = kl.rows = (1 << 24) + 1; /* not exact as a float */
         probabilities.classes = kl.classes = 7;
-        probabilities.target_probabilities = operand_pointer(&other); /* which is not read */
+        probabilities.target_probabilities = operand_pointer(&other); /* it is not read */
         kl.reduction = GPULOSS_MEAN;
         require_ok(gpuloss_cross_entropy_divisor(harness_context, &probabilities, operand_pointer(&one), NULL));
         require_ok(gpuloss_kl_div_divisor(harness_context, &kl, operand_pointer(&other), NULL));

@@ -1,6 +1,6 @@
 /* Long rows, which GPUs with clusters of blocks retain in shared memory. They are of cross-entropy without options,
  * cross-entropy with options and divergences of two arrays of logits. On other GPUs the same rows are streamed. A
- * cluster has about as many blocks as a row needs, and more where rows are few. Shorter rows without options, and those
+ * cluster has about as many blocks as a row needs, and more where rows are few. Shorter rows without options, and rows
  * without a gradient, are streamed through the ring of a team of warps of a block. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* What the other tests leave out of the kernels: the ends of the exact sum (coverage_sums.c), each group size with more
+/* Code of the kernels that the other tests do not execute: the ends of the exact sum (coverage_sums.c), each group size with more
  * rows than groups, more rows than the grid takes at once, every option on the longest rows, and the slow ways of the
  * logarithms. */
 #include <math.h>

@@ -15,10 +15,6 @@
 
 enum { LOGITS_PAIR = KL_KIND_PAIRS - 1 };
 
-static int64_t width_of(gpuloss_dtype dtype) {
-    return (int64_t)(16 / dtype_size(dtype));
-}
-
 /* With what makes the threads of a row meet most often: both sides' logits, and sums that gradients need first. */
 static void groups_of_divergences(void **state) {
     static const int64_t vectors[] = {3, 20, 100, 200, 400};
@@ -27,7 +23,7 @@ static void groups_of_divergences(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof vectors / sizeof vectors[0]; k++) {
-            divergence_shape shape = {vectors[k] > 128 ? 5 : 9, vectors[k] * width_of(all_dtypes[d])};
+            divergence_shape shape = {vectors[k] > 128 ? 5 : 9, vectors[k] * dtype_width(all_dtypes[d])};
             kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shape, LOGITS_PAIR, CHOICE_JS_HALF);
             kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
             kl_test(&c, "groups");
@@ -39,13 +35,6 @@ static void groups_of_divergences(void **state) {
             kl_inputs_free(&in);
         }
     test_done();
-}
-
-/* The teacher's first class lies above all others. The rest is too small for a difference of two sums. */
-static void raise_first(const sparse_case *c, const sparse_inputs *in, double largest) {
-    int64_t row;
-    for (row = 0; row < c->rows; row++)
-        in->logits[row * c->classes + in->indices[row * c->k]] = largest;
 }
 
 /* To where other warps than that of the teacher's classes write last, and are slow if the last vector is not whole: what
@@ -64,14 +53,14 @@ static void groups_of_sparse(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof vectors / sizeof vectors[0]; k++)
             for (little = 0; little < 2; little++) {
-                sparse_shape shape = {vectors[k] > 128 ? 5 : 9, vectors[k] * width_of(all_dtypes[d]) - (k < 4), 3};
+                sparse_shape shape = {vectors[k] > 128 ? 5 : 9, vectors[k] * dtype_width(all_dtypes[d]) - (k < 4), 3};
                 sparse_case c = sparse_case_of(all_dtypes[d], shape);
                 sparse_inputs in;
                 sparse_take(&c, 4 * k + d + 9 * little);
                 sparse_fill(&c, LOGITS_NORMAL, 0.7, k, &in);
                 c.in_place = d % 2 == little;
                 if (little)
-                    raise_first(&c, &in, 60);
+                    sparse_raise_first(&c, &in, 60);
                 else
                     move_to_end(&c, &in);
                 sparse_test(&c, "groups");
@@ -105,7 +94,7 @@ static void types_of_sparse(void **state) {
                     sparse_fill(&c, LOGITS_NORMAL, 0.7, values, &in);
                     sparse_mask(&c, &in);
                     if (little)
-                        raise_first(&c, &in, 50);
+                        sparse_raise_first(&c, &in, 50);
                     sparse_test(&c, "types");
                     sparse_inputs_free(&in);
                 }

@@ -15,10 +15,6 @@
 
 static const double inf = (double)INFINITY;
 
-static int64_t width_of(gpuloss_dtype dtype) {
-    return (int64_t)(16 / dtype_size(dtype));
-}
-
 static void put(const ce_case *c, const option_inputs *in, int64_t row, int64_t column, double value) {
     reference_cross_entropy layout = {0};
     layout.classes = c->classes;
@@ -50,7 +46,7 @@ static void types_of_arrays(void **state) {
         for (t = 0; t < DTYPE_COUNT; t++)
             for (offset = 0; offset < 2; offset++)
                 for (columns = 0; columns < 2; columns++) {
-                    option_shape rows = {2, 4 * width_of(all_dtypes[d]) + 1, 0}, image = {6, 8, 6};
+                    option_shape rows = {2, 4 * dtype_width(all_dtypes[d]) + 1, 0}, image = {6, 8, 6};
                     option_inputs in;
                     ce_case c = option_case(all_dtypes[d], columns ? image : rows, OPTION_PROBABILITIES, LOGITS_NORMAL,
                                             d + t, &in);
@@ -78,7 +74,7 @@ static void every_position(void **state) {
         for (columns = 0; columns < 2; columns++)
             for (soft = 0; soft < 2; soft++)
                 for (kind = 0; kind < 4; kind++) {
-                    int64_t n = columns ? 8 : 4 * width_of(all_dtypes[d]);
+                    int64_t n = columns ? 8 : 4 * dtype_width(all_dtypes[d]);
                     const double values[] = {20, (double)NAN, -inf, inf};
                     option_shape shape = {n, n, columns ? n : 0};
                     unsigned options = OPTION_SMOOTHING | OPTION_WEIGHTS | (soft ? OPTION_PROBABILITIES : 0u);
@@ -130,7 +126,7 @@ static void types_of_index_without_options(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (type = 0; type < 4; type++)
             for (streamed = 0; streamed < 2; streamed++) {
-                option_shape shape = {2, streamed ? 2049 * width_of(all_dtypes[d]) : 21, 0};
+                option_shape shape = {2, streamed ? 2049 * dtype_width(all_dtypes[d]) : 21, 0};
                 option_inputs in;
                 ce_case c = option_case(all_dtypes[d], shape, 0, LOGITS_NORMAL, type, &in);
                 in.targets[0] = 7;
@@ -162,8 +158,8 @@ static void types_of_index_of_schedules(void **state) {
     for (d = 0; d < 2; d++)
         for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
             for (number = 0; number < 8; number++) {
-                const option_shape shape = {shapes[k].rows, shapes[k].vectors * width_of(dtypes[d]) + shapes[k].classes,
-                                            shapes[k].inner};
+                const option_shape shape = {
+                    shapes[k].rows, shapes[k].vectors * dtype_width(dtypes[d]) + shapes[k].classes, shapes[k].inner};
                 option_inputs in;
                 ce_case c =
                     option_case(dtypes[d], shape, shapes[k].options | OPTION_IGNORE_INDEX, LOGITS_NORMAL, number, &in);
@@ -267,7 +263,7 @@ static void groups_of_options(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (soft = 0; soft < 2; soft++) {
             unsigned options = OPTION_SMOOTHING | (soft ? OPTION_PROBABILITIES : OPTION_WEIGHTS);
-            option_shape rows = {ROWS, 130 * width_of(all_dtypes[d]), 0}, image = {IMAGE, 9, IMAGE};
+            option_shape rows = {ROWS, 130 * dtype_width(all_dtypes[d]), 0}, image = {IMAGE, 9, IMAGE};
             option_inputs in;
             ce_case c = option_case(all_dtypes[d], rows, options, LOGITS_NORMAL, 5, &in);
             ce_test(&c, "groups of options");
@@ -290,7 +286,7 @@ static void more_rows_than_blocks(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (soft = 0; soft < 2; soft++) {
-            option_shape shape = {rows, 513 * width_of(all_dtypes[d]), 0};
+            option_shape shape = {rows, 513 * dtype_width(all_dtypes[d]), 0};
             option_inputs in;
             ce_case c = option_case(all_dtypes[d], shape, soft ? OPTION_PROBABILITIES : OPTION_ROW_WEIGHTS,
                                     LOGITS_NORMAL, d, &in);
@@ -456,7 +452,7 @@ static void long_rows_with_weights(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (soft = 0; soft < 2; soft++) {
-            option_shape shape = {1, 2049 * width_of(all_dtypes[d]), 0};
+            option_shape shape = {1, 2049 * dtype_width(all_dtypes[d]), 0};
             option_inputs in;
             ce_case c = option_case(all_dtypes[d], shape, OPTION_SMOOTHING | (soft ? OPTION_PROBABILITIES : 0u),
                                     LOGITS_ASCENDING, d, &in);
@@ -466,9 +462,9 @@ static void long_rows_with_weights(void **state) {
     test_done();
 }
 
-/* What divides the gradients, by every kernel that has it from rows, on a device with as few multiprocessors as the
- * interpreter's: rows that each block counts for itself, or that a kernel before it does; and a number in memory. Last what
- * divides a loss with class weights, which the kernel sums. */
+/* The divisors of gradients, by every kernel that has it from rows, on a device with as few multiprocessors as the
+ * interpreter's: rows that each block counts for itself, or that a kernel before it does; and a number in memory. The last
+ * one is the divisor of a loss with class weights, which the kernel sums. */
 static void divisors_of_every_kernel(void **state) {
     static const struct {
         option_shape shape;

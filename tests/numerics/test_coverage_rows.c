@@ -13,10 +13,6 @@
 #include "sparse_cases.h"
 #include "suites.h"
 
-static int64_t width_of(gpuloss_dtype dtype) {
-    return (int64_t)(16 / dtype_size(dtype));
-}
-
 /* Rows of blocks, a step of a warp among them, rows that are fewer than the multiprocessors, and rows that no block
  * retains. */
 static const struct rows { int64_t rows, vectors; } shapes[] = {{9, 52}, {5, 130}, {2, 1100}, {5, 2400}};
@@ -50,7 +46,7 @@ static void options_of_longer_rows(void **state) {
                 for (set = 0; set < SETS; set++, number++) {
                     const unsigned soft = t < DTYPE_COUNT ? (unsigned)OPTION_PROBABILITIES : 0;
                     const option_shape shape = {shapes[k].rows,
-                                                shapes[k].vectors * width_of(all_dtypes[d]) + number % 2, 0};
+                                                shapes[k].vectors * dtype_width(all_dtypes[d]) + number % 2, 0};
                     option_inputs in;
                     ce_case c = option_case(all_dtypes[d], shape, sets[set] | soft | OPTION_IGNORE_INDEX, LOGITS_NORMAL,
                                             number, &in);
@@ -73,6 +69,61 @@ static void options_of_longer_rows(void **state) {
     test_done();
 }
 
+/* The class of the maximum is tied, below a NaN, or alone among masked ones. */
+static void mark_classes(const ce_case *c, const option_inputs *in) {
+    int64_t row, i;
+    for (row = 0; row < c->rows; row++) {
+        double *x = in->x + row * c->classes;
+        const int64_t at = (row * 97 + 41) % c->classes;
+        for (i = 0; i < c->classes && row % 4 == 3; i++)
+            x[i] = i == at ? x[i] : -(double)INFINITY;
+        if (row % 4 == 1)
+            x[at] = x[c->classes - 1] = x[0] = dtype_round(c->dtype, 50);
+        if (row % 4 == 2)
+            x[at] = (double)NAN;
+    }
+}
+
+/* Arrays that begin elsewhere than the logits. Long rows have their class weights in stages, with and without an lse. */
+static void layouts_of_longer_rows(void **state) {
+    static const unsigned sets[] = {OPTION_SMOOTHING, OPTION_WEIGHTS | OPTION_SMOOTHING, 0, OPTION_WEIGHTS,
+                                    OPTION_SCALE | OPTION_ROW_WEIGHTS};
+    static const unsigned outputs[] = {CE_OUT_LOSS | CE_OUT_ARGMAX | CE_OUT_CORRECT, CE_OUT_EVERY,
+                                       CE_OUT_LOSS | CE_OUT_GRAD};
+    enum { SETS = sizeof sets / sizeof sets[0] };
+    unsigned d, k, t, set, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < SHAPES; k++)
+            for (t = k < SHAPES - 1 ? 0 : DTYPE_COUNT; t <= DTYPE_COUNT; t++) /* the last: no probabilities */
+                for (set = 0; set < (k < SHAPES - 1 ? (unsigned)SETS : 4); set++, number++) {
+                    const unsigned soft = t < DTYPE_COUNT ? (unsigned)OPTION_PROBABILITIES : 0;
+                    const unsigned options = (k < SHAPES - 1 ? sets[set] : sets[1]) | soft;
+                    const option_shape shape = {shapes[k].rows,
+                                                shapes[k].vectors * dtype_width(all_dtypes[d]) + number / 2 % 2, 0};
+                    option_inputs in;
+                    ce_case c = option_case(all_dtypes[d], shape, options, LOGITS_NORMAL, number, &in);
+                    double *lse = NULL;
+                    if (set % 2 == 0)
+                        shift_row(in.x, c.classes, c.dtype);
+                    mark_classes(&c, &in);
+                    c.logits_offset = c.grad_offset = number % 5 == 2;
+                    c.target_offset = number % 5 > 2;
+                    c.grad_target_offset = number % 5 == 4;
+                    c.targets_stride = number % 3 == 1 ? STRIDE_ONE_MORE : STRIDE_PACKED;
+                    if (number % 4 == 3)
+                        lse = option_pass(&c, number % 8);
+                    else
+                        c.outputs = outputs[number % 4];
+                    option_target_dtype(&c, &in, all_dtypes[t % DTYPE_COUNT]);
+                    ce_test(&c, "layouts of longer rows");
+                    free(lse);
+                    option_inputs_free(&in);
+                }
+    test_done();
+}
+
 /* Every divergence of every pair of kinds and types. What is written varies. */
 static void divergences_of_longer_rows(void **state) {
     static const unsigned outputs[] = {KL_OUT_EVERY, KL_OUT_LOSS, KL_OUT_LOSS | KL_OUT_GRAD, KL_OUT_GRAD_TARGET,
@@ -85,7 +136,7 @@ static void divergences_of_longer_rows(void **state) {
             for (pair = 0; pair < KL_KIND_PAIRS; pair++)
                 for (choice = 0; choice <= CHOICE_JS; choice++, number++) {
                     const struct rows *s = &shapes[number % 13 == 12 ? 2 : number % 13 == 6 ? 3 : number / 3 % 2];
-                    const divergence_shape shape = {s->rows, s->vectors * width_of(all_dtypes[d]) + number / 2 % 2};
+                    const divergence_shape shape = {s->rows, s->vectors * dtype_width(all_dtypes[d]) + number / 2 % 2};
                     kl_case c = divergence_case(all_dtypes[d], all_dtypes[t], shape, pair, choice);
                     kl_inputs in = divergence_inputs(&c, (distribution_kind)(number / 5 % DISTRIBUTIONS_KINDS),
                                                      number % KL_WITH_SETS, number);
@@ -112,7 +163,7 @@ static void sparse_teachers_of_longer_rows(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (divergence = 0; divergence < SPARSE_DIVERGENCES; divergence++)
             for (kind = 0; kind < SPARSE_KINDS; kind++, number++) {
-                const sparse_shape shape = {ROWS, 60 * width_of(all_dtypes[d]) + number % 2, K};
+                const sparse_shape shape = {ROWS, 60 * dtype_width(all_dtypes[d]) + number % 2, K};
                 sparse_case c = sparse_case_of(all_dtypes[d], shape);
                 sparse_inputs in;
                 sparse_take(&c, divergence);
@@ -144,16 +195,6 @@ static void reverse_gradients_of_longest_rows(void **state) {
         kl_inputs_free(&in);
     }
     test_done();
-}
-
-/* Row weights from all over the range of either type, of both signs. */
-static void distant_weights(double *weights, int64_t rows, gpuloss_dtype dtype) {
-    static const int exponents[] = {1, 0, -1, 20, -20, -90, 80, -80, 100, 45, 110};
-    int64_t row;
-    for (row = 0; row < rows; row++) {
-        const int exponent = exponents[row * 7 % (int64_t)(sizeof exponents / sizeof exponents[0])];
-        weights[row] = ldexp(row % 2 ? -1 : 1, exponent * (dtype == GPULOSS_F64 ? 9 : 1));
-    }
 }
 
 /* The mean of rows without some labels of every type: packed rows of one lane and of several, and long ones. */
@@ -195,7 +236,7 @@ static void distant_rows(gpuloss_dtype dtype, divergence_shape shape, unsigned c
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, type);
     for (row = 0; row < shape.rows; row++)
         labels[row] = row % 5 == 3 ? 7 : 1;
-    distant_weights(weights, shape.rows, dtype);
+    make_distant_weights(weights, shape.rows, dtype);
     if (type == 1)
         in.input[2 * c.classes] = (double)NAN;
     c.row_weights = weights;
@@ -219,7 +260,7 @@ static void many_distant_rows_of_pairs(void **state) {
     REQUIRE_GPU();
     for (d = 0; d < 3; d++)
         for (type = 0; type < 4; type++) {
-            const int64_t width = width_of(dtypes[d]);
+            const int64_t width = dtype_width(dtypes[d]);
             const divergence_shape few = {34, 3073 * width}, some = {MANY_ROWS, 257 * width};
             if (d == type % 2)
                 distant_rows(dtypes[d], few, CHOICE_FORWARD, KL_OUT_LOSS | KL_OUT_GRAD, type);
@@ -234,9 +275,12 @@ static void many_distant_rows_of_pairs(void **state) {
 }
 
 int run_coverage_row_tests(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_of_longer_rows),         cmocka_unit_test(divergences_of_longer_rows),
-        cmocka_unit_test(sparse_teachers_of_longer_rows), cmocka_unit_test(reverse_gradients_of_longest_rows),
-        cmocka_unit_test(means_of_labelled_rows),         cmocka_unit_test(many_distant_rows_of_pairs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(options_of_longer_rows),
+                                       cmocka_unit_test(layouts_of_longer_rows),
+                                       cmocka_unit_test(divergences_of_longer_rows),
+                                       cmocka_unit_test(sparse_teachers_of_longer_rows),
+                                       cmocka_unit_test(reverse_gradients_of_longest_rows),
+                                       cmocka_unit_test(means_of_labelled_rows),
+                                       cmocka_unit_test(many_distant_rows_of_pairs)};
     return cmocka_run_group_tests_name("coverage of rows", tests, NULL, NULL);
 }

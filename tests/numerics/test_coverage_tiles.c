@@ -50,46 +50,78 @@ static double *take_pass(ce_case *c, unsigned number) {
     return NULL;
 }
 
-/* Every set of options meets every layout, and with probabilities every type of them. The passes and the types of the
- * gradient vary. */
+static const unsigned sets[] = {0,
+                                OPTION_SMOOTHING,
+                                OPTION_SOFTCAP,
+                                OPTION_SCALE | OPTION_SMOOTHING,
+                                OPTION_WEIGHTS,
+                                OPTION_WEIGHTS | OPTION_SMOOTHING,
+                                OPTION_SOFTCAP | OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_ROW_WEIGHTS};
+enum { SETS = sizeof sets / sizeof sets[0] };
+
+/* A set of options with probabilities of type t, or none for DTYPE_COUNT. The pass and the type of the gradient vary. */
+static void check_layout(gpuloss_dtype dtype, const option_layout *layout, unsigned t, unsigned set, unsigned number) {
+    const unsigned soft = t < DTYPE_COUNT ? (unsigned)OPTION_PROBABILITIES : 0;
+    option_inputs in;
+    ce_case c = option_layout_case(dtype, layout, sets[set] | soft | OPTION_IGNORE_INDEX, number, &in);
+    double *lse;
+    int64_t i;
+    disturb(&c, &in);
+    for (i = 0; i < c.rows; i += 3)
+        in.row_weights[i] = 0;
+    if (set % 2 == 1)
+        c.row_weights = in.row_weights;
+    lse = take_pass(&c, number);
+    option_target_dtype(&c, &in, all_dtypes[t % DTYPE_COUNT]);
+    c.grad_dtype = c.in_place || number % 3 == 0 ? c.dtype : all_dtypes[number / 7 % DTYPE_COUNT];
+    ce_test(&c, "options beside types of tiles");
+    free(lse);
+    option_inputs_free(&in);
+}
+
+/* Every set of options meets every layout, and with probabilities every type of them. */
 static void options_beside_types_of_tiles(void **state) {
-    static const unsigned sets[] = {0,
-                                    OPTION_SMOOTHING,
-                                    OPTION_SOFTCAP,
-                                    OPTION_SCALE | OPTION_SMOOTHING,
-                                    OPTION_WEIGHTS,
-                                    OPTION_WEIGHTS | OPTION_SMOOTHING,
-                                    OPTION_SOFTCAP | OPTION_WEIGHTS | OPTION_SMOOTHING | OPTION_ROW_WEIGHTS};
-    enum { SETS = sizeof sets / sizeof sets[0] };
     unsigned d, k, t, set, number = 0;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < LAYOUTS; k++)
-            for (t = 0; t <= DTYPE_COUNT; t++) /* the last: no probabilities */
-                for (set = 0; set < SETS; set++, number++) {
-                    const unsigned soft = t < DTYPE_COUNT ? (unsigned)OPTION_PROBABILITIES : 0;
-                    option_inputs in;
-                    ce_case c = option_layout_case(all_dtypes[d], &layouts[k], sets[set] | soft | OPTION_IGNORE_INDEX,
-                                                   number, &in);
-                    double *lse;
-                    int64_t i;
-                    disturb(&c, &in);
-                    for (i = 0; i < c.rows; i += 3)
-                        in.row_weights[i] = 0;
-                    if (set % 2 == 1)
-                        c.row_weights = in.row_weights;
-                    lse = take_pass(&c, number);
-                    option_target_dtype(&c, &in, all_dtypes[t % DTYPE_COUNT]);
-                    c.grad_dtype = c.in_place || number % 3 == 0 ? c.dtype : all_dtypes[number / 7 % DTYPE_COUNT];
-                    ce_test(&c, "options beside types of tiles");
-                    free(lse);
-                    option_inputs_free(&in);
-                }
+            for (t = 0; t <= DTYPE_COUNT; t++)
+                for (set = 0; set < SETS; set++, number++)
+                    check_layout(all_dtypes[d], &layouts[k], t, set, number);
+    test_done();
+}
+
+/* As many vectors in a tile as its threads have in flight. */
+static void many_vectors_of_tiles(void **state) {
+    static const struct {
+        int64_t rows, vectors, less, inner; /* `less` classes than those vectors have */
+        stride_kind stride;
+        int offset;
+    } full[] = {{600, 7, 0, 0, STRIDE_PACKED, 0},    {600, 7, 2, 0, STRIDE_PACKED, 2},
+                {600, 7, 1, 0, STRIDE_PACKED, 0},    {600, 7, 1, 0, STRIDE_ONE_MORE, 1},
+                {1200, 5, 1, 600, STRIDE_PACKED, 0}, {1206, 5, 1, 603, STRIDE_PACKED, 0},
+                {1530, 5, 3, 15, STRIDE_PACKED, 1}};
+    enum { FULL = sizeof full / sizeof full[0] };
+    unsigned d, k, n, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < FULL; k++)
+            for (n = 0; n < SETS; n++, number++) {
+                const int64_t width = (int64_t)(16 / dtype_size(all_dtypes[d]));
+                const option_layout l = {{full[k].rows, full[k].vectors * width - full[k].less, full[k].inner},
+                                         full[k].stride,
+                                         full[k].offset,
+                                         full[k].offset};
+                const unsigned t = n % 3 == 0 ? DTYPE_COUNT : n % 3 == 1 ? d : number / 2 % DTYPE_COUNT;
+                check_layout(all_dtypes[d], &l, t, n, number);
+            }
     test_done();
 }
 
 int run_coverage_tile_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(options_beside_types_of_tiles)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(options_beside_types_of_tiles),
+                                       cmocka_unit_test(many_vectors_of_tiles)};
     return cmocka_run_group_tests_name("coverage of tiles", tests, NULL, NULL);
 }

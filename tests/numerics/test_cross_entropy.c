@@ -30,8 +30,8 @@ static void inputs_free(inputs *in) {
     free(in->targets);
 }
 
-/* Every other choice of a case goes round with the number of the case, in periods that share no factor where they can,
- * so that a run over all shapes meets the combinations in pairs. */
+/* Every other choice of a case repeats with the number of the case, in periods without a common factor where possible.
+ * A run over all shapes thus meets the combinations in pairs. */
 static void vary(ce_case *c, unsigned number) {
     int offsets = (int)(16 / dtype_size(c->dtype));
     c->reduction = all_reductions[number % REDUCTION_COUNT];
@@ -208,7 +208,7 @@ static void run_lse_in(gpuloss_dtype dtype, int64_t rows, int64_t classes, logit
     ce_run(&backward, &second, &r);
     ce_check(&backward, &second, &r);
     ce_free(&second);
-    /* With the loss as well, and over the logits. */
+    /* Writes the loss as well, and the gradient over the logits. */
     backward.outputs = CE_OUT_ALL;
     backward.in_place = true;
     ce_run(&backward, &second, &r);

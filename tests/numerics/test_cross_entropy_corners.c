@@ -22,7 +22,7 @@ static ce_case fresh(gpuloss_dtype dtype, int64_t rows, int64_t classes) {
     return c;
 }
 
-/* With every reduction, and with the gradient over the logits. */
+/* Tests a case with every reduction, and with the gradient over the logits. */
 static void test_everywhere(ce_case *c, const char *what) {
     size_t k;
     for (k = 0; k < REDUCTION_COUNT; k++) {
@@ -53,7 +53,7 @@ static void ignored_rows(void **state) {
     test_done();
 }
 
-/* A block counts so many rows for itself, by their indices of 4 or 8 bytes; of more, and by others, a kernel before it. */
+/* Each block counts few rows itself, if their indices have 4 or 8 bytes. Otherwise an earlier kernel counts them. */
 static void rows_that_are_counted(void **state) {
     enum { CLASSES = 4 };
     static const int64_t rows[] = {1, 255, 257, 511, 513, 1025, 4096, MOST_ROWS};
@@ -234,7 +234,7 @@ static void rows_without_softmax(void **state) {
             c.use_ignore_index = true;
             c.ignore_index = -100;
             test_everywhere(&c, "ignored rows of NaN, +inf, -inf");
-            /* With a bad target: gradient 0, whatever they hold. */
+            /* Rows with a bad target have gradient 0, whatever their logits are. */
             c.use_ignore_index = false;
             test_everywhere(&c, "bad targets on rows of NaN, +inf, -inf");
         }
@@ -264,8 +264,8 @@ static void lonely_nan(void **state) {
     test_done();
 }
 
-/* A NaN that a given lse knows nothing of, in each of the vectors that a thread takes at a time: the gradient is NaN
- * there, and nowhere else. */
+/* A NaN that a given lse does not include, in each vector that a thread takes at a time. Only the gradient of this
+ * logit is NaN. */
 static void nan_beside_lse(void **state) {
     enum { ROWS = 5, BLOCK = 256 };
     static const double lse[ROWS] = {9, 9.5, 10, 10.25, 11};
@@ -286,7 +286,7 @@ static void nan_beside_lse(void **state) {
     test_done();
 }
 
-/* A target of class weight 0 in a row that has no softmax, whose given lse says so: NaN, also beside a z-loss. */
+/* A target of class weight 0 in a row without a softmax, with its lse given: the loss is NaN, also beside a z-loss. */
 static void weightless_targets_beside_lse(void **state) {
     enum { ROWS = 7, CLASSES = 5000 };
     static const int64_t lengths[] = {1, 10, 257, CLASSES};

@@ -1,6 +1,6 @@
-/* The gradients in double against differences of the library's own losses: (f(x + h) - f(x - h)) / 2h, which is off by
- * h^2 / 6 times the largest third derivative, and by what the two losses are rounded by over 2h. All shifted rows of an
- * input go through one call. */
+/* The gradients in double against differences of the library's own losses: (f(x + h) - f(x - h)) / 2h. The difference
+ * is off by h^2 / 6 times the largest third derivative, and by the roundings of both losses over 2h. All shifted rows
+ * of an input go through one call. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,8 +55,9 @@ static ce_case copies_of(const ce_case *base, int64_t rows, int64_t inner, int s
 }
 
 /* The largest third derivative of the loss with respect to a logit as given. With respect to x, the derivatives of lse
- * are p, p (1 - p), p (1 - p) (1 - 2p), at most 1, 1/4 and 1/10; those of lse^2 follow. x is k z or
- * cap tanh(k z / cap), and the second and third derivatives of tanh are below 0.77 and 2. Then the chain rule. */
+ * are p, p (1 - p), p (1 - p) (1 - 2p), at most 1, 1/4 and 1/10. The derivatives of lse^2 follow from them. x is k z or
+ * cap tanh(k z / cap), and the second and third derivatives of tanh are below 0.77 and 2. The chain rule gives the
+ * rest. */
 static long double third_derivative(const ce_case *c, const reference_cross_entropy *ref) {
     long double k = c->logit_scale != 0 ? (long double)c->logit_scale : 1, cap = (long double)c->softcap;
     long double x2 = cap > 0 ? 0.77L * k * k / cap : 0, x3 = cap > 0 ? 2 * k * k * k / (cap * cap) : 0;

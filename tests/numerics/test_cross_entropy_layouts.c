@@ -30,7 +30,7 @@ static void every_inner(void **state) {
             for (d = 0; d < DTYPE_COUNT; d++, number++) {
                 int64_t n = classes == 41 ? 150 : classes, images = 1 + (int64_t)(number % 3);
                 option_shape shape = {images * inners[i], n, inners[i]};
-                /* A small run: a third of the narrow layouts, and of the wide ones those of few classes. */
+                /* A small run has a third of the narrow layouts, and wide layouts of few classes only. */
                 if (harness_small && (number % 3 != 0 || (n * shape.rows > 2000 && n > 4)))
                     continue;
                 run_layout(all_dtypes[d], shape, number * 53 % (2 * OPTION_SETS), number);
@@ -38,7 +38,7 @@ static void every_inner(void **state) {
     test_done();
 }
 
-/* No option at all, and all of them, for each dtype and reduction, from every offset. */
+/* Rows without options and with all options, for each dtype and reduction, from every offset. */
 static void layouts_with_no_and_all_options(void **state) {
     static const option_shape shapes[] = {{10, 5, 5}, {66, 21, 33}, {192, 10, 64}};
     unsigned d, k, full, number = 0;

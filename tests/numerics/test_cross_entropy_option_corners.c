@@ -27,7 +27,7 @@ static const unsigned corner_sets[] = {0,
                                        OPTION_PROBABILITIES | OPTION_WEIGHTS | OPTION_Z_LOSS,
                                        OPTION_PROBABILITIES | OPTION_ALL};
 
-/* Row weights that are positive: what is infinite stays so. */
+/* Row weights that are positive: infinite losses stay infinite. */
 static void positive_row_weights(const ce_case *c, const option_inputs *in) {
     int64_t row;
     for (row = 0; row < c->rows; row++)
@@ -142,7 +142,7 @@ static void masked_options(void **state) {
     test_corner(prepare_masked, "masked classes", (OPTION_ALL | OPTION_PROBABILITIES) & ~(unsigned)OPTION_SOFTCAP);
 }
 
-/* The masked classes are those without weight, so that nothing is infinite, with smoothing as well. */
+/* The masked classes have no weight, so that nothing is infinite, also with smoothing. */
 static void prepare_masked_without_weight(ce_case *c, option_inputs *in) {
     int64_t row, column;
     for (column = 0; column < c->classes; column++) {
@@ -179,7 +179,7 @@ static void options_without_softmax(void **state) {
                 (OPTION_ALL | OPTION_PROBABILITIES) & ~(unsigned)OPTION_SOFTCAP);
 }
 
-/* A softcap makes of any logit a finite one: of the ends of the type, of what overflows when scaled, of infinities. */
+/* A softcap makes any logit finite: the ends of the type, logits that overflow when scaled, and infinities. */
 static void prepare_capped(ce_case *c, option_inputs *in) {
     double huge = dtype_max(c->dtype);
     int64_t column;
@@ -209,7 +209,7 @@ static void prepare_huge(ce_case *c, option_inputs *in) {
     int64_t row, column;
     c->reduction = GPULOSS_NONE;
     c->logit_scale = 0.5;
-    c->lse_square_scale = 0; /* of which the square overflows */
+    c->lse_square_scale = 0; /* the square of the lse overflows */
     c->outputs &= ~(unsigned)(CE_OUT_Z_LOSS_ROWS | CE_OUT_GRAD_TARGETS);
     for (column = 0; column < c->classes; column++) {
         put(c, in, 0, column, huge);
@@ -228,8 +228,9 @@ static void huge_logits_with_weights(void **state) {
     test_corner(prepare_huge, "huge logits with weights", OPTION_ALL & ~(unsigned)(OPTION_SOFTCAP | OPTION_Z_LOSS));
 }
 
-/* A z-loss that no float holds adds nothing where the row's weight is 0, and what a weight makes small is a number. Double
- * holds it, so the reference is right for logits that a float holds. A mean makes the gradient's factor subnormal. */
+/* A z-loss beyond the range of float adds nothing where the row's weight is 0. With a small weight it is a number.
+ * Double holds it, so the reference is right for logits that a float holds. A mean makes the gradient's factor
+ * subnormal. */
 static void prepare_overflowing_z_loss(ce_case *c, option_inputs *in) {
     double huge = dtype_round(c->dtype, fmin(dtype_max(c->dtype), 0x1p127));
     c->reduction = GPULOSS_MEAN;

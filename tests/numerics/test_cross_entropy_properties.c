@@ -11,7 +11,7 @@
 #include "run_common.h"
 #include "suites.h"
 
-/* A call, what it gave and what it may give. */
+/* A call, its results, and the expected results. */
 typedef struct outcome {
     ce_case c;
     ce_result result;
@@ -59,8 +59,8 @@ static void test_property(property *check, unsigned options, const char *what) {
     test_done();
 }
 
-/* Without z-loss and softcap the loss of a row does not know a constant that is added to all its logits, so that its
- * gradient sums to zero. */
+/* Without z-loss and softcap, a constant added to all logits of a row does not change its loss. The gradient therefore
+ * sums to zero. */
 static void check_zero_sum(ce_case *c, option_inputs *in, report *r) {
     outcome o = outcome_of(c, r);
     int64_t row, column;
@@ -84,8 +84,8 @@ static void gradients_sum_to_zero(void **state) {
                   "gradients sum to zero");
 }
 
-/* The class that comes at place c when the classes are put in another order: steps of a number that shares no factor
- * with theirs. */
+/* The class at position c after reordering. The order has steps of a number that shares no factor with the number of
+ * classes. */
 static int64_t moved(int64_t c, int64_t classes) {
     int64_t step = classes / 2 + 1, a, b;
     for (;; step++) {
@@ -99,7 +99,7 @@ static int64_t moved(int64_t c, int64_t classes) {
     }
 }
 
-/* What is laid out as the logits, and what each class has one of, in the other order. */
+/* An array of this layout with its classes in the other order. */
 static double *permuted(const reference_cross_entropy *layout, const double *values) {
     double *to = values ? require_doubles(layout->rows * layout->classes) : NULL;
     int64_t row, c;

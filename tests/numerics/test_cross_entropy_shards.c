@@ -1,5 +1,5 @@
-/* A vocabulary in shards gives what the whole one gives: gpuloss_cross_entropy of each part, the combination, and the
- * gradients from its lse, all on one GPU. */
+/* A vocabulary in shards gives the results of the whole one: gpuloss_cross_entropy of each part, the combination, and
+ * the gradients from its lse. All of it runs on one GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* The checks of the numerics tests reject what is wrong, and the number formats are exact. Needs no GPU. */
+/* The checks of the numerics tests reject wrong results, and the number formats are exact. Needs no GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -97,8 +97,8 @@ static void unwritten_elements(void **state) {
         }
 }
 
-/* Every 16-bit number survives the round trip, and what lies between two neighbours goes to the closer one, at half way
- * to the even one. */
+/* Every 16-bit number survives the round trip. A number between two neighbours rounds to the closer one, and at half
+ * way to the even one. */
 static void sixteen_bit_formats(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F16, GPULOSS_BF16};
     size_t d;

@@ -11,7 +11,7 @@
 #include "shapes.h"
 #include "suites.h"
 
-/* Every other choice of a case goes round with its number, as for cross_entropy. */
+/* Every other choice of a case repeats with its number, like for cross_entropy. */
 static void vary(kl_case *c, unsigned number) {
     int offsets = (int)(16 / dtype_size(c->dtype));
     c->reduction = all_reductions[number / 3 % REDUCTION_COUNT];
@@ -30,7 +30,7 @@ static void vary(kl_case *c, unsigned number) {
         c->eps = 1e-3;
 }
 
-/* Also without the terms, for which numbers of 16 bits have a shorter way. */
+/* Tests a case with and without the terms. Numbers of 16 bits have a shorter path without them. */
 static void test_both_ways(const kl_case *with_terms, const char *what) {
     kl_case c = *with_terms;
     kl_test(&c, what);
@@ -275,8 +275,8 @@ static long double error_of_two_logarithms(const kl_case *c, long double diverge
     return fabsl((long double)sum / (long double)c->rows - divergence) / divergence;
 }
 
-/* Distributions that nearly agree: the terms cancel down to 5e-4 of their magnitude. The bound is that of every case,
- * from each term's own relative error; on top of it, float must not be worse than the difference of two logarithms. */
+/* Distributions that nearly agree: the terms cancel down to 5e-4 of their magnitude. The bound is the usual one, from
+ * each term's own relative error. In addition, float must not be worse than the difference of two logarithms. */
 static void close_distributions(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F64};
     int64_t rows = harness_small ? 4 : 256, classes = harness_small ? 4096 : 16384;
@@ -311,8 +311,8 @@ static void close_distributions(void **state) {
     test_done();
 }
 
-/* Enough numbers of 16 bits for each block to take wide tiles of the rows that they are cut into, and a last row that is
- * not whole. */
+/* Numbers of 16 bits are cut into rows: enough for each block to take wide tiles of rows, and a last row that is not
+ * whole. */
 static void many_wide_tiles(void **state) {
     enum { ROW = 16384, WIDE_TILE = 4, BLOCKS = 4 };
     gpuloss_info info;
@@ -330,8 +330,8 @@ static void many_wide_tiles(void **state) {
     test_done();
 }
 
-/* Numbers of 16 bits, one a row, so that each term shows by itself: the target next to the input, or up to 2^8 away, or the
- * input 0. */
+/* Numbers of 16 bits, one a row, so that each term shows by itself. The target is next to the input, or up to 2^8 away,
+ * or the input is 0. */
 static void lone_terms(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F16, GPULOSS_BF16};
     int64_t rows = harness_small ? 500 : 20000, i;
@@ -357,7 +357,7 @@ static void lone_terms(void **state) {
             c.outputs = KL_OUT_LOSS_ROWS | KL_OUT_GRAD;
             kl_test(&c, "lone terms");
             c.outputs = KL_OUT_GRAD;
-            c.eps = pair < KL_PAIRS - 1 ? 1e-3 : 0; /* which needs a side of probabilities */
+            c.eps = pair < KL_PAIRS - 1 ? 1e-3 : 0; /* eps needs a side of probabilities */
             kl_test(&c, "lone terms");
             kl_inputs_free(&in);
         }

@@ -1,6 +1,6 @@
 /* The gradients of gpuloss_kl_div in double against differences of the library's own losses. With
- * D(h) = (f(x + h) - f(x - h)) / 2h the error of D(h) is h^2 / 6 times a third derivative to first order, which is a
- * third of D(2h) - D(h); the whole of that difference is allowed, and what the losses are rounded by. */
+ * D(h) = (f(x + h) - f(x - h)) / 2h the error of D(h) is h^2 / 6 times a third derivative to first order. This is a
+ * third of D(2h) - D(h). The whole difference is allowed, and the roundings of the losses. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

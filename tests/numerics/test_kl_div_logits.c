@@ -337,7 +337,7 @@ static void expect_zeros(report *r, const char *what, const double *values, int6
             report_failure(r, what, i, 0, "got %g", values[i]);
 }
 
-/* A row from itself: not nearly 0, but 0, and so is its gradient. */
+/* The divergence of a row from itself is exactly 0, like its gradient. */
 static void check_itself(gpuloss_dtype dtype, int64_t classes, unsigned number) {
     kl_case c = logits_case(dtype, 3, classes, number);
     kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, number % 2 ? KL_WITH_TEMPERATURE : 0, number);
@@ -489,8 +489,8 @@ static void check_offset(const kl_case *shape, gpuloss_divergence divergence, do
     kl_inputs_free(&in);
 }
 
-/* Rows in the registers of a lane; of a few lanes, by words and by vectors; of a block; of a cluster, with and without a
- * gradient. Other divergences have a kernel for clusters, and one for all else. */
+/* Rows in the registers of a lane; of a few lanes, by words and by vectors; of a block; and of a cluster. The rows of a
+ * cluster are with and without a gradient. Other divergences have a kernel for clusters, and one for all else. */
 typedef struct offset_shape {
     int64_t rows, vectors, more;
     unsigned outputs;
@@ -514,7 +514,7 @@ static void check_offsets(gpuloss_dtype dtype, const offset_shape *shape, unsign
     for (i = 0; i < sizeof divergences / sizeof divergences[0]; i++)
         for (j = 0; j < OFFSETS * SPREADS; j++, ++*number) {
             kl_case c = logits_case(dtype, rows, shape->vectors * width + shape->more, 0);
-            /* Of long rows whose sides are close, an interpreter takes half. */
+            /* An interpreter runs half of the long rows whose sides are close. */
             if ((harness_small && shape->vectors > 500 && j % SPREADS > 0 && (i + j) % 2 == 0) ||
                 offsets[j / SPREADS] > dtype_max(dtype) / 2)
                 continue;
@@ -533,7 +533,7 @@ static void offsets_of_rows_of_two_logits(void **state) {
     test_done();
 }
 
-/* One shape of each type: of short rows, and of those that fit registers. */
+/* One shape of each type: of short rows, and of rows that fit registers. */
 static void offsets_between_two_logits(void **state) {
     unsigned d, number = 0;
     (void)state;
@@ -617,7 +617,7 @@ typedef struct masked_middle {
     double offset, mask; /* of logits of the target; infinity is as large as the type allows */
 } masked_middle;
 
-/* The distance of the sides is that of classes in the middle of a row, which are masked: logits on both sides by the same
+/* Classes in the middle of a row give the distance of the sides. They are masked here: logits on both sides by the same
  * number, or the logarithms of the target alone. */
 static void check_masked_middle(gpuloss_dtype dtype, int64_t rows, int64_t classes, const masked_middle *m,
                                 unsigned number) {
@@ -677,8 +677,8 @@ static void masked_middles(void **state) {
     test_done();
 }
 
-/* Reverse KL of logits against probabilities of 0, where exp(z - max) is 0, too: the maximum grows along the row, so that
- * threads meet these classes with less. */
+/* Reverse KL of logits against probabilities of 0, where exp(z - max) is 0, too. The maximum grows along the row, so
+ * that threads meet these classes with a smaller maximum. */
 static void probabilities_that_become_0(void **state) {
     enum { CLASSES = 1000, ZEROS = 300 };
     unsigned d;
@@ -735,6 +735,32 @@ static void two_distant_logits(void **state) {
     test_done();
 }
 
+/* The side that does not weigh masks classes. One of them has a probability on the other side, and one has a probability
+ * that is 0 as a float. The loss is infinite, of which only forward KL has a gradient. */
+static void masked_classes_without_a_float(void **state) {
+    static const int64_t classes[] = {4, 20, 33, 208, 521, 4400, 8800};
+    unsigned d, k, way;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (way = 0; way < 3; way++) {
+                kl_case c = logits_case(all_dtypes[d], 2, classes[k], 0);
+                kl_inputs in = kl_inputs_unset(&c);
+                double *weighs = way % 2 == 0 ? in.target : in.input, *masks = way % 2 == 0 ? in.input : in.target;
+                int64_t i;
+                for (i = 0; i < 2 * c.classes; i++) {
+                    weighs[i] = i == 2 ? -200 : 0;
+                    masks[i] = i == 1 || i == 2 ? -inf : 0;
+                }
+                c.divergence = way % 2 == 0 ? GPULOSS_FORWARD_KL : GPULOSS_REVERSE_KL;
+                c.outputs = way < 2 ? KL_OUT_LOSS | KL_OUT_LOSS_ROWS : KL_OUT_LOSS | KL_OUT_GRAD;
+                kl_test(&c, "masked classes");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
 int run_kl_div_logits_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lengths_of_two_logits),
@@ -757,6 +783,7 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(offsets_of_one_side_of_logits),
         cmocka_unit_test(masked_middles),
         cmocka_unit_test(probabilities_that_become_0),
+        cmocka_unit_test(masked_classes_without_a_float),
     };
     return cmocka_run_group_tests_name("kl_div of logits", tests, NULL, NULL);
 }

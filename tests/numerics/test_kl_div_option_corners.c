@@ -131,6 +131,28 @@ static void rows_of_nan(void **state) {
     test_corner(prepare_not_numbers, "NaN, +inf, -inf");
 }
 
+/* The gradients of a NaN on one side of logits, where no element of the loss is an output. */
+static void nan_of_one_side(void **state) {
+    static const divergence_shape shapes[] = {{2, 33}, {2, 208}, {2, 521}, {2, 9000}};
+    enum { OF_LOGITS = KL_KIND_PAIRS - 1 };
+    unsigned d, k, choice, side;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        for (d = 0; d < DTYPE_COUNT; d++)
+            for (choice = 0; choice < CHOICES; choice++)
+                for (side = 0; side < 2; side++) {
+                    kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shapes[k], OF_LOGITS, choice);
+                    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
+                    assert_true(c.input_kind == GPULOSS_LOGITS && c.target_kind == GPULOSS_LOGITS);
+                    c.outputs = KL_OUT_LOSS | KL_OUT_GRAD | (choice % 2 == 0 ? (unsigned)KL_OUT_GRAD_TARGET : 0u);
+                    (side == 0 ? in.input : in.target)[5] = (double)NAN;
+                    kl_test(&c, "NaN of one side");
+                    kl_inputs_free(&in);
+                }
+    test_done();
+}
+
 /* A negative probability is invalid, and its gradient has no meaning. */
 static void prepare_negative(kl_case *c, kl_inputs *in) {
     int64_t n = c->classes;
@@ -296,8 +318,8 @@ static void distant_logits(void **state) {
     test_done();
 }
 
-/* A gradient in double that lies just above the middle of two 16-bit numbers: rounded to float first it would be the
- * middle itself, and go to the lower one. Total variation has the derivative 1/2 for the target. */
+/* A gradient in double lies just above the middle of two 16-bit numbers. Rounded to float first, it would be the middle
+ * itself, and round to the lower number. Total variation has the derivative 1/2 for the target. */
 static void gradients_rounded_once(void **state) {
     static const gpuloss_dtype types[] = {GPULOSS_F16, GPULOSS_BF16};
     static const divergence_shape shape = {2, 35};
@@ -363,6 +385,7 @@ int run_kl_div_option_corner_tests(void) {
         cmocka_unit_test(pytorch_zeros_with_options),
         cmocka_unit_test(masked_slices_of_divergences),
         cmocka_unit_test(rows_of_nan),
+        cmocka_unit_test(nan_of_one_side),
         cmocka_unit_test(negative_probabilities),
         cmocka_unit_test(rows_left_out),
         cmocka_unit_test(all_rows_left_out),

@@ -225,7 +225,7 @@ static void divergence_factors(void **state) {
 /* Rows that no cluster retains whole: each sweep after the first copies steps of them once more. The last sweep writes, or is
  * that of the values. */
 static void divergences_of_rows_that_do_not_fit(void **state) {
-    enum { VECTORS = 16 * 256 * 12, MORE = 4100 }; /* those that the largest cluster retains of each array */
+    enum { VECTORS = 16 * 256 * 12, MORE = 4100 }; /* vectors that the largest cluster retains of each array */
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16};
     static const gpuloss_kind targets[] = {GPULOSS_PROBABILITIES, GPULOSS_LOG_PROBABILITIES};
     unsigned d, k;
@@ -249,8 +249,8 @@ static void divergences_of_rows_that_do_not_fit(void **state) {
     test_done();
 }
 
-/* Every kind, divergence, type of the target and set of outputs in rows of 48 vectors and more: whole vectors, others, and
- * vectors of the two sides that lie otherwise. The last shape is that of a cluster. */
+/* Every kind, divergence, type of the target and set of outputs, in rows of 48 vectors and more. Rows are whole vectors
+ * or not, and the vectors of the two sides may differ. The last shape is that of a cluster. */
 static void divergences_of_the_pipeline(void **state) {
     static const divergence_shape shapes[] = {{5, 448}, {3, 453}, {2, 8201}};
     static const unsigned outputs[] = {KL_OUT_EVERY,
@@ -339,7 +339,7 @@ static void few_long_rows_of_two_logits(void **state) {
     test_done();
 }
 
-/* Gradients of long rows in clusters that have long stages, because rows are as many as the multiprocessors. */
+/* Gradients of long rows in clusters. The clusters have long stages, because there is a row for each multiprocessor. */
 static void many_long_rows_for_clusters(void **state) {
     gpuloss_info info;
     unsigned k;

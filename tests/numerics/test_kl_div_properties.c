@@ -11,7 +11,7 @@
 #include "run_common.h"
 #include "suites.h"
 
-/* A call, what it gave and what it may give. */
+/* A call, its results, and the expected results. */
 typedef struct outcome {
     kl_result result;
     kl_expected expected;
@@ -78,7 +78,7 @@ static void ends_of_beta(void **state) {
     test_property(check_ends_of_beta, "ends of beta");
 }
 
-/* The same with both sides in each other's place. */
+/* The same with both sides exchanged. */
 static kl_case with_sides_swapped(const kl_case *c) {
     kl_case other = *c;
     other.input = c->target;
@@ -141,9 +141,9 @@ static long double excess_of(const kl_case *c, const double *values, gpuloss_kin
     return sum - 1;
 }
 
-/* No divergence of distributions is negative; Jensen-Shannon is at most the entropy of beta, which is log 2 at 1/2, and
- * total variation at most 1. What is rounded does not quite add up to 1: with sums P and Q these limits move by no more
- * than |P - 1| + |Q - 1|, and twice that is allowed. */
+/* No divergence of distributions is negative. Jensen-Shannon is at most the entropy of beta, which is log 2 at 1/2.
+ * Total variation is at most 1. Rounded probabilities do not quite add up to 1. With sums P and Q these limits move by
+ * no more than |P - 1| + |Q - 1|, and twice that is allowed. */
 static void check_range(kl_case *c, kl_inputs *in, report *r) {
     outcome o = outcome_of(c, r);
     long double b = (long double)c->beta, most = (long double)INFINITY;
@@ -208,7 +208,7 @@ static void expect_zero_sums(const kl_case *c, const double *gradient, const lon
     }
 }
 
-/* No loss knows a constant that is added to the logits of a row, so that their gradient sums to zero. */
+/* A constant added to the logits of a row changes no loss, so that their gradient sums to zero. */
 static void check_zero_sum(kl_case *c, kl_inputs *in, report *r) {
     outcome o = outcome_of(c, r);
     (void)in;
@@ -266,7 +266,8 @@ static void constant_added_to_either_side(void **state) {
     test_property(check_shift, "a constant added");
 }
 
-/* As PyTorch computes it from float logits: log_softmax of each side, and the sum of exp(log p) (log p - log q). */
+/* The loss like PyTorch computes it from float logits: log_softmax of each side, and the sum of
+ * exp(log p) (log p - log q). */
 static float log_sum_of(const double *x, int64_t classes, float row_max) {
     float sum = 0;
     int64_t c;
@@ -326,8 +327,7 @@ static void make_close(kl_case *c, kl_inputs *in, double spread) {
     }
 }
 
-/* Beside the bound, which every case has, a KL below 1e-5 must be closer to the exact one than the difference of two
- * logarithms is. */
+/* Besides the usual bound, a KL below 1e-5 must be closer to the exact one than the difference of two logarithms. */
 static void check_close(kl_case *c, kl_inputs *in, double spread, report *r) {
     bool logits = c->input_kind == GPULOSS_LOGITS;
     kl_expected e;

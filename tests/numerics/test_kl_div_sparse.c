@@ -25,8 +25,8 @@ static void test_varied(gpuloss_dtype dtype, sparse_shape shape, logits_kind kin
     sparse_inputs_free(&in);
 }
 
-/* Rows of one class to those that a block goes over several times, with one entry up to all classes. The entries of a
- * row are compared with each other, which an interpreter takes long for when they are many. */
+/* Rows of one class up to rows that a block sweeps several times, with one entry up to all classes. The entries of a
+ * row are compared with each other, which takes an interpreter long for many entries. */
 static void classes_of_sparse(void **state) {
     static const int64_t classes[] = {1, 2, 3, 7, 8, 10, 31, 64, 65, 129, 300, 1000, 1025, 2051, 8193, 20000};
     static const int64_t entries[] = {1, 2, 7, 64, 300, 1024, 0}; /* 0: all classes */

@@ -152,7 +152,7 @@ static void zeros_of_sparse(void **state) {
     test_corner(prepare_zeros, "zeros");
 }
 
-/* Nothing is there to divide by. */
+/* The probabilities have no sum to divide by. */
 static void nothing_to_renormalize_of_sparse(void **state) {
     static const sparse_shape shape = {2, 33, 4};
     unsigned d;
@@ -312,8 +312,8 @@ static void without_softmax_of_sparse(void **state) {
     test_corner(prepare_without_softmax, "rows of NaN, +inf, -inf");
 }
 
-/* A student that is nearly sure of a class which the teacher knows: little is left over, which the gradients of the
- * other classes share out. */
+/* The student is nearly sure of a class that the teacher knows. The gradients of the other classes share the small
+ * rest. */
 static void prepare_sure(sparse_case *c, sparse_inputs *in) {
     int64_t row;
     for (row = 0; row < ROWS; row++)
@@ -326,10 +326,10 @@ static void little_left_over_of_sparse(void **state) {
     test_corner(prepare_sure, "little left over");
 }
 
-/* The student is so sure that what is left over is below the roundings of the whole: rest log(1 / left) and the
- * gradients rest q / left are still ordinary numbers. An exponential of the gap has an error of its roundings, sums of
- * fewer than 64 logits that are nearly equal have one of 64u, and q - t is at least 0.15, so that its errors are below 16
- * of those of q and t. */
+/* The student is so sure that the rest is below the roundings of the whole. rest log(1 / left) and the gradients
+ * rest q / left are still ordinary numbers. An exponential of the gap has the error of its roundings. Sums of fewer
+ * than 64 nearly equal logits have an error of 64u. q - t is at least 0.15, so that its error is below 16 times the
+ * errors of q and t. */
 static void check_hardly_anything(const sparse_case *c, double gap, report *r) {
     arithmetic a = arithmetic_of(c->dtype);
     long double relative = 16 * (2 * a.exp_roundings * a.u * (long double)gap + 2 * a.exp_relative + 64 * a.u), want;

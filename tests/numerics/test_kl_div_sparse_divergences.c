@@ -76,8 +76,8 @@ static void divergences_of_sparse(void **state) {
     test_done();
 }
 
-/* Of two equal sides, and of sides that are as close as a value and a logit of the type let them be: 1/8 of each known
- * class, and 1/2 of 16 others. Row r moves a known logit by r^3 / 256 and another class's by less. */
+/* Two equal sides, and sides that are as close as the types of values and logits allow. Each known class has 1/8, and
+ * 16 others have 1/2. Row r moves a known logit by r^3 / 256 and another class's by less. */
 static void prepare_close(sparse_case *c, sparse_inputs *in) {
     int64_t row, i;
     put_indices(c, in);
@@ -103,7 +103,7 @@ static void close_sides_of_sparse(void **state) {
         test_all(prepare_close, shapes[k], 0.5, "close sides");
 }
 
-/* The other classes are 40 and 300 below the known ones, the latter below what a float can be. */
+/* The other classes are 40 and 300 below the known ones, the latter below the range of float. */
 static void lower_others(sparse_case *c, sparse_inputs *in, double by) {
     int64_t row, i;
     put_indices(c, in);
@@ -128,8 +128,8 @@ static void hardly_any_rest_of_sparse(void **state) {
     test_all(prepare_300, shape, 0.75, "others 300 below");
 }
 
-/* Classes of no number, and values with a sum of 1 or less, exactly. Other classes that are all masked leave nothing for
- * a bucket, in row 0; row 1 has one that is not; row 2 has a known class that is. */
+/* Classes of no number, and values with a sum of 1 or less, exactly. In row 0 all other classes are masked, and leave
+ * nothing for a bucket. In row 1 one of them is not masked. In row 2 a known class is masked. */
 static void prepare_masked(sparse_case *c, sparse_inputs *in) {
     int64_t row, i;
     put_indices(c, in);

@@ -1,5 +1,5 @@
-/* What holds for gpuloss_kl_div_sparse whatever its arithmetic: its gradients are differences of its losses and add up
- * to 0, all classes give what gpuloss_kl_div gives, and the bits are the same every time. */
+/* Properties of gpuloss_kl_div_sparse that do not depend on its arithmetic. Its gradients are differences of its losses
+ * and add up to 0. With all classes it gives the results of gpuloss_kl_div. The bits are the same every time. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,10 +33,11 @@ static void shift_rows(const sparse_case *c, const sparse_inputs *in) {
     }
 }
 
-/* With respect to a logit over the temperature, the third derivative of a log sum exp is p (1 - p) (1 - 2p), at most 1/10:
- * f has P + rest of that of all classes, and rest of that of the others, in sum less than 3. Of the other divergences,
- * u and its first two derivatives in log q are at most q (L + 2), where L bounds the logarithms of q and of q / p; by the
- * chain rule over log q, whose derivatives are at most 1, 1/4 and 1/10, f has less than 1.85 (L + 2), and L is below 12. */
+/* With respect to a logit over the temperature, the third derivative of a log sum exp is p (1 - p) (1 - 2p), at most
+ * 1/10. f has P + rest of that of all classes, and rest of that of the others, in sum less than 3. For the other
+ * divergences, u and its first two derivatives in log q are at most q (L + 2). Here L bounds the logarithms of q and of
+ * q / p. The chain rule over log q, whose derivatives are at most 1, 1/4 and 1/10, gives less than 1.85 (L + 2) for f.
+ * L is below 12. */
 static long double third_derivative(const sparse_case *c) {
     long double of_f = c->divergence == GPULOSS_FORWARD_KL ? 0.3L : 26,
                 temperature = c->temperature > 0 ? (long double)c->temperature : 1;

@@ -1,5 +1,5 @@
-/* gpuloss_kl_div_sparse in each schedule: rows of a warp to those of a cluster, several of them after each other in the same
- * threads, rows at any address, and more classes than bits. */
+/* gpuloss_kl_div_sparse in each schedule: rows of a warp up to rows of a cluster, and several rows after each other in
+ * the same threads. Rows begin at any address, and have more classes than bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +76,8 @@ static void blocks_of_sparse(void **state) {
     test_shapes(shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* Classes with the same bit as one of the teacher, for each type of indices. Those of a byte are among the first. */
+/* Classes with the same bit as one of the teacher, for each type of indices. With indices of a byte the classes are
+ * among the first. */
 static void shared_bits_of_sparse(void **state) {
     static const shape_of_schedule shapes[] = {{{1, 200000, 500}, "bits of a cluster"},
                                                {{4, 200000, 500}, "bits of a block"},
@@ -111,8 +112,8 @@ static void repeat_indices(const sparse_case *c, const sparse_inputs *in) {
                 in->indices[row * c->k + j] = in->indices[row * c->k + (j + 64) % c->k];
 }
 
-/* Every option with every type of values and indices and every kind of logits, in rows of the pipeline, where there is one, and
- * in short ones. Some entries are equal, and some losses too large for a thread's sum. */
+/* Every option with every type of values and indices and every kind of logits. Rows are short, or of the pipeline on
+ * GPUs that have it. Some entries are equal, and some losses too large for a thread's sum. */
 static void options_of_sparse(void **state) {
     enum { CASES = 360 };
     static const sparse_shape shapes[] = {{5, 404, 9}, {3, 411, 70}, {4, 60, 40}};
@@ -142,7 +143,7 @@ static void options_of_sparse(void **state) {
     test_done();
 }
 
-/* Entries of the same class, in registers of one thread and of two, some of them in other warps, and those that have no
+/* Entries of the same class: in registers of one thread, of two, some of them in other warps, and entries without
  * registers. */
 static void equal_indices_of_rows_of_sparse(void **state) {
     static const sparse_shape shapes[] = {{9, 1000, 90}, {9, 60, 40}};

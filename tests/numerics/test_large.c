@@ -1,6 +1,6 @@
 /* Sizes that only a GPU gets through: many long rows, and more than 2^32 elements. The rows of the inputs repeat a
- * tile, so that the reference needs the tile only; the tile's number of rows is prime, so that a row number that lost
- * its upper bits meets the wrong row, and every row has a target of its own. */
+ * tile, so that the reference needs the tile only. The tile's number of rows is prime, so that a row number without its
+ * upper bits meets the wrong row. Every row has a target of its own. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,7 +72,7 @@ static void *upload_tiled(const big *b, const double *tile) {
     return device;
 }
 
-/* Rows worth looking at: the first and last, and those around 2^31 and 2^32 elements, and some spread over all. */
+/* The checked rows: the first and last, the rows around 2^31 and 2^32 elements, and some spread over all. */
 static bool looked_at(const big *b, int64_t row) {
     int64_t at_31 = (INT64_C(1) << 31) / b->classes, at_32 = (INT64_C(1) << 32) / b->classes;
     return row < 2 || row >= b->rows - 2 || llabs(row - at_31) < 2 || llabs(row - at_32) < 2 || row % 997 == 5;
@@ -146,7 +146,7 @@ static void losses_free(losses *l) {
     free(l->got_rows);
 }
 
-/* What the check of a cross-entropy needs besides the results. */
+/* The inputs of the check of a cross-entropy, besides the results. */
 typedef struct ce_expectation {
     const big *b;
     const int64_t *targets;

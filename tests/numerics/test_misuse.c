@@ -1,5 +1,5 @@
 /* Every misuse is refused with its status and a message "function: field: what (got ...)", by the call and by the query
- * of its workspace, and launches nothing: all outputs stay as they were. */
+ * of its workspace. It launches nothing: all outputs stay as they were. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -137,7 +137,7 @@ typedef union any_desc {
     sparse_desc sparse;
 } any_desc;
 
-/* What the loop over the misuses of a loss calls. */
+/* The functions that the loop over the misuses of a loss calls. */
 typedef struct loss_calls {
     const char *name;
     const char *query_name; /* of the function that has the query of its workspace */
@@ -154,9 +154,9 @@ typedef struct misuse {
     void (*spoil)(any_desc *d, world *w);
 } misuse;
 
-/* The rows of the .def files: a name, what is misused, the fields that the message may blame and what it says that it
- * got, the status, how it is tried, and what makes the loss's correct desc `d` wrong. They are read twice: for a
- * function of each, and for the table of them. */
+/* The rows of the .def files: a name, the misuse, the fields that the message may blame, the value in the message, the
+ * status, the way it is tried, and the statement that makes the loss's correct desc `d` wrong. They are read twice: for
+ * a function of each, and for the table of them. */
 #define SPOIL(name, loss, statements)                                                                                  \
     static void name(any_desc *any, world *w) {                                                                        \
         loss##_desc *d = &any->loss;                                                                                   \

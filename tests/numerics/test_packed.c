@@ -1,5 +1,5 @@
-/* Cross-entropy without options of packed short rows. GPUs with bulk copies have a kernel that takes a tile of them at
- * a time, by vectors or words of one lane or of several. */
+/* Cross-entropy without options of packed short rows. GPUs with bulk copies have a kernel for tiles of packed rows. One
+ * lane or several read a row, by vectors or by words. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +45,7 @@ static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, log
     check_extreme(dtype, rows, classes, kind, number, 0);
 }
 
-/* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32, which have equal parts of a row or not. Two
+/* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32. Lanes have equal parts of a row or not. Two
  * rows of 16 bits may share a word. The last tile is not whole. Rows of up to 22 or 23 classes are in registers. */
 static void classes_of_packed_rows(void **state) {
     static const int64_t classes[] = {1,  2,  3,  4,  5,  6,  7,  8,   9,   10,  11,  12,  13,  16,  17,  20,  21,

@@ -91,7 +91,7 @@ static void check_packed(gpuloss_dtype dtype, int64_t rows, int64_t classes, uns
     free(of_rows);
 }
 
-/* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32, which have equal parts of a row or not. Two
+/* Rows of words and of vectors, for one lane and for 2, 4, 8, 16 and 32. Lanes have equal parts of a row or not. Two
  * rows of 16 bits may share a word. They are in several slots, in one, and in a larger one. The last tile is not whole.
  * */
 static void classes_of_packed_pairs(void **state) {
@@ -166,8 +166,8 @@ static void check_in_registers(gpuloss_dtype dtype, int64_t rows, int64_t classe
     kl_inputs_free(&in);
 }
 
-/* Rows that a lane has in registers, as the call has nothing for each: of every number of words, with and without those that
- * it looks at twice; and a lone row, whose loss is the call's. */
+/* Rows that a lane has in registers, because the call has no outputs of rows. They have every number of words, with and
+ * without rows that the lane reads twice. The loss of a lone row is the call's. */
 static void pairs_in_registers(void **state) {
     unsigned d, number = 0;
     int64_t classes, one;
@@ -204,7 +204,7 @@ static void rows_of_blocks_of_pairs(void **state) {
     test_done();
 }
 
-/* So many of them that a block finishes 32 before it has come to the end, and rows of the other divergences. */
+/* Enough rows that a block finishes 32 before its last one, and rows of the other divergences. */
 static void many_rows_of_blocks_of_pairs(void **state) {
     unsigned d, number;
     (void)state;

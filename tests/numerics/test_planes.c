@@ -1,5 +1,5 @@
-/* Cross-entropy without options where the classes are not innermost and there are columns enough for the kernel that
- * takes them by vectors; cases beside it go to the one for all columns. */
+/* Cross-entropy without options where the classes are not innermost, with enough columns for the kernel that takes them
+ * by vectors. Other cases reach the kernel for all columns. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,8 +45,8 @@ static void check_pass(ce_case c, unsigned number, bool of_rows, const char *nam
     free(above);
 }
 
-/* Up to 22 classes are in the registers of a warp; more are shared out among 2, 4 and 8 warps, some have one more than
- * others, and the last don't fit at once. */
+/* Up to 22 classes are in the registers of a warp. More classes are distributed to 2, 4 and 8 warps, some of which have
+ * one more class than others. The last cases do not fit at once. */
 static void classes_of_planes(void **state) {
     static const int64_t classes[] = {1, 2, 3, 4, 15, 16, 21, 22, 23, 180, 33, 70};
     unsigned d, k, pass, number = 0;
@@ -125,8 +125,8 @@ static void alignments_of_planes(void **state) {
     test_done();
 }
 
-/* In neighbouring columns: one class at -inf, all of them, a NaN, +inf, a NaN in an ignored column, a bad target, and a
- * distant maximum. Types with enough range have a loss too large for the integers of the sum. */
+/* Neighbouring columns have one class at -inf, all classes at -inf, a NaN, +inf, a NaN in an ignored column, a bad
+ * target, and a distant maximum. Types with enough range have a loss too large for the integers of the sum. */
 static void contents_of_planes(void **state) {
     unsigned d;
     (void)state;
@@ -175,7 +175,7 @@ static void contents_of_planes(void **state) {
     test_done();
 }
 
-/* The loss by itself, and the gradient by itself, from what a forward pass has left. */
+/* The loss by itself, and the gradient by itself, from the lse of a forward pass. */
 static void planes_from_lse(void **state) {
     unsigned d, number;
     (void)state;

@@ -1,4 +1,4 @@
-/* The references against what PyTorch computed (tests/vectors), and against what is known in closed form.
+/* The references against PyTorch's results (tests/vectors), and against closed forms.
  *
  *   test_reference [folder of the vectors] */
 #include <math.h>
@@ -16,7 +16,7 @@
 static const char *folder = "tests/vectors";
 
 /* PyTorch's double-precision result comes from at most `operations` operations, each within an ulp (2^-52) of numbers
- * no larger than `largest`; the reference's own error is far smaller or, where long double is double, of the same size.
+ * no larger than `largest`. The reference's own error is far smaller. It has the same size where long double is double.
  */
 static long double tolerance(long double operations, long double largest) {
     return 2 * operations * ldexpl(1, -52) * (1 + largest);
@@ -245,8 +245,8 @@ static void read_kl_div_options(const vector_case *c, reference_kl_div *r) {
     r->grad_target = (long double *)memory(n, sizeof(long double));
 }
 
-/* Probabilities are at least 1/64, or e^-5, so that p / q and the logarithms are below 2^8; the square of a temperature,
- * a row weight and an upstream factor are at most 3.1 each. */
+/* Probabilities are at least 1/64, or e^-5, so that p / q and the logarithms are below 2^8. The square of a
+ * temperature, a row weight and an upstream factor are at most 3.1 each. */
 static void check_kl_div_options(const vector_case *c) {
     reference_kl_div r;
     size_t rows, n;
@@ -334,7 +334,7 @@ static void cross_entropy_of_equal_logits(void **state) {
     assert_true(fabsl(r.loss - 2 * logl(4)) < 1e-15L);
     for (i = 0; i < 8; i++)
         assert_true(fabsl(grad[i] - (i == 1 || i == 6 ? -0.75L : 0.25L)) < 1e-15L);
-    /* What PyTorch has no counterpart for: batchmean, a bad target, an lse that is given. */
+    /* PyTorch has no counterpart for batchmean, a bad target and an lse that is given. */
     {
         const double lse[2] = {4, -7};
         const int64_t bad[2] = {4, 0};
@@ -364,7 +364,7 @@ static void kl_div_of_close_distributions(void **state) {
     r.grad_scale = 1;
     reference_kl_div_run(&r);
     assert_true(fabsl(r.loss / 0x1p-39L - 1) < 1e-6L);
-    /* With eps on both sides: log((t + eps) / (q + eps)), of which a large eps leaves little. */
+    /* eps is on both sides: log((t + eps) / (q + eps)). A large eps leaves little of it. */
     r.eps = 0.5;
     reference_kl_div_run(&r);
     assert_true(fabsl(r.loss / 0x1p-41L - 1) < 1e-6L);

@@ -1,4 +1,4 @@
-/* The reference of the sparse teacher against what PyTorch computed, and against what is known in closed form. */
+/* The reference of the sparse teacher against PyTorch's results, and against closed forms. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -70,10 +70,10 @@ static void free_case(reference_sparse *r) {
     free(r->grad);
 }
 
-/* PyTorch's result comes from at most 64 operations, each within an ulp (2^-52). Temperatures are at least 1/2 and logits
- * at most 3, so that logarithms are below 2^4; probabilities add up to 5 at most and leave 1/16 over, or nothing, which
- * raises the errors of their sum by 2^4; the square of a temperature, a row weight and an upstream factor are at most 3.1
- * each. */
+/* PyTorch's result comes from at most 64 operations, each within an ulp (2^-52). Temperatures are at least 1/2 and
+ * logits at most 3, so that logarithms are below 2^4. Probabilities add up to 5 at most and leave 1/16 over, or
+ * nothing. This raises the errors of their sum by 2^4. The square of a temperature, a row weight and an upstream factor
+ * are at most 3.1 each. */
 static void expect_all(const vector_case *c, const char *what, const long double *got, size_t count) {
     const double *want = required(c, what, count);
     const long double allowed = 64 * 0x1p-52L * 5 * 0x1p8L * 30;
@@ -148,7 +148,7 @@ static void kl_div_sparse_of_equal_logits(void **state) {
         assert_true(fabsl(grad[0] + grad[1] + grad[2] + grad[3]) < 1e-15L);
         assert_true(grad[4] == 0 && grad[5] == 0 && grad[6] == 0 && grad[7] == 0);
     }
-    /* A half is left over on both sides: the other classes are as they should be. */
+    /* A half is left over on both sides: the other classes have the right probability. */
     assert_true(fabsl(grad[1]) < 1e-15L && fabsl(grad[0] + 0.125L) < 1e-15L);
 }
 
@@ -204,8 +204,8 @@ static const struct {
     {GPULOSS_BUCKET, GPULOSS_TOTAL_VARIATION, 0, 0.29930754595777439734L},
 };
 
-/* The gradient is the slope of the loss: the difference of two losses leaves h^2 / 6 times a third derivative, which is
- * below 4 for logarithms of ratios below 2, and the roundings of two losses over h. */
+/* The gradient is the slope of the loss. The difference of two losses is off by h^2 / 6 times a third derivative, and
+ * by the roundings of two losses over h. The derivative is below 4 for logarithms of ratios below 2. */
 static void expect_slopes(gpuloss_residual residual, gpuloss_divergence divergence, double beta) {
     const long double h = 0x1p-14L, allowed = h * h * 4 / 6 + 16 * LDBL_EPSILON / h;
     five here = some_five;
@@ -232,8 +232,8 @@ static void kl_div_sparse_of_known_losses(void **state) {
     }
 }
 
-/* No probability at all: forward KL is 0, Jensen-Shannon (1-b) log(1 / (1-b)), total variation 1/2, and no logit moves
- * them, because the student's probabilities add up to 1. */
+/* The teacher has no probability at all. Forward KL is 0, Jensen-Shannon (1-b) log(1 / (1-b)), total variation 1/2. No
+ * logit changes them, because the student's probabilities add up to 1. */
 static void kl_div_sparse_of_nothing(void **state) {
     static const double nothing[3] = {0, 0, 0};
     static const struct {

@@ -17,7 +17,7 @@ enum { LANES = 32, CLASSES_OF_A_WARP = 1024 };
 /* The fewest vectors of a row that goes to a cluster: with a gradient, and without. */
 enum { WRITTEN = 2049, READ = 4096 };
 
-/* Exact in 16 bits, and past what the short formulas are for. */
+/* Exact in 16 bits, and beyond the range of the short formulas. */
 static const double distant_below = -9984, distant_above = 9984;
 
 /* Rows of `vectors` vectors and `more` classes. */
@@ -66,7 +66,7 @@ static void many_cluster_rows_that_are_read(void **state) {
     check_all(false);
 }
 
-/* Rows that begin anywhere: their vectors, and those at their ends, have other classes in each of them. */
+/* Rows that begin anywhere: each row has other classes in its vectors, and in the vectors at its ends. */
 static void cluster_rows_that_begin_anywhere(void **state) {
     static const struct {
         stride_kind stride;
@@ -111,7 +111,7 @@ static void cluster_rows_of_many_starts(void **state) {
     test_done();
 }
 
-/* With upstream factors, or without a gradient. */
+/* The rows have upstream factors, or no gradient. */
 static void cluster_rows_of_every_type_of_index(void **state) {
     static const double upstream = -0.75;
     unsigned d, number;

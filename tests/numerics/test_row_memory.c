@@ -20,8 +20,8 @@ static int64_t width_of(gpuloss_dtype dtype) {
     return (int64_t)(16 / dtype_size(dtype));
 }
 
-/* Rows that fill the registers of a warp, and rows that are too long for those of a block. A third of them begin and
- * end within vectors. The gradients of another third do. */
+/* Rows that fill the registers of a warp, and rows that are too long for the registers of a block. A third of them
+ * begin and end within vectors. The gradients of another third do. */
 static void types_of_rows_in_memory(void **state) {
     unsigned n;
     (void)state;
@@ -61,8 +61,8 @@ static void groups_of_given_lse(void **state) {
     test_done();
 }
 
-/* Smoothing is summed by vectors. Each of those that a thread has at once is the last of a row, and ends within it: in
- * registers, in columns, and in rows that are too long for registers. */
+/* Smoothing is summed by vectors. Each vector that a thread has at once is the last of a row in one case, and the row
+ * ends within it. The cases are rows in registers, columns, and rows that are too long for registers. */
 static void ends_of_smoothed_rows(void **state) {
     enum { SHORT_ROWS = 9, LONG_ROWS = AT_ONCE, LENGTHS = SHORT_ROWS + LONG_ROWS, LAYOUTS = 3, KINDS = 2 };
     unsigned n;

@@ -1,5 +1,5 @@
-/* Cross-entropy by the kernels of every option: each option alone and several at once, by layouts of rows that take other
- * ways through the ring of a warp. */
+/* Cross-entropy by the kernels of every option: each option alone and several at once. The layouts of rows take
+ * different paths through the ring of a warp. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +44,7 @@ static ce_case case_of(gpuloss_dtype dtype, const layout *l, unsigned options, l
     return c;
 }
 
-/* What a call has besides a set of options. */
+/* A set of options, and the further parts of a call. */
 typedef struct call {
     unsigned options, outputs;
     double scale;               /* if it is not 0 */
@@ -183,7 +183,7 @@ static void clusters_of_the_pipeline(void **state) {
     test_done();
 }
 
-/* Clusters have long stages if rows are as many as the multiprocessors. */
+/* Clusters have long stages if there is a row for each multiprocessor. */
 static void many_rows_of_clusters(void **state) {
     layout layouts[] = {{0, 2100, 0, STRIDE_PACKED, 0, 0}, {0, 2100, 3, STRIDE_ONE_MORE, 1, 1}};
     gpuloss_info info;

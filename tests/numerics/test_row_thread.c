@@ -1,5 +1,5 @@
-/* Short rows and columns in tiles: every type of the gradient and of the probabilities, every layout, and tiles with more
- * vectors than a thread has in flight. */
+/* Short rows and columns in tiles, with every type of the gradient and of the probabilities, and with every layout.
+ * Some tiles have more vectors than a thread has in flight. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* The same call gives the same bits, run after run, whichever block did what, on another stream and from the caller's
- * workspace too: in every schedule (tests/interpreter/coverage.sh sees that these rows reach each kernel there is). */
+/* The same call gives the same bits in every run, whatever the order of blocks, also on another stream and with the
+ * caller's workspace. The rows cover every schedule (tests/interpreter/coverage.sh checks that they reach each
+ * kernel). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,8 @@
 #include "sparse_cases.h"
 #include "suites.h"
 
-/* Rows for an interpreter of the kernels, and for a GPU; of so many vectors of 16 bytes and so many classes more. */
+/* The rows for an interpreter of the kernels, and for a GPU. They have `vectors` vectors of 16 bytes and `more`
+ * classes. */
 typedef struct row_shape {
     int64_t few, many, vectors, more;
 } row_shape;
@@ -42,7 +44,7 @@ static void check_cross_entropy(ce_case c, bool only_read) {
 static void check_options(gpuloss_dtype dtype, option_shape shape, unsigned options, bool only_read, unsigned number) {
     option_inputs in;
     ce_case c = option_case(dtype, shape, options, LOGITS_NORMAL, number, &in);
-    if (options == 0) /* and nothing else that takes the kernels for options */
+    if (options == 0) /* other outputs would take the kernels for options */
         c.outputs = CE_OUT_ALL;
     check_cross_entropy(c, only_read);
     option_inputs_free(&in);

@@ -1,5 +1,5 @@
-/* Calls of a stream that follow each other without waiting: each reads what the ones before have written, also where its
- * blocks come to the GPU before those have ended. */
+/* Calls of a stream that follow each other without waiting. Each reads the results of earlier calls, also if its blocks
+ * start before these calls have ended. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -98,7 +98,7 @@ static gpuloss_status make_call(const chain *c, int call) {
     return gpuloss_cross_entropy(harness_context, &d, NULL);
 }
 
-/* All calls from the same beginning; what is there in the end. */
+/* Runs all calls from the same state. Returns the final results. */
 static unsigned char *run(const chain *c, bool waits) {
     const size_t losses = CALLS * dtype_size(dtype_of_results(c->dtype));
     unsigned char *end = (unsigned char *)require_memory(losses + 2 * c->bytes);

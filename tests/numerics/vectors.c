@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A number, or nan, inf, -inf: what strtod reads. */
+/* A number, or nan, inf, -inf, like strtod reads them. */
 static int read_number(FILE *file, double *value) {
     char word[64], *end;
     if (fscanf(file, "%63s", word) != 1)

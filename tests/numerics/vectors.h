@@ -24,7 +24,7 @@ typedef struct vector_case {
 int vector_read(FILE *file, vector_case *c);
 void vector_free(vector_case *c);
 
-/* The values of a field that must have `count` of them; NULL when the case has no such field. */
+/* The values of a field that must have `count` of them; NULL if the case does not have the field. */
 const double *vector_values(const vector_case *c, const char *name, size_t count);
 /* A field of one number, or `otherwise`. */
 double vector_number(const vector_case *c, const char *name, double otherwise);

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The library on other systems: the examples, compiled for them and with the PTX interpreter as the driver, say the same as
-# here, and what is missing where there is no driver. Windows by MinGW and Wine; 64-bit Arm by GCC and QEMU.
+# The library on other systems. The examples, compiled for them and with the PTX interpreter as the driver, print the
+# same as here. Without a driver they name what is missing. Windows by MinGW and Wine; 64-bit Arm by GCC and QEMU.
 #   tests/platforms/run.sh
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -13,7 +13,7 @@ examples='01_smallest 02_digits 03_distill'
 interpreter=$(printf '%s\n' tests/interpreter/*.c | grep -v '/coverage\.c$')
 as_interpreter='-std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -shared'
 
-# Of each system: how it compiles, and runs a program without a driver and with one.
+# The commands of each system: to compile, and to run a program without a driver and with one.
 # shellcheck disable=SC2086
 {
     windows_cc() { x86_64-w64-mingw32-gcc -static "$@"; }
@@ -29,7 +29,7 @@ as_interpreter='-std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -shared'
     arm_driven() { qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$out/arm/driver" "$@"; }
 }
 
-# same SYSTEM EXAMPLE [FILE]: what it says there is what it says here, or in the file.
+# same SYSTEM EXAMPLE [FILE]: its output there equals the output here, or the file.
 same() {
     LD_LIBRARY_PATH=$build/interpreter "$build/$2" >"$out/here" || return
     "$1_driven" "$out/$1/$2" | tr -d '\r' >"$out/there"

@@ -96,7 +96,7 @@ class CrossEntropy:
         self.given = logit_error
         x = rows_of(input) * logit_scale
         self.x = x = softcap * torch.tanh(x / softcap) if softcap else x
-        # By which an error of the gradient of x becomes one of the logits': at most the scale.
+        # The largest factor from an error of the gradient of x to an error of the logits' gradient.
         self.scale = abs(logit_scale)
         rows, classes = x.shape
         self.w = torch.ones(classes, dtype=torch.float64, device=x.device) if weight is None else weight

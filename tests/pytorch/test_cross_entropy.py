@@ -151,7 +151,7 @@ class Shapes(Checked):
                 with self.subTest(name=name, options=options):
                     self.check(input, target, **options)
                     self.check(input, likely[name][0], **options)
-                    # Of two tensors of which one has its classes last.
+                    # One of the two tensors has its classes last.
                     self.check(input, likely[name][0].contiguous(), **options)
                     self.check(input.contiguous(), likely[name][0], **options)
 

@@ -33,7 +33,7 @@ class Train(Case):
         self.assertLess(losses[-1].item(), losses[0].item())
         for ours in (train.loss_of_gpuloss, gpuloss.linear_cross_entropy, train.loss_in_double):
             other = curve(ours)
-            # Of 256 classes: 256 additions, 8 levels of 8 roundings, and less than 192 others (see bounds.py).
+            # 256 classes have 256 additions, 8 levels of 8 roundings, and less than 192 others (see bounds.py).
             self.assertLess((other - losses)[0].abs().item(), 512 * 2.0**-24)
             self.assertLess(other[-1].item(), other[0].item())
 
@@ -74,7 +74,7 @@ class Train(Case):
         self.assertEqual([line[-1][1] for line in lines], [bottoms[0]] * 2 + [bottoms[1]] * 2)
         theirs, mine, far, exact = (line[0] for line in lines)
         self.assertEqual((mine[1], far[1]), (train.MARGIN, bottoms[1] - train.PANEL_HEIGHT))
-        # From 1 to 3.5, and from 1e-7 to 0.5.
+        # The axes go from 1 to 3.5, and from 1e-7 to 0.5.
         self.assertAlmostEqual(theirs[1], train.MARGIN + 0.5 / 2.5 * train.PANEL_HEIGHT, delta=0.1)
         share = (math.log10(0.5) + 4) / (math.log10(0.5) + 7)
         self.assertAlmostEqual(exact[1], far[1] + share * train.PANEL_HEIGHT, delta=0.1)

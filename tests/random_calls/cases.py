@@ -29,7 +29,7 @@ def _arithmetic(call):
     return Arithmetic(call.dtype == "float64")
 
 
-# What the divisor of chunks depends on.
+# Fields that the divisor of chunks depends on.
 SCALARS_OF_DIVISOR = ("dtype", "rows", "classes", "reduction", "target_type", "label_type", "ignore_index")
 ARRAYS_OF_DIVISOR = ("targets", "target_probabilities", "class_weights", "labels")
 

@@ -155,7 +155,7 @@ def cross_entropy(given, arithmetic):
     if has_z:
         gradient = gradient + lse * p * arithmetic.rounded(2 * given["lse_square_scale"])
     gradient = gradient * factor * slope
-    # Of a row without a defined loss, NaN; the header names 0, too, for a divisor or a weight of 0.
+    # A row without a defined loss has gradient NaN; the header names 0, too, for a divisor or a weight of 0.
     shape = gradient.value.shape
     no_gradient = np.broadcast_to(nothing | bad_column | (~undefined & (divisor == 0)), shape)
     nan = np.broadcast_to(undefined, shape)
@@ -286,7 +286,7 @@ def _kl_terms(a, b, arithmetic, zeros_of_pytorch):
     times_b = by_b * b.p if b.eps > 0 else -a.p
     f = (a.p * difference).where(none, 0.0)
     if zeros_of_pytorch:
-        # 0 times an infinite logarithm; p log p is 0 where p is given. The header does not say what the gradients are.
+        # 0 times an infinite logarithm; p log p is 0 where p is given. The header does not define the gradients.
         infinite = none & ((plus_b.value == 0) | (a.kind != "probabilities"))
         # PyTorch has no target of logits.
         f = f.where(infinite, np.nan) if a.kind != "logits" else f.where(none, 0.0, np.inf)
@@ -419,7 +419,7 @@ def _bucket(given, q, inside, total, arithmetic):
     """f and q df/dq of the bucket as a class, and the share of each class in it."""
     rest = q.p.where(inside, 0.0)
     q_bucket = rest.sum(axis=1, keepdims=True)
-    # 1 - Q, from Q: its roundings are those of numbers up to 1, not of a small rest.
+    # 1 - Q, from Q: its roundings have the size of numbers up to 1, not of a small rest.
     roundings = np.sum(q.p.where(~inside, 0.0).error, axis=1, keepdims=True) + arithmetic.u * inside.shape[1]
     q_bucket = Bounded(q_bucket.value, q_bucket.error + roundings, arithmetic.u)
     p_bucket = -total + 1.0

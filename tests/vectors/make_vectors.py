@@ -320,7 +320,7 @@ def kl_div_cases():
     missing[0, 0] = 0
     yield kl_div(source, "missing", "probability", "probability", missing, target, "none")
     yield kl_div(source, "missing", "log", "probability", torch.log2(missing), target, "sum")
-    # What PyTorch makes of 0 * inf: t = 0 with q = 0, and log t = -inf.
+    # PyTorch's results of 0 * inf: t = 0 with q = 0, and log t = -inf.
     missing[0, 1] = missing[1, 3] = 0
     yield kl_div(source, "pytorch_nan", "probability", "probability", missing, target, "none")
     yield kl_div(source, "pytorch_nan", "log", "probability", torch.log2(missing), target, "sum")

@@ -207,7 +207,7 @@ def _save(ctx, inputs, output):
 
 def _differentiate(ctx, grad, *_):
     wants = ctx.needs_input_grad[:2]
-    # Without the last three options, which choose outputs.
+    # The last three options choose outputs, and backward does not need them.
     gradients = _backward(grad, *ctx.saved_tensors, *ctx.options[:-3], *wants)
     return tuple(g if wanted else None for g, wanted in zip(gradients, wants)) + (None,) * (2 + len(ctx.options))
 

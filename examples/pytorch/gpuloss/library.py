@@ -118,7 +118,8 @@ class Library:
         workspace = None
         with torch.cuda.device(device):
             if torch.cuda.is_current_stream_capturing():
-                # Of the graph's own memory: it may run at the same time as calls on the stream.
+                # The workspace is the graph's own memory, because the graph may run at the same time as calls on the
+                # stream.
                 workspace = self._workspace(function, context, desc, device)
         self.run(function, context, desc, stream.cuda_stream)
         del workspace

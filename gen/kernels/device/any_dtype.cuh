@@ -405,8 +405,8 @@ template <class E> struct ResultArray {
         few.load(base + c);
         few.get(y);
     }
-    /* Reads the W elements from c on, which is not aligned, of an array of `count` elements. The aligned vectors that
-     * contain them are read, and elements selected by the distance to c, which is the same for all vectors of a row. */
+    /* Reads the W elements from c on, which is not aligned, of an array of `count` elements. Reads the aligned vectors
+     * that contain them. The distance to c selects the elements, and is the same for all vectors of a row. */
     __device__ __forceinline__ void read_between(int64_t c, int64_t count, N (&y)[W]) const {
         enum { unit = GPULOSSI_VECTOR_BYTES / sizeof(N) };
         const int distance = (int)((uintptr_t)(base + c) / sizeof(N) % unit);

@@ -4,8 +4,8 @@
 
 #include "smem_words.cuh"
 
-/* Two consecutive rows have bits: those of a row are cleared while the next one is reduced. A bit stands for a position,
- * which is that of a class among the vectors of a row, or an edge. With GPULOSSI_FORMAT_SHARED_BITS there may be more
+/* Two consecutive rows have bits: the bits of a row are cleared while the next row is reduced. A bit stands for the
+ * position of a class in the vectors of a row, or of an edge. With GPULOSSI_FORMAT_SHARED_BITS there may be more
  * positions than bits, and then some share a bit. */
 class ClassBits {
     enum { kBytesAfter = 16, kRepeats = 31 }; /* bytes of the word after the bits, and its bit for repeats() */

@@ -287,8 +287,8 @@ DEVICE void order() {
         __threadfence();
 }
 
-/* A launch has all its sums and counts. A loop over sums ends after the first if that is the only one: ptxas does not turn a
- * loop of one iteration into straight code. */
+/* A launch has all its sums and counts. A loop over sums ends after the first sum if there is only one, because ptxas
+ * does not replace a loop of one iteration with straight code. */
 struct AllWanted {
     DEVICE bool sum(int) { return true; }
     DEVICE bool count(int) { return true; }
@@ -427,8 +427,8 @@ template <class R> DEVICE double divisor_of(const gpulossi_rows &p) {
 DEVICE double quotient_for(double, double a, double b) {
     return a / b;
 }
-/* The steps are those of the main case of that function, so the result has the same bits. The factor brings any b into
- * the range of that case. A quotient that is not rounded correctly is 0 or infinite as a float. */
+/* The steps are the same as in the main case of that function, so the result has the same bits. The factor brings any b
+ * into the range of that case. A quotient that is not rounded correctly is 0 or infinite as a float. */
 DEVICE double quotient_for(float, double a, double b) {
     const double size = fabs(b), factor = size < 0x1p-500 ? 0x1p600 : size > 0x1p500 ? 0x1p-600 : 1.0;
     double first;

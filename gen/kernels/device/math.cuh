@@ -132,7 +132,7 @@ DEVICE double exp_of_difference(double d) {
     const Exponential<false> e(d);
     return e.anywhere(e.high, e.inside());
 }
-/* exp(d) of many d, which are replaced. The ends of the range are looked at for all together. */
+/* exp(d) of many d, which are replaced. One test covers the ends of the range for all of them. */
 template <int m> DEVICE void exp_of_differences(double (&d)[m]) {
     uint32_t odd = 0, exponents = 0;
     int high[m];
@@ -150,8 +150,8 @@ template <int m> DEVICE void exp_of_differences(double (&d)[m]) {
             d[i] = Exponential<true>::anywhere(high[i], d[i]);
 }
 
-/* exp(x - row_max), for x <= row_max; below 2^-126 it is 0. The difference is formed first, because x and row_max may
- * be near the end of the range. */
+/* exp(x - row_max), for x <= row_max; below 2^-126 it is 0. The difference is computed first, because x and row_max may
+ * be close to the end of the range. */
 DEVICE float exp_below(float x, float row_max) {
     return power_of_2(difference(x, row_max) * 1.442695041f);
 }
@@ -354,12 +354,13 @@ DEVICE bool are_between(typename Format<N>::Bits least, const N (&x)[n], typenam
 }
 
 /* log(a / b) for a and b in range. Any other a without a sign, also 0, gives a finite result. The power of two next to
- * a / b is taken out of a. Then a - b is exact, and the logarithm of a ratio near 1 has all its digits. log(a) - log(b)
- * or the rounded a / b would lose them. Seen as integers, exponent and mantissa of a number are about its log2.
+ * a / b is taken out of a. Then a - b is exact, and the logarithm of a ratio close to 1 has all its digits.
+ * log(a) - log(b) or the rounded a / b would lose them. Seen as integers, exponent and mantissa of a number are about
+ * its log2.
  *
  * For float the error is within 8u of the result. (a + b) / 2, its reciprocal and s round to 3.5u at most: where the
- * ulp of one is largest, that of another is smallest. The polynomial and the last sum of log_close() add 1.1u. The power
- * of two raises the error to 7.6u at most, where the sum cancels from log(2 / 3) + log(2) to log(4 / 3). */
+ * ulp of one is largest, the ulp of another is smallest. The polynomial and the last sum of log_close() add 1.1u. The
+ * power of two raises the error to 7.6u at most, where the sum cancels from log(2 / 3) + log(2) to log(4 / 3). */
 template <class N> DEVICE N log_ratio(N a, N b) {
     typedef Format<N> F;
     typedef typename F::Integer Integer;
@@ -400,7 +401,8 @@ DEVICE double ordinary_log(double x) {
     return log(x);
 }
 
-/* log2(x) for x in range. The second term is what the rounded log2(e) lacks, which would be 2^-26 of every logarithm. */
+/* log2(x) for x in range. The second term corrects the rounded log2(e), whose error would be 2^-26 of every
+ * logarithm. */
 DEVICE float ordinary_log2(float x) {
     const float y = ordinary_log(x);
     return fmaf(y, 1.442695022f, y * 1.925963033e-08f);

@@ -31,7 +31,7 @@ template <class E> struct TileCopies {
         else
             return (Bits)(x.word[i / 2] >> (16 * (i % 2)));
     }
-    /* A position in rows of `n` units, which the threads take in turn. */
+    /* A position in rows of `n` units, which are distributed to the threads cyclically. */
     struct Position {
         int row, unit, row_step, unit_step, n;
         __device__ __forceinline__ explicit Position(int n)

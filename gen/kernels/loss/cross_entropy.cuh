@@ -47,7 +47,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     };
     typedef Total<GPULOSSI_SUM_SECOND + 1, GPULOSSI_COUNTS, Wanted> Totals;
 
-    /* What a mean is divided by, if no earlier kernel has computed it: rows, or the class weights of their targets. */
+    /* The divisor of a mean, if no earlier kernel has computed it: rows, or the class weights of their targets. */
     DEVICE bool counts_rows() { return has(GPULOSSI_CE_COUNTS) && !has(GPULOSSI_CE_CLASS_WEIGHTS); }
     DEVICE bool sums_weights() { return has(GPULOSSI_CE_COUNTS) && has(GPULOSSI_CE_CLASS_WEIGHTS); }
     DEVICE bool has_soft() { return has(GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_SMOOTHING); }
@@ -61,7 +61,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     /* Whether a pass computes nothing but the softmax and the sum of the logits. */
     DEVICE bool is_basic() { return (!has_soft() || is_uniform()) && !has_transform(); }
     DEVICE bool sums_only() { return is_basic(); }
-    /* Whether a class adds to the sums what its shape and its logit decide. */
+    /* Whether a class adds terms of its shape and its logit to the sums. */
     DEVICE bool adds_shapes() { return has_soft() && !is_uniform() && !has_transform(); }
     DEVICE bool writes() { return has(GPULOSSI_CE_GRADIENT | GPULOSSI_CE_TARGET_GRADIENT); }
     /* Whether the state of a row is needed. */
@@ -324,7 +324,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         return LargestOf<E, K>::of(x, has_negative_scale());
     }
 
-    /* Which of a few vectors has the highest number, if it is above that of the vectors before: the first one. */
+    /* The first of a few vectors with the highest number, if it is above that of the vectors before. */
     struct Highest {
         N value;
         int k;
@@ -364,7 +364,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     /* Whether the soft targets of K vectors are summed as products with exponents of 2, which may overflow. */
     template <int K, class Side>
     static constexpr bool kAddsProducts = sizeof(N) == 4 && K > 1 && !Side::kHasPartialVectors;
-    /* Adds the soft targets of vectors. If products are not finite, vectors are loaded again, as registers are few. */
+    /* Adds the soft targets of vectors. If products are not finite, vectors are loaded again, to save registers. */
     template <int K, class Side>
     __device__ __forceinline__ void add_uniform(State &s, Vector<E> (&x)[K], N products, const Side &side) const {
         N z[W];
@@ -416,8 +416,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
                 first.k = LargestOf<E, 1>::of({x[k]}, false) == highest ? k : first.k;
         find_best<false>(s, first, side.begin, side.end, 1, [&](int) { return side; });
     }
-    /* Sums of vectors under the maximum of a state. With y = (z - max) log2(e) + rounding, those of 2^y, of shape y and of
-     * shape. */
+    /* Sums of vectors under the maximum of a state: of 2^y, of shape y and of shape, with
+     * y = (z - max) log2(e) + rounding. */
     struct Batch {
         ScaledExp<N> scaled;
         bool is_fast;
@@ -433,10 +433,10 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         const N rounding = batch.scaled.rounding(s.softmax.finite(s.softmax.max));
         return unit() * (N(-0.693147181) * fma(-rounding, shapes, products));
     }
-    /* Adds a vector to a batch, with every option but the class of the maximum: it notes the vector instead, if it has
-     * the highest number. A schedule's Side knows the row and the position of the vector in it. first(k) is the first class
-     * of vector k, of which count(k) elements are in the row, those with is_inside(k, i). read(array, k, y) and
-     * write(array, k, y) access the same classes of another array. Doubles are added to the state at once. */
+    /* Adds a vector to a batch, with every option but the class of the maximum. Instead it notes the vector if it has
+     * the highest number. A schedule's Side knows the row and the position of the vector in it. first(k) is the first
+     * class of vector k. count(k) of its elements are in the row: the elements i with is_inside(k, i). read(array, k,
+     * y) and write(array, k, y) access the same classes of another array. Doubles are added to the state at once. */
     template <class Side>
     __device__ __forceinline__ void accumulate(State &s, Batch &batch, Highest &highest, const Vector<E> &x,
                                                const Side &side, int k) const {
@@ -495,7 +495,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
                : has(GPULOSSI_CE_PROBABILITIES) ? soft_target * weight
                                                 : weight;
     }
-    /* Adds a batch to the state. side_of(k) is a Side of its vectors k, which are added one by one if the maximum is not
+    /* Adds a batch to the state. side_of(k) is a Side of its vectors k. They are added one by one if the maximum is not
      * in the range of ScaledExp or the sums are not finite. */
     template <class SideOf>
     __device__ __forceinline__ void close(State &s, const Batch &batch, int begin, int end, int step,
@@ -646,7 +646,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     template <bool kTransforms = true, class SideOf>
     __device__ __forceinline__ void find_best(State &s, const Highest &highest, int begin, int end, int step,
                                               const SideOf &side_of) const {
-        const bool has_nan = s.softmax.sum != s.softmax.sum; /* or infinities */
+        const bool has_nan = s.softmax.sum != s.softmax.sum; /* true for infinities, too */
         if (!finds_best() || (!has_nan && highest.k < 0))
             return;
 #pragma unroll 1
@@ -767,7 +767,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         if (has_soft())
             shape_of(side, k, shape);
 #pragma unroll
-        for (int i = 0; i < W; i++) { /* adding 0 turns -0 into 0 */
+        for (int i = 0; i < W; i++) { /* adding 0 changes -0 to 0 */
             of_x[i] = fma(of_x[i], g.weight, has_soft() ? fma(-shape[i], g.spread, N(0)) : N(0));
             if (has(GPULOSSI_CE_SOFTCAP))
                 of_x[i] *= slope[i];

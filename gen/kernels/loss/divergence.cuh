@@ -3,10 +3,10 @@
  *
  *   input of probabilities: df/dq      of logarithms: u      of logits z: (u - q sum_c u) / T
  *
- * A row takes up to three sweeps: the softmax of logits, the sums over the row, and what is written. Without logits the
- * sums need no softmax, and are taken along with what is written. The KL of two arrays of logits is summed along with the
- * softmax. With a the side that weighs, b the other one, and v = (a - b) / T less a number that is the same for the row, p
- * the softmax of a, and E its mean:
+ * A row takes up to three sweeps: the softmax of logits, the sums over the row, and the results. Without logits the
+ * sums need no softmax, and are taken in the sweep that writes. The KL of two arrays of logits is summed along with the
+ * softmax. With a the side that weighs, b the other one, and v = (a - b) / T less a number that is the same for the
+ * row, p the softmax of a, and E its mean:
  *
  *   KL = E[v + expm1(-v)] + log1p(m) - m      m = E[expm1(-v)]
  *
@@ -18,8 +18,8 @@
  *
  *   KL(p || z) = sum p v + lse sum p      KL(z || p) = -E[v] - lse      E is the mean under the softmax of z
  *
- * M makes the mean v of some classes in the middle of the row 0, so that the two parts do not cancel. These may be masked by
- * a huge number: where M would be far from the maximum of z that a thread knows, it is that maximum.
+ * M makes the mean v of some classes in the middle of the row 0, so that the two parts do not cancel. A huge number may
+ * mask these classes. If M would be far from the maximum of z that a thread knows, it is that maximum.
  *
  * The loss works on vectors of a row in registers. It uses no thread index but in its constructor. */
 #ifndef GPULOSSI_DIVERGENCE_CUH
@@ -64,14 +64,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         return is_kl() || (has(GPULOSSI_KL_JENSEN_SHANNON) && sizeof(Bits) != 2 && !is_probability(kInput) &&
                            !is_probability(kTarget));
     }
-    /* Whether what is written needs these logarithms. */
+    /* Whether the results need these logarithms. */
     DEVICE bool writes_ratios() { return !in_one_sweep() || has(GPULOSSI_KL_OWN_GRADIENT | GPULOSSI_KL_ELEMENTS); }
     /* Whether the two sides of a row are subtracted from each other. */
     DEVICE bool has_distance() { return is_direct() || (has_two_logits() && has_ratios()); }
     /* Whether the KL of two arrays of logits is summed along with the softmax, or that of one. */
     DEVICE bool in_one_sweep() { return has(GPULOSSI_KL_ONE_SWEEP); }
     DEVICE bool is_direct() { return has(GPULOSSI_KL_DIRECT); }
-    /* Whether the terms are those of short_pairs(). */
+    /* Whether short_pairs() computes the terms. */
     DEVICE bool has_short_pairs() {
         const bool is_any = has(GPULOSSI_KL_TOTAL_VARIATION) || (has(GPULOSSI_KL_HALF_BETA) && sizeof(Bits) == 4);
         return is_any && sizeof(N) == 4 && has_two_logits();
@@ -190,8 +190,8 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
     /* ---- the sums of a row ---- */
 
     struct Softmax {
-        /* Of each side of logits. Of a direct KL also the sum of the side that weighs, and as the other side's maximum the
-         * largest logit whose term is infinite. */
+        /* Maximum and sum of each side of logits. A direct KL also has the sum of the side that weighs. The other
+         * side's maximum is then the largest logit whose term is infinite. */
         N max[2], sum[2];
         N weighted; /* sum of exp(a) v, or p v */
         union {
@@ -495,9 +495,9 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         const N d = difference(difference(t, of.shift[kTarget]), difference(x, of.shift[kInput]));
         return difference(d, of.rest) * inverse_temperature;
     }
-    /* Adds a vector of distances, whose exponentials are summed already. The sum of v + expm1(-v) over the vector is that of
-     * e_b to_a - e_a + e_a v, which is off by a few u of e_a. That is little next to 1/4 of all e_a of the thread. Where the
-     * sum is smaller, a polynomial has the digits of a small v. */
+    /* Adds a vector of distances, whose exponentials are summed already. The sum of v + expm1(-v) over the vector is
+     * the sum of e_b to_a - e_a + e_a v. It is off by a few u of e_a, little next to 1/4 of all e_a of the thread.
+     * Where the sum is smaller, a polynomial has the digits of a small v. */
     __device__ __forceinline__ void accumulate_kl(State &s, N to_a, const N (&distance)[W], const N (&e_a)[W],
                                                   const N (&e_b)[W], N sum_a, N sum_b, N factor, N all_a) const {
         N v[W];
@@ -539,9 +539,9 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
 
     /* ---- a row whose softmax is reduced ---- */
 
-    /* The constants of a row. `lse_difference` is log p - log q where both logits are at their shift, which is the maximum of
-     * a side if the sides are distant, and else 0: the difference of close logits is exact. The sides are distant in the
-     * middle of the row, or in their maxima if the middle is masked. Of a direct KL it is the lse. */
+    /* The constants of a row. `lse_difference` is log p - log q where both logits are at their shift. The shift is a
+     * side's maximum if the sides are distant, else 0: the difference of close logits is exact. The sides are distant
+     * in the middle of the row, or in their maxima if the middle is masked. Of a direct KL it is the lse. */
     struct Sides {
         N max[2], inverse[2], log_sum[2], shift[2], lse_difference;
         bool is_fast;        /* Whether the row has short formulas, with `exp`. */
@@ -590,14 +590,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         }
         return sum == 0 ? s.weighted : fma(sum, of.lse_difference, s.weighted);
     }
-    /* The sums of a row's KL of two logits from the first sweep. `Way` selects the mean, the excess, or a sweep of its own.
-     * Logarithms and quotients are approximate here, because they only select. A direct sum has enough digits if it is
-     * 1/16 of its terms and more: a shift rounds the maxima, else their difference is what rounds. The other sum has an
-     * error of a few u of E[v + expm1(-v)], and of E[v] and it times m / (1 + m): the KL has to be 1/4 of both. Large sums
-     * leave no digits to m, nor do shifts that are distant from the maxima, which masked classes make. */
+    /* The sums of a row's KL of two logits from the first sweep. `Way` selects the mean, the excess, or a sweep of its
+     * own. Logarithms and quotients are approximate here, because they only select. A direct sum has enough digits if
+     * it is 1/16 of its terms and more: a shift rounds the maxima, else their difference rounds. The other sum has an
+     * error of a few u of E[v + expm1(-v)], and of E[v] and it times m / (1 + m). The KL has to be 1/4 of both. Large
+     * sums leave no digits to m, nor do shifts that are distant from the maxima, which masked classes make. */
     enum Way { kDirect, kExcess, kValues };
     struct Kl {
-        N sum, other, weighted, excess, distance; /* `distance` is that of the maxima, without their row's number */
+        N sum, other, weighted, excess, distance; /* `distance` of the maxima, without their row's number */
         int way;
     };
     __device__ __forceinline__ Kl kl_of(const Row &r, const State &s) const {
@@ -843,7 +843,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         s.f += (double)in_halves<Sum>(f);
     }
 
-    /* ---- what is written ---- */
+    /* ---- the results of a row ---- */
 
     struct Gradient {
         Sides sides;
@@ -955,7 +955,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                 f[i] = side.is_inside(k, i) ? y.f : N(0);
                 term[i] = y.term * g.of_terms;
 #pragma unroll
-                for (int a = kInput; a <= kTarget; a++) /* adding 0 turns -0 into 0 */
+                for (int a = kInput; a <= kTarget; a++) /* adding 0 changes -0 to 0 */
                     z[a][i] = fma(of_element(a, g, y), g.scale[a], N(0));
             }
             if (sums_while_writing())

@@ -46,8 +46,8 @@ template <class N> DEVICE N log_excess(N m) {
     return log_plus_1(m) - m;
 }
 
-/* Of z = y^2 in [0, 1], or in [0, 4] if `wide`: (y sinh(y) - cosh(y) log(cosh(y))) / z and log(cosh(y)) / z, as minimax
- * polynomials. They are within 2^-26 of the result, or within 2^-24 if `wide`. */
+/* Minimax polynomials for (y sinh(y) - cosh(y) log(cosh(y))) / z and log(cosh(y)) / z, of z = y^2 in [0, 1], or in
+ * [0, 4] if `wide`. They are within 2^-26 of the result, or within 2^-24 if `wide`. */
 template <bool wide> DEVICE float divergence_over_square(float z) {
     if constexpr (wide) {
         float p = fmaf(z, 5.9118746e-08f, -1.24266223e-06f);
@@ -98,9 +98,9 @@ template <class N> struct HalfLogs {
     }
 };
 
-/* The mixture M = b p + c q, of which p and q take the shares 1 + x = p / M and 1 + y = q / M. With b + c = 1 and
- * g(x) = (1 + x) log(1 + x) - x, which is never negative, the Jensen-Shannon divergence of the pair is
- * M (b g(x) + c g(y)), because b x + c y is 0. It keeps its digits where p and q are close.
+/* The mixture M = b p + c q, with the shares 1 + x = p / M and 1 + y = q / M. Let b + c = 1 and
+ * g(x) = (1 + x) log(1 + x) - x, which is never negative. The Jensen-Shannon divergence of the pair is M (b g(x) + c
+ * g(y)), because b x + c y is 0. It keeps its digits where p and q are close.
  *
  * `is_half`: b and c are 1/2. `by_ratio`: p - q is p (1 - exp(-d)) where |d| < 1, which has the digits of
  * d = log p - log q. `has_small`: the shares are needed of subnormal numbers, too. */

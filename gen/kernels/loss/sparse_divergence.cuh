@@ -6,11 +6,11 @@
  *   bucket        p = t, and the other classes are one, with rest = 1 - P of the teacher and R of the student
  *
  * With u = q df/dq of divergence_terms.cuh and S the sum of all u, the gradient of a class of the teacher is
- * (u - q S) / T. The other classes share (u - R S) / T in proportion to q, where u is that of the bucket, or the sum of
- * theirs. Equal indices of a row are one class, whose probability is their sum.
+ * (u - q S) / T. The other classes share (u - R S) / T in proportion to q. Here u is the bucket's, or the sum of the
+ * other classes' u. Equal indices of a row are one class, whose probability is their sum.
  *
- * The sums of the other classes exclude those of the teacher, so that R keeps its digits however small it is. A bit in
- * shared memory says that a class is the teacher's. */
+ * The sums of the other classes exclude the teacher's classes, so that R has all its digits however small it is. A bit
+ * in shared memory says that a class is the teacher's. */
 #ifndef GPULOSSI_SPARSE_DIVERGENCE_CUH
 #define GPULOSSI_SPARSE_DIVERGENCE_CUH
 
@@ -30,7 +30,7 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
     using Base::inverse_temperature;
     using Base::p;
     enum { W = Base::W, kHasEntries = 1, kClusterSlots = GPULOSSI_SLOTS };
-    enum { kOther, kTeacher }; /* the classes of a row that the teacher does not have, and those that it has */
+    enum { kOther, kTeacher }; /* the classes of a row that the teacher does not have, and the teacher's classes */
 
     DEVICE bool has_bucket() { return has(GPULOSSI_KL_BUCKET); }
     DEVICE bool is_renormalised() { return has(GPULOSSI_KL_RENORMALIZE); }
@@ -278,7 +278,7 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
     /* ---- the sums of a row ---- */
 
     struct Softmax {
-        N max[2], sum[2]; /* of the other classes, and of those of the teacher */
+        N max[2], sum[2]; /* of the other classes, and of the teacher's classes */
         double teacher;   /* sum of the teacher's probabilities */
         int bad, unused;
 
@@ -324,7 +324,7 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
         N norm;                  /* The probabilities are divided by it. */
         N left;                  /* R */
         N others_f, others_u;    /* the part of the other classes in f, and in the sum of u */
-        bool is_normalised;      /* The terms of forward KL are those of equal sums of p and q. */
+        bool is_normalised;      /* The terms of forward KL are the terms for equal sums of p and q. */
     };
     struct State : Softmax {
         Values values;
@@ -513,10 +513,10 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
         /* A class of probability 0 has the gradient 0, also where that of the others is infinite. */
         const bool has_zeros = !kFast && g.sides.inverse < Limits<N>::infinity();
 #pragma unroll
-        for (int i = 0; i < W; i++) /* adding 0 turns -0 into 0 */
+        for (int i = 0; i < W; i++) /* adding 0 changes -0 to 0 */
             y[i] = has_zeros && y[i] == 0 ? N(0) : fma(y[i], g.of_others, N(0));
     }
-    /* Writes elements of a vector, but those of some bits. */
+    /* Writes the elements of a vector whose bits in `of` are 0. */
     template <class Side>
     DEVICE void write_some(const Gradients &to, const Side &side, int k, uint32_t of, const N (&y)[W]) {
 #pragma unroll

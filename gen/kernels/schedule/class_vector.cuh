@@ -8,9 +8,9 @@ DEVICE bool has_columns() {
     return has_format(GPULOSSI_FORMAT_COLUMNS);
 }
 
-/* The elements from class `first_class` on. Those from `begin` to `end` are in the row, and all of them if kWhole. With
- * kByFormat, rows that are not ragged are whole vectors of all arrays. A class of a column is `inner` elements after the
- * one before it. */
+/* The elements from class `first_class` on. Elements `begin` to `end` are in the row, and all elements if kWhole. With
+ * kByFormat, rows that are not ragged are whole vectors of all arrays. A class of a column is `inner` elements after
+ * the one before it. */
 template <class E, bool kWhole, bool kByFormat> struct ClassVector {
     typedef typename E::Number N;
     enum { W = Width<E>::value };

@@ -5,9 +5,9 @@
  *   gradient = (u - q sum_c u) / T
  *
  * For Jensen-Shannon, the pass of the sums overwrites the target's logits in shared memory with log(q / M). The
- * gradient reads it from there. The first pass finds the forward KL as well, which tells a row that is close to 0. Other rows
- * take a short formula, and close rows one of log p - log q where beta is 1/2. The loader decides the divergence, whether beta
- * is 1/2, and whether there is a gradient. */
+ * gradient reads it from there. The first pass computes the forward KL as well, which shows whether a row is close to
+ * 0. Other rows use a short formula. Close rows use a formula of log p - log q where beta is 1/2. The loader decides
+ * the divergence, whether beta is 1/2, and whether there is a gradient. */
 #ifndef GPULOSSI_DISTANCES_CUH
 #define GPULOSSI_DISTANCES_CUH
 
@@ -38,7 +38,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
         N mean;
         bool approximate; /* Whether Jensen-Shannon is computed from the logarithm of the mixture. */
         bool distant;     /* Whether it is computed by distant_terms(). */
-        bool wide;        /* Whether the polynomials are those of a wide range. */
+        bool wide;        /* Whether the polynomials cover a wide range. */
         bool zeros;       /* Whether this thread has met a probability of 0 in these two cases. */
         bool replaced;    /* Whether this thread has overwritten logits with log(q / M) or log2(q / M). */
         bool repeated;    /* Whether the sums take a second pass. */
@@ -70,7 +70,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
     DEVICE bool has_gradient() { return has(GPULOSSI_KL_GRADIENT); }
     DEVICE bool has_wide() { return is_half() && W < 8; }
 
-    /* The gradient of Jensen-Shannon needs space for floats in place of the target. */
+    /* The gradient of Jensen-Shannon needs space for floats instead of the target. */
     DEVICE int smem_vectors() { return has_gradient() && is_shannon() ? 1 + W / 4 : 2; }
 
     __device__ __forceinline__ bool writes(const Row &) const { return has_gradient(); }
@@ -148,7 +148,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
         return true;
     }
 
-    /* Of each pair q over `inverse` and log(q / M), where beta is 1/2. With y as above and w = exp(-2 |y|):
+    /* Computes q over `inverse` and log(q / M) of each pair, where beta is 1/2. With y as above and w = exp(-2 |y|):
      *
      *   log(cosh(y)) = |y| - log(2) + log(1 + w)               f = ((p - q) y - (p + q) log(cosh(y))) / 2
      *
@@ -195,7 +195,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
     }
 
     /* Jensen-Shannon where it is not close to 0. Computes e, the exponentials of the logits less their row maximum, and
-     * log2(q / M) and log2(p / M). In 32 bits an error of 2^-22 in a logarithm would be seen in the sum, and ex2.approx is
+     * log2(q / M) and log2(p / M). In 32 bits an error of 2^-22 in a logarithm would show in the sum. ex2.approx is
      * 2^-24 low on average, which would be in every log2(M). With d = log2(p / q) it is in the smaller share of M only:
      *
      *   log2(p / M) = -log2(b + c 2^-d)  where d > 0           log2(q / M) = log2(p / M) - d

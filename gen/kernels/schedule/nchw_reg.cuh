@@ -1,7 +1,7 @@
-/* Cross-entropy without options where the classes are not innermost, as in nchw_smem.cuh, but few. A thread has all
- * classes of 8 bytes of columns in registers, and issues all loads before it waits for the first. It also stores the
- * logits in shared memory, in slots of its own. There it reads the targets' logits by index, and completes the
- * gradients. */
+/* Cross-entropy without options where the classes are few and not innermost. nchw_smem.cuh has more classes. A thread
+ * has all classes of 8 bytes of columns in registers, and issues all loads before it waits for the first. It also
+ * stores the logits in shared memory, in slots of its own. There it reads the targets' logits by index, and completes
+ * the gradients. */
 #ifndef GPULOSSI_NCHW_REG_CUH
 #define GPULOSSI_NCHW_REG_CUH
 

@@ -315,7 +315,7 @@ template <class E> struct ColumnsInSmem {
 #pragma unroll 1
             for (int page = 0; page == 0 || page * kSlots < n; page++) {
                 int of_page = min(n - page * kSlots, (int)kSlots);
-                keep(columns.thread); /* addresses are computed anew: they would take registers from tile to tile */
+                keep(columns.thread); /* addresses are computed again: they would take registers from tile to tile */
                 keep(columns.log2_warps);
                 if (columns.live()) {
                     columns.load(page, of_page);

@@ -10,7 +10,7 @@
  * request all of the block's part at once. A reduced row then frees its stage, so that more rows are in flight.
  *
  * All rows of a cluster start at the same element of a vector. Ragged rows start at the same one every few rows. Starts
- * that have fewer clusters than others take longer, and their clusters have the first numbers: if more clusters are
+ * that have fewer clusters than others take longer. Their clusters have the first numbers: if more clusters are
  * launched than are resident, the longest begin first.
  *
  * Rows fit in the cluster's shared memory. Logits are used without scale or softcap. The short formulas show when a
@@ -81,7 +81,7 @@ template <class E> class RowCluster {
         float offset, of_exp, of_weight, of_target;
         /* The target and its vector in the row, or -1 if it has no gradient of its own. */
         int y, vector;
-        int recompute;  /* Which row is to be recomputed, if any. */
+        int recompute;  /* The row to recompute, if any. */
         int recomputed; /* Rows that were recomputed before. */
     };
     /* kNext: the next row, which is published at the same time as this one. */
@@ -96,7 +96,7 @@ template <class E> class RowCluster {
         Part of_warp[kBuffers][kWorkers], of_block[kBuffers][GPULOSSI_CLUSTER];
         StateMessage general_of_block[2][GPULOSSI_CLUSTER];
         State general_of_warp[kWorkers], general_state;
-        int partial_of_warp[kWorkers]; /* The partial vector of a row among those of a warp, or -1. */
+        int partial_of_warp[kWorkers]; /* The partial vector of a row in the vectors of a warp, or -1. */
         float soft_sum_of_warp[kWorkers], soft_sum_of_block[GPULOSSI_CLUSTER];
         Arrival copied[kWorkers][kStages];
         /* Barriers for three steps of a row: its warps have reduced it, its blocks have, its state is published. The
@@ -190,7 +190,7 @@ template <class E> class RowCluster {
         return Loss::writes() ? kLead : kAhead;
     }
     __device__ __forceinline__ bool is_class(int64_t c) const {
-        return (uint32_t)c < (uint32_t)p.rows.classes; /* and not negative */
+        return (uint32_t)c < (uint32_t)p.rows.classes; /* false for negative c, too */
     }
     /* The weight of a class. Its soft target is `smooth` times this. */
     __device__ __forceinline__ float weight(int64_t c) const {
@@ -314,8 +314,8 @@ template <class E> class RowCluster {
         __device__ __forceinline__ int partial_vector() const {
             return in_row() - (int)lane() + partial();
         }
-        /* Loads the partial vectors of R rows from this one on, a lane each element. Nobody waits for the load here. Other
-         * lanes prefetch those of the R rows after them. */
+        /* Loads the partial vectors of R rows from this one on, a lane each element. Nobody waits for the load here.
+         * Other lanes prefetch the partial vectors of the next R rows. */
         template <int R> __device__ __forceinline__ Bits load_partial(uint32_t number) const {
             Bits x = E::narrow(lowest());
             const int c = (int)of.cut.first(partial_vector()) + (int)lane() % W;
@@ -599,7 +599,7 @@ template <class E> class RowCluster {
         /* 32 rows, one a lane. */
         typename Loss::Row row;
         State state;
-        double factor; /* Of the row's gradients. */
+        double factor; /* The factor of the row's gradients. */
         /* next_x_y is for the 32 rows after these. */
         float x_y, next_x_y;
         float soft_sum;      /* The sum of the weights of all classes. */

@@ -1,11 +1,11 @@
-/* Rows in memory, on every GPU, with every option: rows of any length, stride and alignment, and columns, whose classes are
- * not innermost. A group of threads shares a row, by vectors in turn. Neighbouring threads have neighbouring vectors of a
- * row, or the same classes of neighbouring columns.
+/* Rows in memory, on every GPU, with every option: rows of any length, stride and alignment, and columns, whose classes
+ * are not innermost. The vectors of a row are distributed cyclically to the threads of a group. Neighbouring threads
+ * have neighbouring vectors of a row, or the same classes of neighbouring columns.
  *
- * A gradient reads the row once more, from its end, which is still in the cache. Short rows stay in registers instead, if
- * the softmax and the sum of the logits are all that they need. Those of doubles do not, which leaves registers to
- * exponentials. The state of a row waits in a thread of its group until each thread has one, but at most 32. Then each
- * thread finishes a row. */
+ * A gradient reads the row once more, from its end, which is still in the cache. Short rows stay in registers instead,
+ * if the softmax and the sum of the logits are all that they need. Short rows of doubles do not, because their
+ * exponentials need the registers. The state of a row waits in a thread of its group until each thread has one, but at
+ * most 32. Then each thread finishes a row. */
 #ifndef GPULOSSI_ROW_MEMORY_CUH
 #define GPULOSSI_ROW_MEMORY_CUH
 
@@ -49,9 +49,9 @@ template <class Loss> class RowMemory {
 
     const Params &p;
     Loss loss;
-    int threads, shift; /* that share a row, and log2 of them */
-    int rank;           /* of this thread among them */
-    Group group;        /* that shares a row, or the tile of columns of a block */
+    int threads, shift; /* number of threads that share a row, and its log2 */
+    int rank;           /* of this thread in its row's threads */
+    Group group;        /* group that shares a row, or the tile of columns of a block */
     Queue queue;
 
     DEVICE bool is_ragged() { return has_format(GPULOSSI_FORMAT_RAGGED); }
@@ -159,7 +159,7 @@ template <class Loss> class RowMemory {
         }
     }
 
-    /* Loads the vectors from v on. If they are in `ahead` already, those from `next` on are loaded into it. */
+    /* Loads the vectors from v on. If they are in `ahead` already, the vectors from `next` on are loaded into it. */
     template <Stay stay>
     __device__ __forceinline__ void load_next(const Span &span, int v, int next, Vector<E> (&x)[kLoads],
                                               Vector<E> (&ahead)[kLoads]) const {
@@ -370,7 +370,7 @@ template <class Loss> class RowMemory {
                 }
             }
     }
-    /* Writes the gradients of vectors with every option, but skips whole ones if those are written. */
+    /* Writes the gradients of vectors with every option. Skips whole vectors if they are written already. */
     template <int K>
     __device__ __forceinline__ void write(Gradient &g, const Row &r, bool has_gradient, bool skips_whole,
                                           const Span &span, int v, Vector<E> (&x)[K]) const {

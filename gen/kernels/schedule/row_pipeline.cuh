@@ -61,14 +61,14 @@ template <class Loss> class RowPipeline {
     Cursor copied, released;  /* next stage to copy to, and next stage to release */
     int in_ring;              /* stages between these two */
     uint32_t smem_ring;       /* address of this warp's stages */
-    uint32_t smem_arrivals;   /* and of their barriers */
+    uint32_t smem_arrivals;   /* address of the barriers of these stages */
     int next, visit;          /* next copy: index among the known rows, and step of that row */
     Row of_row[kMaxRows - 1]; /* known rows but the last */
     RowInput last_input;      /* loads in flight of the last known row */
     uint32_t values_number;   /* earlier reductions of values */
 
-    /* A stage with target probabilities or class weights has a half of the vectors, or a quarter if their elements are
-     * twice as large as the logits. */
+    /* A stage with target probabilities or class weights has half of the vectors, or a quarter if their elements are
+     * twice as large as logits. */
     DEVICE int second_bytes() {
         return !has_format(GPULOSSI_FORMAT_TWO_ARRAYS)                           ? 0
                : has_format(GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT) ? W * 4
@@ -96,7 +96,7 @@ template <class Loss> class RowPipeline {
     }
     DEVICE int stage_bytes() { return kLanes * vectors() * (GPULOSSI_VECTOR_BYTES + second_bytes()); }
 
-    /* The number of a vector of a row among those that its block has. */
+    /* The number of a row's vector in the vectors of its block. */
     DEVICE int in_block(int v) {
         const int part = vectors() * kLanes; /* of a warp's step */
         return has_format(GPULOSSI_FORMAT_CLUSTER) ? v / part / Team::blocks() * part + v % part : v;
@@ -380,7 +380,7 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ int lane() const {
         return team.rank % kLanes;
     }
-    /* The rank of this thread among those of its block that share a row. */
+    /* The rank of this thread in the threads of its block that share a row. */
     __device__ __forceinline__ int rank_in_block() const {
         return has_format(GPULOSSI_FORMAT_CLUSTER) ? (int)threadIdx.x : team.rank;
     }
@@ -480,7 +480,7 @@ template <class Loss> class RowPipeline {
             const uint32_t row = rows.after(next);
             if (row >= rows.rows)
                 return;
-            const bool is_second = next == 1 || has_format(GPULOSSI_FORMAT_CLUSTER); /* which knows no more */
+            const bool is_second = next == 1 || has_format(GPULOSSI_FORMAT_CLUSTER); /* a cluster knows no more rows */
             const Row of = next == 0 ? of_row[0] : is_second ? of_row[1] : of_row[2];
             if (lane() == 0)
                 copy(row, loss.is_read(of));

@@ -2,8 +2,8 @@
  * whose classes are not innermost. The host selects this schedule for options and columns from compute capability 7.0
  * on. One thread has a row, or a few threads share it.
  *
- * Packed rows are accessed by words, which the threads of a row take in turn. Rows that are no whole words are accessed by
- * elements of 16 bits if an option needs vectors. */
+ * Packed rows are accessed by words, which the threads of a row share cyclically. Rows that are no whole words are accessed
+ * by elements of 16 bits if an option needs vectors. */
 #ifndef GPULOSSI_ROW_THREAD_CUH
 #define GPULOSSI_ROW_THREAD_CUH
 
@@ -156,8 +156,8 @@ template <class Loss> class RowThread : RowTile<Loss> {
     __device__ __forceinline__ int head_of(int row_in_tile) const {
         return may_have_head() ? (int)(address(row_in_tile, 0) / sizeof(Bits) % 2) : 0;
     }
-    /* Whether the threads of a row take its units in turn: words of packed rows, or classes of columns. Neighbouring
-     * threads then read neighbouring banks. */
+    /* Whether the threads of a row share its units cyclically: words of packed rows, or classes of columns.
+     * Neighbouring threads then read neighbouring banks. */
     DEVICE bool takes_units() {
         return is_packed() || has_columns();
     }
@@ -180,10 +180,10 @@ template <class Loss> class RowThread : RowTile<Loss> {
     struct Part {
         int head;         /* elements before the first whole word of the row */
         uint32_t of_head; /* the shared address of class 0 */
-        uint32_t begin;   /* that of the thread's first vector or unit */
-        uint32_t end;     /* that after the last whole one of the row */
+        uint32_t begin;   /* the shared address of the thread's first vector or unit */
+        uint32_t end;     /* the shared address after the row's last whole vector or unit */
         uint32_t step;    /* bytes from a vector or unit of the thread to the next */
-        uint32_t targets; /* added to twice the address of an element, that of its float target probability */
+        uint32_t targets; /* the float target probability of an element is at twice its address plus this */
     };
     __device__ __forceinline__ Part part_of(int row_in_tile) const {
         Part part;
@@ -401,8 +401,8 @@ template <class Loss> class RowThread : RowTile<Loss> {
             });
         close(number, row_in_tile, state, batch);
     }
-    /* Ends a batch of this thread's elements. Its Sides are those of its units, of which one begins before class 0 if the
-     * row begins within a word. */
+    /* Ends a batch of this thread's elements. Its Sides are its units. The first unit begins before class 0 if the row
+     * begins within a word. */
     __device__ __forceinline__ void close(int64_t number, int row_in_tile, State &state,
                                           const typename Loss::Batch &batch) const {
         const int head = head_of(row_in_tile), n = takes_units() ? elements_of_units(1) : (int)W;
@@ -518,8 +518,8 @@ template <class Loss> class RowThread : RowTile<Loss> {
             loss.write(g, r, side.load(k), side, k, kNone);
         }
     }
-    /* The target's gradient replaces the one that its vector has got as any class. It is written once a row, as almost
-     * every vector of a warp has a target in some row. */
+    /* The target's gradient replaces the gradient that its vector has without a target. It is written once a row,
+     * because almost every vector of a warp has a target in some row. */
     __device__ __forceinline__ void write_target(const typename Loss::Gradient &g, const Row &r, int row_in_tile,
                                                  N logit) const {
         const N y = loss.target_gradient(g, r, logit);

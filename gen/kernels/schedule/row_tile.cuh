@@ -45,8 +45,8 @@ template <class Loss> class RowTile {
     int vectors;           /* of a row */
     int rows;              /* of a tile */
     int pitch_bytes;       /* from one row of the tile to the next, or from one class of columns */
-    int threads;           /* that share a row */
-    int rank;              /* of this thread among them */
+    int threads;           /* number of threads that share a row */
+    int rank;              /* of this thread in its row's threads */
     int row;               /* first row of this thread in a tile */
     int64_t first;         /* row of the launch that is the first one of the tile */
     int count;             /* rows of the tile that are there */
@@ -58,7 +58,7 @@ template <class Loss> class RowTile {
     DEVICE bool has_one_thread() { return has_format(GPULOSSI_FORMAT_ONE_THREAD); }
     /* Whether more than the target's logit is read. */
     DEVICE bool has_tile() { return Loss::reduces() || Loss::writes(); }
-    /* Whether the tile also has target probabilities, in rows like those of the logits. */
+    /* Whether the tile also has target probabilities, in rows like the logits. */
     DEVICE bool has_targets() { return has_format(GPULOSSI_FORMAT_TWO_ARRAYS); }
     /* Whether these are floats and the logits have 16 bits. Their rows are whole vectors or contiguous. */
     DEVICE bool has_float_targets() { return sizeof(Bits) == 2 && has_format(GPULOSSI_FORMAT_FLOAT_TARGETS); }

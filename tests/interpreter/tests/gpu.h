@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* As the driver has them. */
+/* The driver's numbers of launch attributes. */
 enum { LAUNCH_CLUSTER = 4, LAUNCH_DEPENDENT = 6 };
 
 struct launch_attribute {
@@ -52,7 +52,7 @@ char *read_text(const char *directory, const char *name);
 void gpu_reset(struct gpu *gpu);
 
 /* Runs a cmocka test for every .ptx file of a folder, in order of name; the test's state is that name. Returns how many
- * failed; a folder without such files is a failure. */
+ * failed; a folder without .ptx files is a failure. */
 int run_folder(const char *group, const char *folder, void (*test)(void **state));
 
 #endif

@@ -107,7 +107,7 @@ static int cluster_launch(unsigned size, unsigned grid) {
     return gpu.launch_ex(&config, empty, NULL, NULL);
 }
 
-/* How many clusters the device takes at a time, or less than 0 where it takes none of this size. */
+/* The number of clusters that the device takes at a time, or less than 0 if it takes none of this size. */
 static int clusters_at_a_time(unsigned size, unsigned shared) {
     struct launch_attribute attribute = {LAUNCH_CLUSTER, 0, {size, 1, 1}};
     struct launch_config config = {{size, 1, 1}, {256, 1, 1}, shared, NULL, &attribute, 1};

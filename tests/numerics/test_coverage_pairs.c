@@ -1,0 +1,168 @@
+/* Coverage of divergences of longer rows beyond the other tests: elements that take the slow way, in every sweep and for
+ * every output. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "divergence_cases.h"
+#include "run_common.h"
+#include "suites.h"
+
+static const double inf = (double)INFINITY;
+static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+/* The elements of a side. */
+typedef struct elements {
+    double *of;
+    gpuloss_dtype dtype;
+    gpuloss_kind kind;
+    int64_t rows, classes;
+} elements;
+
+static void put(const elements *e, int64_t row, int64_t i, double value) {
+    e->of[row * e->classes + i] = dtype_round(e->dtype, value);
+}
+
+typedef void disturb_function(const elements *e, unsigned number);
+
+/* Probabilities that are 0, subnormal or large, and logarithms of all sizes. Doubles beside other types are floats. */
+static void with_ratios(const elements *e, unsigned number) {
+    const gpuloss_dtype narrowest = e->dtype == GPULOSS_F64 ? GPULOSS_F32 : e->dtype;
+    const double probabilities[] = {0, dtype_ulp(narrowest, 0), dtype_min_normal(narrowest) * 1.5, 1.25, 40000};
+    static const double logarithms[] = {-0.001, -90, -720, -3, -inf};
+    int64_t row, i;
+    for (row = 1; row < e->rows; row++)
+        for (i = row; e->kind != GPULOSS_LOGITS && i < e->classes; i += 7 + row)
+            put(e, row, i,
+                e->kind == GPULOSS_PROBABILITIES ? probabilities[(i + number) % 5] : logarithms[(i + number) % 5]);
+}
+
+/* A number that is no probability, in every position of a vector and at the ends of a row. */
+static void with_invalid(const elements *e, unsigned number) {
+    const int64_t width = dtype_width(e->dtype);
+    int64_t row;
+    for (row = 0; row < e->rows; row++) {
+        const int64_t i = row == e->rows - 1 ? (number % 2 == 0 ? 0 : e->classes - 1) : 20 * width + row;
+        const double none = e->kind == GPULOSS_LOGITS && row % 2 == 1 ? inf : (double)NAN;
+        put(e, row, i, e->kind == GPULOSS_PROBABILITIES ? -0.25 : none);
+    }
+}
+
+/* Logits of which each quarter of a row has its own level. */
+static void with_levels(const elements *e, unsigned number) {
+    static const double levels[][4] = {{0, 0, -100, 0},  {-100, 50, -100, 0},  {-20000, 0, -20000, 9},
+                                       {300, 0, 0, -50}, {-300, -200, 0, 200}, {-20000, -20000, -20000, -20000}};
+    int64_t row, i;
+    for (row = 0; row < e->rows; row++)
+        for (i = 0; e->kind == GPULOSS_LOGITS && i < e->classes; i++)
+            put(e, row, i, e->of[row * e->classes + i] + levels[(row + number) % 6][4 * i / e->classes]);
+}
+
+/* Masked classes in the middle of a row, all but one, or all. */
+static void with_masks(const elements *e, unsigned number) {
+    int64_t row, i;
+    for (row = 0; row < e->rows; row++)
+        for (i = 0; e->kind != GPULOSS_PROBABILITIES && i < e->classes; i++) {
+            const unsigned way = (unsigned)(row + number) % 4;
+            const bool is_masked = way == 0   ? i >= e->classes / 4 && i < 3 * e->classes / 4
+                                   : way == 1 ? i != 77
+                                   : way == 2 ? row == 3
+                                              : i % 3 == 0;
+            if (is_masked)
+                put(e, row, i, -inf);
+        }
+}
+
+static disturb_function *const corners[] = {with_ratios, with_invalid, with_levels, with_masks};
+enum { CORNERS = sizeof corners / sizeof corners[0] };
+
+/* Each corner of each pair of kinds with each divergence, in one side or both. Shapes, outputs, options and the type of
+ * the target vary. */
+static void corners_of_longer_rows(void **state) {
+    static const divergence_shape shapes[] = {{9, 52}, {9, 130}, {9, 52}, {9, 130}, {3, 1100}}; /* in vectors */
+    static const unsigned outputs[] = {KL_OUT_LOSS_ROWS, KL_OUT_LOSS_ROWS | KL_OUT_GRAD,
+                                       KL_OUT_LOSS_ROWS | KL_OUT_GRAD_TARGET, KL_OUT_LOSS_ROWS | KL_OUT_LOSS_ELEMENTS,
+                                       KL_OUT_LOSS_ROWS};
+    static const unsigned options[] = {KL_WITH_ROW_WEIGHTS, KL_WITH_LABELS, KL_WITH_EPS | KL_WITH_ROW_WEIGHTS,
+                                       KL_WITH_TEMPERATURE | KL_WITH_ROW_WEIGHTS};
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16, GPULOSS_F32};
+    enum { PASSES = sizeof passes / sizeof passes[0] };
+    static const double upstream = -0.75;
+    unsigned d, pair, choice, corner, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < PASSES; d++) {
+        number = 187 * d; /* The passes then have different shapes and types. */
+        for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+            for (choice = 0; choice <= CHOICE_JS; choice++)
+                for (corner = 0; corner < CORNERS; corner++, number++) {
+                    const divergence_shape *s = &shapes[number / 3 % 5];
+                    const divergence_shape shape = {s->rows, s->classes * dtype_width(passes[d]) + (number % 4 != 0)};
+                    kl_case c =
+                        divergence_case(passes[d], all_dtypes[(d + number / 5) % DTYPE_COUNT], shape, pair, choice);
+                    kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, options[number / 7 % 4], number);
+                    const elements sides[] = {{in.input, c.dtype, c.input_kind, c.rows, c.classes},
+                                              {in.target, kl_target_dtype(&c), c.target_kind, c.rows, c.classes}};
+                    if (number % 3 != 1)
+                        corners[corner](&sides[0], number);
+                    if (number % 3 != 2)
+                        corners[corner](&sides[1], number / 3);
+                    c.outputs = outputs[(pair + choice + corner + d) % 5];
+                    /* Gradients may have no meaning, or belong to a share of a mixture below the normal floats. */
+                    if (corners[corner] == with_invalid ||
+                        (corners[corner] == with_ratios && c.divergence == GPULOSS_JENSEN_SHANNON))
+                        c.outputs = KL_OUT_LOSS_ROWS | (number % 8 < 4 ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u);
+                    c.reduction = GPULOSS_SUM;
+                    c.pytorch_zeros = choice == CHOICE_FORWARD && number % 3 == 0 && corners[corner] != with_levels;
+                    c.grad_loss = (c.outputs & KL_OUT_GRAD) != 0 && number % 4 == 1 ? &upstream : NULL;
+                    kl_test(&c, "corners of longer rows");
+                    kl_inputs_free(&in);
+                }
+    }
+    test_done();
+}
+
+/* KL with one or two sides of logits, which is summed along with the softmax, with every type of the target: rows of a
+ * block and of a cluster, whose classes have levels. */
+static void levels_of_longer_rows(void **state) {
+    static const unsigned pairs[] = {2, 5, 6, 7, KL_KIND_PAIRS - 1};
+    static const unsigned outputs[] = {KL_OUT_LOSS_ROWS, KL_OUT_LOSS_ROWS | KL_OUT_GRAD, KL_OUT_LOSS_ROWS};
+    static const divergence_shape shapes[] = {{3, 1100}, {9, 60}}; /* in vectors */
+    double of_rows[9];
+    unsigned d, k, t, choice, shape, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 9; d++)
+        of_rows[d] = (double)d - 3;
+    for (d = 0; d < DTYPES; d++)
+        for (k = 0; k < sizeof pairs / sizeof pairs[0]; k++)
+            for (choice = CHOICE_FORWARD; choice <= CHOICE_REVERSE; choice++)
+                for (t = 0; t < DTYPE_COUNT; t++)
+                    for (shape = 0; shape < 2; shape++, number++) {
+                        const int64_t classes = shapes[shape].classes * dtype_width(dtypes[d]) + (number % 3 != 0);
+                        kl_case c = divergence_case(dtypes[d], all_dtypes[t],
+                                                    (divergence_shape){shapes[shape].rows, classes}, pairs[k], choice);
+                        kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM,
+                                                         number % 2 ? KL_WITH_ROW_WEIGHTS : KL_WITH_LABELS, number / 2);
+                        const elements sides[] = {{in.input, c.dtype, c.input_kind, c.rows, c.classes},
+                                                  {in.target, kl_target_dtype(&c), c.target_kind, c.rows, c.classes}};
+                        with_levels(&sides[0], number);
+                        with_levels(&sides[1], number / 4);
+                        c.outputs = outputs[number % 3];
+                        c.reduction = GPULOSS_SUM;
+                        c.grad_loss_rows = (c.outputs & KL_OUT_GRAD) != 0 ? of_rows : NULL;
+                        kl_test(&c, "levels of longer rows");
+                        kl_inputs_free(&in);
+                    }
+    test_done();
+}
+
+int run_coverage_pair_tests(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(corners_of_longer_rows),
+                                       cmocka_unit_test(levels_of_longer_rows)};
+    return cmocka_run_group_tests_name("coverage of pairs", tests, NULL, NULL);
+}

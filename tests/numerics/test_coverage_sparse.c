@@ -1,0 +1,105 @@
+/* Coverage of sparse teachers beyond the other tests: every type of indices and labels where rows have one warp, several
+ * or a cluster, and logits, values and weights that take the slow way there. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "run_common.h"
+#include "sparse_cases.h"
+#include "suites.h"
+
+/* Some classes, the teacher's among them, are masked or have subnormal exponentials; one row is not a number. */
+static void lower_some(const sparse_case *c, const sparse_inputs *in, unsigned number) {
+    int64_t row, i;
+    for (row = 0; row < c->rows; row++) {
+        double *x = in->logits + row * c->classes;
+        for (i = row % 3; i < c->classes; i += 3)
+            x[i] = dtype_round(c->dtype, row % 2 ? -(double)INFINITY : -720.5);
+        x[in->indices[row * c->k + 1]] = row % 4 == 2 ? -(double)INFINITY : x[in->indices[row * c->k + 1]];
+    }
+    in->logits[2 * c->classes + 5] = number % 2 ? (double)NAN : (double)INFINITY;
+}
+
+/* Probabilities that are 0, tiny or 1, and logarithms. The logarithm of a subnormal one would be that of 0 where it weighs. */
+static void spread_values(const sparse_case *c, const sparse_inputs *in) {
+    static const double values[] = {0, 1e-30, 1, 0.25};
+    const bool weighs = c->divergence == GPULOSS_FORWARD_KL || c->divergence == GPULOSS_TOTAL_VARIATION;
+    int64_t i;
+    for (i = 0; i < c->rows * c->k; i += 1 + i % c->k) {
+        const double p = values[i % 4], logarithm = p > 0 ? log(p) : weighs ? -720.5 : -80;
+        in->values[i] = dtype_round(sparse_value_dtype(c), c->value_kind == GPULOSS_LOG_PROBABILITIES ? logarithm : p);
+    }
+}
+
+/* Types, outputs and options by a number, with a corner of the logits or values. */
+static void check_teacher(gpuloss_dtype dtype, sparse_shape shape, unsigned n, unsigned number) {
+    static const unsigned outputs[] = {SPARSE_OUT_ALL, SPARSE_OUT_LOSS, SPARSE_OUT_LOSS_ROWS,
+                                       SPARSE_OUT_LOSS | SPARSE_OUT_GRAD, SPARSE_OUT_GRAD};
+    static const double upstream = -0.75;
+    sparse_case c = sparse_case_of(dtype, shape);
+    sparse_inputs in;
+    sparse_take(&c, n);
+    c.value_kind = sparse_kinds[number / 2 % SPARSE_KINDS];
+    c.value_dtype = all_dtypes[number % DTYPE_COUNT];
+    c.index_type = sparse_index_types[n % SPARSE_INDEX_TYPES];
+    c.label_type = sparse_index_types[(n + n / 4) % SPARSE_INDEX_TYPES];
+    sparse_fill(&c, LOGITS_NORMAL, n % 7 == 3 ? 0.999 : 0.7, number, &in);
+    if (n % 3 != 1)
+        sparse_mask(&c, &in);
+    if (n % 5 == 1)
+        sparse_raise_first(&c, &in, 60);
+    if (n % 5 == 2 && c.rows < 100)
+        lower_some(&c, &in, n);
+    if (n % 5 > 2)
+        spread_values(&c, &in);
+    if (n % 4 == 1) {
+        make_distant_weights(in.row_weights, c.rows, c.dtype);
+        sparse_weigh(&c, &in);
+    }
+    c.outputs = n % 4 == 1 ? SPARSE_OUT_LOSS | SPARSE_OUT_LOSS_ROWS : outputs[number % 5];
+    c.reduction = n % 4 == 1 ? GPULOSS_SUM : GPULOSS_MEAN;
+    c.grad_loss = (c.outputs & SPARSE_OUT_GRAD) != 0 && number % 3 == 0 ? &upstream : NULL;
+    sparse_test(&c, "sparse teachers of every schedule");
+    sparse_inputs_free(&in);
+}
+
+/* A warp for each row, several, a block, and a cluster; more entries than registers; and a third row of each warp. */
+static void sparse_teachers_of_every_schedule(void **state) {
+    static const sparse_shape shapes[] = {{9, 60, 3},   {9, 200, 40}, {5, 520, 3},
+                                          {3, 2100, 3}, {9, 12, 22},  {260, 50, 3}}; /* in vectors */
+    enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+    unsigned d, k, n, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < SHAPES; k++)
+            for (n = 0; n < (k < SHAPES - 1 ? (unsigned)SPARSE_DIVERGENCES : 6); n++, number++) {
+                const sparse_shape shape = {shapes[k].rows, shapes[k].classes * dtype_width(all_dtypes[d]) + number % 2,
+                                            shapes[k].k};
+                check_teacher(all_dtypes[d], shape, n, number);
+            }
+    test_done();
+}
+
+/* Several classes to a bit, in the memory of every GPU, of a block and of a cluster. */
+static void shared_bits_of_every_type(void **state) {
+    static const sparse_shape shapes[] = {{2, 66000, 3}, {4, 131000, 3}, {1, 131000, 3}};
+    unsigned d, k, n;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < (all_dtypes[d] == GPULOSS_F64 ? 1u : 3u); k++)
+            for (n = 0; n < SPARSE_INDEX_TYPES; n++)
+                if (k == 0 || all_dtypes[d] == GPULOSS_F32 || (n + k + d) % 2 == 0)
+                    check_teacher(all_dtypes[d], shapes[k], n, n + d);
+    test_done();
+}
+
+int run_coverage_sparse_tests(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sparse_teachers_of_every_schedule),
+                                       cmocka_unit_test(shared_bits_of_every_type)};
+    return cmocka_run_group_tests_name("coverage of sparse teachers", tests, NULL, NULL);
+}
