@@ -232,7 +232,7 @@ int is_pipeline_of_divergences(const char *entry) {
 unsigned blocks_at_once(const fake_launched *l) {
     const unsigned bytes = shared_bytes_of(l);
     return (unsigned)(fake.multiprocessors * (bytes == 0 ? fake.blocks_small
-                                              : bytes == 32768 || bytes == 38912 || bytes == 14848
+                                              : bytes == 32768 || bytes == 38400 || bytes == 38912 || bytes == 14848
                                                   ? fake.blocks_less
                                                   : fake.blocks_shared));
 }

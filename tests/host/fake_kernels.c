@@ -196,7 +196,10 @@ static unsigned shared_bytes_of_block(const fake_module *module, unsigned thread
 }
 /* The smaller shared memory of a kernel that may be launched with less. */
 static unsigned less_shared_bytes(const fake_module *module, unsigned whole) {
-    return has_narrow_rings(module->entry) ? 38912 : has_tiles(module->entry) ? 14848 : whole / 2;
+    const int has_options = (module->words[GPULOSSI_CALL_WORD] & GPULOSSI_CE_ROW_OPTIONS) != 0;
+    if (has_narrow_rings(module->entry))
+        return has_options ? 38400 : 38912;
+    return has_tiles(module->entry) ? 14848 : whole / 2;
 }
 int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes) {
     int code = fake_begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);
