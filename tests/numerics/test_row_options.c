@@ -30,7 +30,9 @@ static void check_options(gpuloss_dtype dtype, int64_t rows, int64_t classes, un
                             (logits_kind)(number % LOGITS_KINDS), number, &in);
     int64_t row, i;
     option_index_type(&c, number / 2 + number / 8);
-    c.reduction = all_reductions[(number + number / 4) % REDUCTION_COUNT];
+    c.reduction = (set & OPTION_WEIGHTS) != 0 && number % 2 == 0
+                      ? GPULOSS_MEAN
+                      : all_reductions[(number + number / 4) % REDUCTION_COUNT];
     c.outputs = CE_OUT_LOSS | ((number + number / 8) % 2 == 0 && c.reduction != GPULOSS_NONE
                                    ? 0u
                                    : (unsigned)(CE_OUT_LOSS_ROWS | CE_OUT_LSE | CE_OUT_BAD_TARGETS));
@@ -61,7 +63,8 @@ static void check_losses(gpuloss_dtype dtype, int64_t rows, int64_t classes, uns
 
 /* One thread or several for a row, by words and by vectors, and rows in registers. */
 static void options_of_packed_losses(void **state) {
-    static const int64_t classes[] = {2, 3, 8, 10, 13, 16, 20, 21, 22, 23, 24, 37, 64, 100, 161, 256, 300, 516, 1000};
+    static const int64_t classes[] = {2,  3,  4,  8,  10,  13,  16,  20,  21,  22,
+                                      23, 24, 37, 64, 100, 161, 256, 300, 516, 1000};
     const double extremes[] = {0, 1e15, lowest, -(double)INFINITY};
     unsigned d, k, n, number = 0;
     (void)state;
@@ -70,7 +73,7 @@ static void options_of_packed_losses(void **state) {
         for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
             for (n = 0; n < 2 * SETS; n++, number++)
                 check_losses(dtypes[d], classes[k] > 200 ? 41 : 133, classes[k], sets[n % SETS], number,
-                             extremes[(n / SETS + number / 8) % 4]);
+                             extremes[n < SETS ? 0 : 1 + (number + k) % 3]);
     test_done();
 }
 

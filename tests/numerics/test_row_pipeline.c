@@ -341,7 +341,10 @@ static void many_rows_of_the_pipeline(void **state) {
                  {{530, 49, 2, STRIDE_PACKED, 0, 0}, OPTION_SOFTCAP | OPTION_IGNORE_INDEX, CE_OUT_EVERY},
                  {{70, CLASSES_AS_THEY_ARE, 1000, STRIDE_PACKED, 0, 0}, OPTION_SMOOTHING | OPTION_WEIGHTS, CE_OUT_ALL},
                  {{70, 513, 0, STRIDE_PACKED, 0, 0}, OPTION_Z_LOSS, CE_OUT_ALL},
-                 {{70, 1030, 3, STRIDE_PACKED, 0, 0}, 0, CE_OUT_ALL}};
+                 {{70, 1030, 3, STRIDE_PACKED, 0, 0}, 0, CE_OUT_ALL},
+                 /* Most tiles of losses are static: tiles of a row, and of four. */
+                 {{600, 48, 0, STRIDE_PACKED, 0, 0}, OPTION_SCALE, CE_OUT_LOSS | CE_OUT_LOSS_ROWS},
+                 {{3200, 48, 0, STRIDE_PACKED, 0, 0}, OPTION_SOFTCAP, CE_OUT_LOSS | CE_OUT_LOSS_ROWS}};
     unsigned d, k;
     (void)state;
     REQUIRE_GPU();
