@@ -203,7 +203,7 @@ bytes=$(gcc -O2 -c -o impl.o $src/implementation.c && size impl.o | awk 'NR == 2
 with=$(milliseconds gcc -O2 -c -o impl.o $src/implementation.c)
 without=$(milliseconds gcc -O2 -c -o decls.o $src/program.c)
 text_bytes=$(wc -c <gpuloss.h)
-accept "gpuloss.h is at most 1154 KiB" [ "$text_bytes" -le 1181696 ]
+accept "gpuloss.h is at most 1160 KiB" [ "$text_bytes" -le 1187840 ]
 accept "the implementation takes at most 409 KiB" [ "$bytes" -le 418816 ]
 echo "cost: $text_bytes bytes of text, $bytes bytes, implementation $with ms, declarations $without ms"
 
