@@ -10,11 +10,11 @@
 #include "packed_pipeline.cuh"
 
 /* kThreads: threads of a block. kMinClasses: the least number of classes of a row. */
-template <class Loss_, class Rows, int kThreads, int kMinClasses = 1>
-class PackedRows : protected RowTiles<Loss_, kThreads, GPULOSSI_RING_STEPS> {
+template <class RowLoss, class Rows, int kThreads, int kMinClasses = 1>
+class PackedRows : protected RowTiles<RowLoss, kThreads, GPULOSSI_RING_STEPS> {
   protected:
-    typedef RowTiles<Loss_, kThreads, GPULOSSI_RING_STEPS> Base;
-    typedef Loss_ Loss;
+    typedef RowTiles<RowLoss, kThreads, GPULOSSI_RING_STEPS> Base;
+    typedef RowLoss Loss;
     typedef typename Loss::Element E;
     typedef typename Loss::Params Params;
     typedef typename Loss::Totals Totals;
