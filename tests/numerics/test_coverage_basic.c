@@ -13,7 +13,7 @@
 
 static const double inf = (double)INFINITY;
 static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
-enum { DTYPES = sizeof dtypes / sizeof dtypes[0], MOST_ROWS = 1100 };
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0], MOST_ROWS = 2600 };
 
 static double *logit(const ce_case *c, const option_inputs *in, int64_t row, int64_t k) {
     const int64_t inner = c->inner > 1 ? c->inner : 1;
@@ -63,22 +63,39 @@ static void spread_weights(const ce_case *c, const option_inputs *in) {
         in->row_weights[row] = row % 11 == 5 ? 0 : ldexp(row % 2 ? -1.5 : 1, exponents[row % 7]);
 }
 
-/* Number n of the options, corners, outputs and types. Gradients have no other options, and may come from an lse. */
-enum { NUMBERS = 60 };
+/* Class weights of very different sizes. */
+static void spread_class_weights(const ce_case *c, const option_inputs *in) {
+    static const int exponents[] = {0, -100, 1, 20, 60, -60, 25};
+    int64_t k;
+    for (k = 0; k < c->classes; k++)
+        in->class_weights[k] = ldexp(1 + (double)(k % 3) / 4, exponents[k % 7]);
+}
+
+/* Number n of the options, corners, outputs and types. Gradients of more classes than fit in registers have no options.
+ * Without options they may come from an lse. */
+enum { CORNERS = 3, PASSES = 4, SETS = 8, NUMBERS = SETS * CORNERS * PASSES, REG_CLASSES = 23 };
 static void check_rows(gpuloss_dtype dtype, option_shape shape, unsigned n) {
-    static const unsigned sets[] = {0, OPTION_SMOOTHING, OPTION_ROW_WEIGHTS, OPTION_Z_LOSS,
-                                    OPTION_SMOOTHING | OPTION_ROW_WEIGHTS | OPTION_Z_LOSS};
+    static const unsigned sets[SETS] = {0,
+                                        OPTION_SMOOTHING,
+                                        OPTION_ROW_WEIGHTS,
+                                        OPTION_Z_LOSS,
+                                        OPTION_WEIGHTS,
+                                        OPTION_SMOOTHING | OPTION_ROW_WEIGHTS | OPTION_Z_LOSS,
+                                        OPTION_WEIGHTS | OPTION_Z_LOSS,
+                                        OPTION_WEIGHTS | OPTION_ROW_WEIGHTS};
     static const unsigned outputs[] = {CE_OUT_LOSS, CE_OUT_LOSS | CE_OUT_LOSS_ROWS, CE_OUT_LOSS_ROWS | CE_OUT_LSE,
                                        CE_OUT_LOSS};
     static const double upstream = -0.75;
     static double lse[MOST_ROWS], of_rows[MOST_ROWS];
-    const unsigned set = sets[n % 5], corner = n / 5 % 3, pass = n / 15 % 4;
+    const unsigned set = sets[n % SETS], corner = n / SETS % CORNERS, pass = n / (SETS * CORNERS) % PASSES;
     option_inputs in;
     ce_case c =
         option_case(dtype, shape, set | (n % 3 == 1 ? (unsigned)OPTION_IGNORE_INDEX : 0), LOGITS_NORMAL, n, &in);
     int64_t row;
-    option_index_type(&c, n + n / 15);
-    if (corner == 1 && c.row_weights != NULL)
+    option_index_type(&c, n + n / (SETS * CORNERS));
+    if (corner == 1 && c.class_weights != NULL)
+        spread_class_weights(&c, &in);
+    else if (corner == 1 && c.row_weights != NULL)
         spread_weights(&c, &in);
     else if (corner == 1)
         spread_rows(&c, &in);
@@ -89,10 +106,10 @@ static void check_rows(gpuloss_dtype dtype, option_shape shape, unsigned n) {
         lse[row] = (double)(float)(9 + highest_of(&c, &in, row));
         of_rows[row] = (double)(row % 5) - 2;
     }
-    if (set == 0 && pass > 0) {
+    if (pass > 0 && (set == 0 || shape.classes <= REG_CLASSES)) {
         c.outputs |= CE_OUT_GRAD;
         c.grad_loss_rows = pass == 2 ? NULL : of_rows;
-        c.lse_in = corner < 2 && pass > 1 ? lse : NULL;
+        c.lse_in = set == 0 && corner < 2 && pass > 1 ? lse : NULL;
     }
     c.reduction = (c.outputs & CE_OUT_LOSS) == 0 ? GPULOSS_NONE : n % 2 ? GPULOSS_SUM : GPULOSS_MEAN;
     c.grad_loss = (c.outputs & CE_OUT_GRAD) != 0 && pass < 3 && c.reduction != GPULOSS_NONE ? &upstream : NULL;
@@ -102,29 +119,29 @@ static void check_rows(gpuloss_dtype dtype, option_shape shape, unsigned n) {
 
 /* One lane or several for a row, by words and by vectors, and blocks of which threads have a part of a row. */
 static void rows_with_few_options(void **state) {
-    static const option_shape shapes[] = {{70, 2, 0},    {70, 8, 0},    {70, 4, 0},   {70, 16, 0},  {70, 21, 0},
-                                          {70, 25, 0},   {70, 100, 0},  {70, 161, 0}, {41, 515, 0}, {41, 1001, 0},
-                                          {14, 2001, 0}, {14, 2000, 0}, {14, 3000, 0}};
+    static const option_shape shapes[] = {{70, 2, 0},    {70, 8, 0},    {70, 4, 0},    {70, 16, 0},  {70, 21, 0},
+                                          {70, 32, 0},   {70, 25, 0},   {70, 100, 0},  {70, 161, 0}, {41, 515, 0},
+                                          {41, 1001, 0}, {14, 2001, 0}, {14, 2000, 0}, {14, 3000, 0}};
     unsigned d, k, n;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
         for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
-            for (n = (d + k) % 3; n < NUMBERS; n += 3)
+            for (n = (d + k) % 3; n < NUMBERS; n += shapes[k].classes <= REG_CLASSES ? 1 : 3)
                 check_rows(dtypes[d], shapes[k], n);
     test_done();
 }
 
 /* Several tiles of rows for each warp, and several rows for each block. */
 static void many_rows_with_few_options(void **state) {
-    static const option_shape shapes[] = {{1100, 4, 0}, {1100, 12, 0}, {1100, 21, 0}, {1100, 24, 0},
-                                          {900, 25, 0}, {700, 201, 0}, {110, 2000, 0}};
+    static const option_shape shapes[] = {{1100, 4, 0}, {1100, 12, 0},  {1100, 21, 0}, {1100, 24, 0},
+                                          {900, 25, 0}, {2600, 201, 0}, {110, 2000, 0}};
     unsigned d, k, n;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < DTYPES; d++)
         for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
-            for (n = (d + k) % 4; n < NUMBERS; n += 4)
+            for (n = (d + k) % 5; n < NUMBERS; n += 5)
                 check_rows(dtypes[d], shapes[k], n);
     test_done();
 }

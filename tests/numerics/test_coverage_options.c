@@ -470,6 +470,7 @@ static void divisors_of_every_kernel(void **state) {
         option_shape shape;
         unsigned options;
     } kernels[] = {{{70, 21, 0}, 0},
+                   {{70, 21, 0}, OPTION_SMOOTHING},
                    {{70, 150, 0}, 0},
                    {{9, 1000, 0}, 0},
                    {{9, 4096, 0}, 0},
