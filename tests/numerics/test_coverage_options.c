@@ -470,8 +470,8 @@ static void divisors_of_every_kernel(void **state) {
         option_shape shape;
         unsigned options;
     } kernels[] = {{{70, 21, 0}, 0},
-                   {{70, 21, 0}, OPTION_SMOOTHING},
                    {{70, 150, 0}, 0},
+                   {{70, 150, 0}, OPTION_SMOOTHING},
                    {{9, 1000, 0}, 0},
                    {{9, 4096, 0}, 0},
                    {{9, 8200, 0}, 0},
