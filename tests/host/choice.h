@@ -20,7 +20,8 @@ const fake_launched *expect_kernel(const gpuloss_cross_entropy_desc *d, const ch
 /* Runs the check on a call of each dtype, and destroys the context. */
 void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross_entropy_desc d));
 
-/* Those of tiles, which run after the others. */
+/* Tests of few options and of tiles, which run after the others. */
+int few_option_tests(void);
 int tile_tests(void);
 
 #endif

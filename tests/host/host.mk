@@ -9,12 +9,11 @@ HOST_HEADERS := $(HOST)/fake_driver.h $(HOST)/fake_private.h $(HOST)/check.h $(H
 HOST_COMMON := $(HOST)/fake_driver.c $(HOST)/fake_kernels.c $(HOST)/check.c $(HOST)/gpuloss_impl.c
 HOST_SOURCES := $(HOST_COMMON) $(HOST)/main.c $(HOST)/calls.c $(HOST)/test_lifecycle.c $(HOST)/test_failures.c \
 	$(HOST)/test_environment.c $(HOST)/test_loading.c $(HOST)/test_preload.c $(HOST)/test_scratch.c $(HOST)/test_launch.c \
-	$(HOST)/test_choice.c $(HOST)/test_tiles.c $(HOST)/test_divisors.c $(HOST)/test_combine.c $(HOST)/test_refusals.c \
-	$(HOST)/test_parameters.c $(HOST)/test_kl_choice.c $(HOST)/test_kl_parameters.c $(HOST)/test_kl_divisors.c \
-	$(HOST)/test_chunks.c \
-	$(HOST)/test_kl_refusals.c $(HOST)/test_sparse.c $(HOST)/test_unpack.c $(HOST)/test_specialise.c \
-	$(HOST)/test_clusters.c $(HOST)/test_pipeline.c $(HOST)/test_pairs.c $(HOST)/test_variants.c $(HOST)/test_facts.c \
-	$(HOST)/test_row_cluster.c $(HOST)/test_overlaps.c $(HOST)/test_threads.c
+	$(HOST)/test_choice.c $(HOST)/test_few_options.c $(HOST)/test_tiles.c $(HOST)/test_divisors.c $(HOST)/test_combine.c \
+	$(HOST)/test_refusals.c $(HOST)/test_parameters.c $(HOST)/test_kl_choice.c $(HOST)/test_kl_parameters.c \
+	$(HOST)/test_kl_divisors.c $(HOST)/test_chunks.c $(HOST)/test_kl_refusals.c $(HOST)/test_sparse.c \
+	$(HOST)/test_unpack.c $(HOST)/test_specialise.c $(HOST)/test_clusters.c $(HOST)/test_pipeline.c $(HOST)/test_pairs.c \
+	$(HOST)/test_variants.c $(HOST)/test_facts.c $(HOST)/test_row_cluster.c $(HOST)/test_overlaps.c $(HOST)/test_threads.c
 HOST_LEFT_OUT := $(HOST_COMMON) $(HOST)/test_left_out.c
 HOST_TYPES := $(HOST_COMMON) $(HOST)/test_left_out_types.c
 HOST_THREADS := $(HOST_COMMON) $(HOST)/test_threads.c $(HOST)/test_threads_main.c
