@@ -11,17 +11,6 @@
 
 template <class Loss> class RowThread : RowTile<Loss> {
     typedef RowTile<Loss> Base;
-    typedef typename Loss::Element E;
-    typedef typename Loss::N N;
-    typedef typename Loss::Bits Bits;
-    typedef typename Loss::Params Params;
-    typedef typename Loss::Gradients Gradients;
-    typedef typename Loss::Targets Targets;
-    typedef typename Loss::Row Row;
-    typedef typename Loss::RowInput RowInput;
-    typedef typename Loss::State State;
-    typedef typename Loss::Totals Totals;
-    typedef TileCopies<E> Copies;
     using Base::is_packed, Base::is_ragged, Base::has_one_thread, Base::has_tile, Base::has_targets,
         Base::has_float_targets, Base::writes_tile, Base::stages_gradient, Base::adds_shapes, Base::adds_elements,
         Base::adds_pairs, Base::aligned, Base::rows_at_once, Base::address, Base::bits, Base::load_elements,
@@ -32,6 +21,9 @@ template <class Loss> class RowThread : RowTile<Loss> {
         Base::classes, Base::vectors, Base::rows, Base::pitch_bytes, Base::threads, Base::rank, Base::row, Base::first,
         Base::count, Base::image, Base::within;
     using Base::W, Base::kThreads, Base::kLoads, Base::kNone;
+    using typename Base::E, typename Base::N, typename Base::Bits, typename Base::Params, typename Base::Gradients,
+        typename Base::Targets, typename Base::Row, typename Base::RowInput, typename Base::State,
+        typename Base::Totals, typename Base::Copies;
 
     __device__ __forceinline__ explicit RowThread(const Params &p) : Base(p) {}
 
