@@ -97,6 +97,7 @@ static void set_teacher(gpuloss_dtype value_dtype, const reference_sparse *r, lo
         all += error + (relative > 0 ? b->a.smallest : 0);
     }
     b->t_error = t_error;
+    b->narrowing = narrowing;
     b->sum = all + (adds_up_exactly(r, b->row) ? 0 : (long double)(r->k + 3) * double_u * b->of_row.sum);
     if (r->residual == GPULOSS_RENORMALIZE && b->of_row.sum > 0) /* the sum is rounded, and the quotient */
         b->norm = b->sum / b->of_row.sum + 2 * b->a.u;
@@ -110,12 +111,13 @@ static long double reference_error(const sparse_bounds *b, const reference_pair 
 }
 
 /* Sets the error of d, from the errors of p and of log q. A logarithm is within an ulp (2u), and the difference is
- * rounded. */
+ * rounded. A logarithm that was given is narrowed, also where p is too small for a number. */
 static void set_ratio_error(const sparse_bounds *b, const reference_pair *y, long double of_log_q, pair_errors *e) {
     if (!isfinite(y->d))
         return;
     e->reference = reference_error(b, y);
-    e->own = e->p / y->p + 2 * b->a.u * fabsl(y->log_p) + of_log_q + b->a.u * fabsl(y->d) + e->reference;
+    e->own = (y->p > 0 ? e->p / y->p : b->narrowing * fabsl(y->log_p)) + 2 * b->a.u * fabsl(y->log_p) + of_log_q +
+             b->a.u * fabsl(y->d) + e->reference;
     e->shared = b->shared;
 }
 

@@ -18,6 +18,7 @@ typedef struct sparse_bounds {
     long double shared, others; /* of log S of all classes, and of log S_o of the classes unknown to the teacher */
     long double sum;            /* of P */
     long double norm;           /* relative error of the divisor of t */
+    long double narrowing;      /* relative error of a value of a wider type */
     pair_errors rest;           /* of all other classes */
     long double sum_of_log_q;
 } sparse_bounds;

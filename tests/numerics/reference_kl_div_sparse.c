@@ -25,6 +25,21 @@ long double reference_sparse_value(const reference_sparse *r, int64_t row, int64
     return v < 0 ? (long double)NAN : v;
 }
 
+/* The logarithm of the sum of a row's probabilities of a class, which is a number where the sum is too small for one. */
+static long double log_of_class(const reference_sparse *r, int64_t row, int64_t c) {
+    const int64_t *indices = r->indices + row * r->k;
+    const double *logs = r->values + row * r->k;
+    long double largest = -(long double)INFINITY, sum = 0;
+    int64_t j;
+    for (j = 0; j < r->k; j++)
+        if (indices[j] == c)
+            largest = fmaxl(largest, (long double)logs[j]);
+    for (j = 0; j < r->k; j++)
+        if (indices[j] == c)
+            sum += isinf(logs[j]) && logs[j] < 0 ? 0 : expl((long double)logs[j] - largest);
+    return largest + logl(sum);
+}
+
 static void read_teacher(const reference_sparse *r, int64_t row, reference_sparse_row *of_row, long double *t) {
     int64_t c, j;
     for (c = 0; c < r->classes; c++)
@@ -76,6 +91,8 @@ reference_pair reference_sparse_pair(const reference_sparse *r, const reference_
     y.q = expl(y.log_q);
     y.p = r->residual != GPULOSS_RENORMALIZE ? t : of_row->sum == 0 ? 0 : t / of_row->sum;
     y.log_p = logl(y.p);
+    if (r->value_kind == GPULOSS_LOG_PROBABILITIES && r->residual != GPULOSS_RENORMALIZE && t != REFERENCE_OTHER)
+        y.log_p = log_of_class(r, row, c);
     y.d = y.log_p - y.log_q;
     reference_pair_terms(r->divergence, r->beta, 0, 0, &y);
     return y;

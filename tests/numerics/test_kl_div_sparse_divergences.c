@@ -183,11 +183,67 @@ static void every_class_of_sparse_divergences(void **state) {
     test_all(prepare_every_class, shape, 1, "every class");
 }
 
+/* Stands for a small probability, which is at least the smallest number that the arithmetic has of it. */
+static double small_value(const sparse_case *c, double log) {
+    const gpuloss_dtype values = sparse_value_dtype(c),
+                        of = values == GPULOSS_F64 ? dtype_of_results(c->dtype) : values;
+    return c->value_kind == GPULOSS_PROBABILITIES ? fmax(dtype_round(of, exp(log)), dtype_ulp(of, 0)) : log;
+}
+
+/* Probabilities below the smallest normal number, or their logarithms, which may be too small for any number. Row 1 has
+ * equal indices. In row 2 one value is 0, which reverse KL makes infinite unless its class is masked, as in row 3. */
+static void prepare_small(sparse_case *c, sparse_inputs *in) {
+    static const double logs[] = {-1, -3, -90, -98, -103.5, -110, -800, -3000},
+                        doubles[] = {-1, -3, -710, -730, -744, -750, -3000, -30000};
+    const bool is_double = c->dtype == GPULOSS_F64 && sparse_value_dtype(c) == GPULOSS_F64;
+    int64_t row, j;
+    for (row = 0; row < c->rows; row++)
+        for (j = 0; j < c->k; j++) {
+            const double of = (is_double ? doubles : logs)[j % 8] - (double)(j / 8) - 0.25 * (double)row;
+            put_value(c, in, row, j, small_value(c, of));
+        }
+    for (j = 0; j < 8; j++)
+        put_logit(c, in, 0, in->indices[j], (double)(j % 3));
+    for (j = 3; j < c->k; j += 3)
+        in->indices[c->k + j] = in->indices[c->k + j - 1];
+    put_value(c, in, 2, 4, c->value_kind == GPULOSS_PROBABILITIES ? 0 : -inf);
+    put_value(c, in, 3, 4, c->value_kind == GPULOSS_PROBABILITIES ? 0 : -inf);
+    put_logit(c, in, 3, in->indices[3 * c->k + 4], -inf);
+}
+
+/* Rows in memory and in the pipeline, with entries in registers, and with more. */
+static void small_values_of_sparse(void **state) {
+    static const sparse_shape shapes[] = {{4, 19, 8}, {4, 400, 8}, {4, 100, 80}, {4, 400, 80}};
+    unsigned k, number, d, v, kind;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        for (number = 0; number < SPARSE_DIVERGENCES; number++)
+            for (d = 0; d < DTYPE_COUNT; d++)
+                for (v = 0; v < DTYPE_COUNT; v++)
+                    for (kind = 0; kind < SPARSE_KINDS; kind++) {
+                        sparse_case c = sparse_case_of(all_dtypes[d], shapes[k]);
+                        sparse_inputs in;
+                        if (harness_small && v != d && v != (d + number + k) % DTYPE_COUNT)
+                            continue;
+                        sparse_take(&c, number);
+                        c.value_dtype = all_dtypes[v];
+                        c.value_kind = sparse_kinds[kind];
+                        c.temperature = number % 3 == 1 ? 1.75 : 0;
+                        sparse_fill(&c, LOGITS_NORMAL, 0.8, number, &in);
+                        prepare_small(&c, &in);
+                        sparse_test(&c, "small values");
+                        sparse_inputs_free(&in);
+                    }
+    test_done();
+}
+
 int run_kl_div_sparse_divergence_tests(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(divergences_of_sparse),         cmocka_unit_test(close_sides_of_sparse),
         cmocka_unit_test(hardly_any_rest_of_sparse),     cmocka_unit_test(masked_classes_of_sparse_divergences),
         cmocka_unit_test(corners_of_sparse_divergences), cmocka_unit_test(every_class_of_sparse_divergences),
+        cmocka_unit_test(small_values_of_sparse),
     };
     return cmocka_run_group_tests_name("kl_div_sparse divergences", tests, NULL, NULL);
 }

@@ -222,12 +222,13 @@ DEVICE float quick_log(float x) {
 DEVICE double quick_log(double x) {
     return log(x);
 }
-/* The least normal float for a subnormal one above 0. */
-DEVICE float at_least_normal(float x) {
-    return x > 0 && x < 0x1p-126f ? 0x1p-126f : x;
+/* quick_log(), also of a subnormal float. */
+DEVICE float quick_log_of_any(float x) {
+    const bool is_small = x < 0x1p-126f;
+    return 0.693147181f * (log2_of(is_small ? x * 0x1p64f : x) - (is_small ? 64.0f : 0.0f));
 }
-DEVICE double at_least_normal(double x) {
-    return x;
+DEVICE double quick_log_of_any(double x) {
+    return log(x);
 }
 
 DEVICE float exponential(float x) {
@@ -242,6 +243,11 @@ DEVICE float log_plus_1(float x) {
 }
 DEVICE double log_plus_1(double x) {
     return log1p(x);
+}
+/* log(exp(a) + exp(b)). */
+template <class N> DEVICE N log_of_sum(N a, N b) {
+    const N most = a > b ? a : b, least = a > b ? b : a;
+    return least == -Limits<N>::infinity() ? most : most + log_plus_1(exponential(least - most));
 }
 
 /* tanh a and its derivative, for |a| < 1, from a polynomial within 1.5u. */

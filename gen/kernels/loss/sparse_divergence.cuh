@@ -123,20 +123,28 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
     DEVICE N probability(N value) {
         return has(GPULOSSI_KL_TARGET_LOGARITHMS) ? exponential(value) : value >= 0 ? value : Limits<N>::nan();
     }
-    __device__ __forceinline__ N probability(int64_t row, int j) const {
-        return probability(TeacherValues(p.values, row * p.values_stride).template read<N>(j));
+    __device__ __forceinline__ N value(int64_t row, int j) const {
+        return TeacherValues(p.values, row * p.values_stride).template read<N>(j);
     }
     __device__ __forceinline__ bool is_class(int64_t c) const {
         return c >= 0 && c < p.rows.classes;
     }
 
-    /* A class of the teacher, or kNone if another block has it, or if an earlier entry has the same one. */
+    /* A class of the teacher, or kNone if another block has it, or if an earlier entry has the same one. Reverse KL needs the
+     * logarithm that was given, since t may be 0 as a float where the logarithm is finite. */
     enum { kNone = -1 };
     struct Entry {
         int64_t c;
-        N t;
+        N t, log; /* log if has_logs() */
         Bits logit;
     };
+    DEVICE bool has_logs() {
+        return has(GPULOSSI_KL_TARGET_LOGARITHMS) && has(GPULOSSI_KL_REVERSE);
+    }
+    DEVICE Entry entry_of(int64_t c, N value) {
+        const Entry entry = {c, probability(value), has_logs() ? value : N(0), 0};
+        return entry;
+    }
     ClassBits bits;
     Entry reg_entries[kReg];
     int bad; /* indices of this thread that are no class */
@@ -184,9 +192,11 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
         bad = 0;
 #pragma unroll
         for (int i = 0; i < kReg; i++) {
-            reg_entries[i] = {kNone, N(0), 0};
-            if (reads && team.rank() + i * team.size() < (int)p.k && open_entry(r.index[i], team))
-                reg_entries[i] = {r.index[i], probability(r.value[i]), logits(row)[r.index[i]]};
+            reg_entries[i] = {kNone, N(0), N(0), 0};
+            if (reads && team.rank() + i * team.size() < (int)p.k && open_entry(r.index[i], team)) {
+                reg_entries[i] = entry_of(r.index[i], r.value[i]);
+                reg_entries[i].logit = logits(row)[r.index[i]];
+            }
         }
         if (reads && Team::kMayHaveMore)
 #pragma unroll 1
@@ -218,11 +228,14 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
             if (i != j && index(row, i) == c) {
                 if (i < j)
                     entry.c = kNone;
-                entry.t += probability(row, i);
+                const N more = value(row, i);
+                entry.t += probability(more);
+                if (has_logs())
+                    entry.log = log_of_sum(entry.log, more);
             }
     }
     template <class Team> __device__ __forceinline__ Entry load_entry(int64_t row, int j, const Team &team) const {
-        Entry entry = {index(row, j), probability(row, j), 0};
+        Entry entry = entry_of(index(row, j), value(row, j));
         if (!is_class(entry.c) || team.position(entry.c) == ClassBits::kElsewhere) {
             entry.c = kNone;
             return entry;
@@ -449,7 +462,8 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
         Pair<N> y;
         y.q = exp_from(z, of.max) * of.inverse;
         y.p = is_renormalised() ? (of.norm == 0 ? N(0) : entry.t / of.norm) : entry.t;
-        y.d = quick_log(at_least_normal(y.p)) - (difference(z, of.max) * inverse_temperature - of.log_sum);
+        y.d = (has_logs() ? entry.log : quick_log_of_any(y.p)) -
+              (difference(z, of.max) * inverse_temperature - of.log_sum);
         diverge(y, of.is_normalised);
         return y;
     }
