@@ -295,6 +295,85 @@ static void distant_logarithms(void **state) {
     test_done();
 }
 
+/* Probabilities below the smallest normal number, which have logarithms, too, against each other and larger ones. */
+static void subnormal_probabilities(void **state) {
+    static const int floats[] = {0, -3, -100, -125, -126, -127, -133, -140, -149};
+    static const int doubles[] = {0, -3, -900, -1021, -1022, -1023, -1040, -1060, -1074};
+    enum { VALUES = sizeof floats / sizeof floats[0] };
+    static const divergence_shape shapes[] = {{VALUES, VALUES}, {VALUES, 45 * VALUES}};
+    unsigned d, choice, pair, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < 2; k++)
+        for (d = 0; d < DTYPE_COUNT; d++)
+            for (choice = 0; choice < CHOICES; choice++)
+                for (pair = 0; pair < KL_KIND_PAIRS; pair++) {
+                    const int *exponents = all_dtypes[d] == GPULOSS_F64 ? doubles : floats;
+                    kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shapes[k], pair, choice);
+                    kl_inputs in;
+                    int64_t i;
+                    if (harness_small && k == 1 && choice != CHOICE_JS_HALF && choice != CHOICE_JS)
+                        continue;
+                    in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, choice);
+                    c.reduction = GPULOSS_SUM;
+                    for (i = 0; i < c.rows * c.classes; i++) {
+                        if (c.input_kind == GPULOSS_PROBABILITIES)
+                            in.input[i] = dtype_round(c.dtype, ldexp(1.3, exponents[i / c.classes]));
+                        if (c.target_kind == GPULOSS_PROBABILITIES)
+                            in.target[i] = dtype_round(c.dtype, ldexp(1.6, exponents[i % VALUES]));
+                    }
+                    kl_test(&c, "subnormal probabilities");
+                    kl_inputs_free(&in);
+                }
+    test_done();
+}
+
+/* A class of probability 0 on one side, in a row of which the other side has no softmax. Whatever the loss is, the class
+ * adds nothing of its own to the gradient. */
+static void prepare_masked_beside_nan(const kl_case *c, kl_inputs *in) {
+    int64_t n = c->classes, row;
+    for (row = 0; row < c->rows; row++) {
+        const bool is_input = row % 2 == 0 && row < 6;
+        put(c, in, row, n / 2, is_input ? 0.5 : 0, is_input ? 0 : 0.5);
+    }
+    if (c->input_kind == GPULOSS_LOGITS) {
+        in->input[0 * n + n - 1] = inf;
+        in->input[2 * n + n - 1] = (double)NAN;
+        fill(c, in->input, 4, -inf);
+    }
+    if (c->target_kind == GPULOSS_LOGITS) {
+        in->target[1 * n + n - 1] = inf;
+        in->target[3 * n + n - 1] = (double)NAN;
+        fill(c, in->target, 5, -inf);
+    }
+}
+
+static void masked_classes_beside_nan(void **state) {
+    static const divergence_shape shapes[] = {{7, 6}, {7, 35}, {7, 400}, {7, 9000}};
+    unsigned d, k, pair, choice, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        for (d = 0; d < DTYPE_COUNT; d++)
+            for (pair = 0; pair < KL_KIND_PAIRS; pair++)
+                for (choice = 0; choice < CHOICES; choice++, number++) {
+                    kl_case c = divergence_case(all_dtypes[d], GPULOSS_DTYPE_UNSET, shapes[k], pair, choice);
+                    kl_inputs in;
+                    if (c.input_kind != GPULOSS_LOGITS && c.target_kind != GPULOSS_LOGITS)
+                        continue;
+                    if (harness_small && (k == 3 ? pair != KL_KIND_PAIRS - 1 || d != 0 : (number + k) % 2))
+                        continue;
+                    in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, number);
+                    if (number % 3 == 0) /* clusters have no other outputs */
+                        c.outputs = KL_OUT_LOSS | KL_OUT_GRAD;
+                    c.in_place = number % 4 == 1;
+                    prepare_masked_beside_nan(&c, &in);
+                    kl_test(&c, "masked classes beside NaN");
+                    kl_inputs_free(&in);
+                }
+    test_done();
+}
+
 /* A class of probability close to 1 on one side and close to 0 on the other. Their ratio overflows the type, though its
  * logarithm does not. */
 static void distant_logits(void **state) {
@@ -393,6 +472,8 @@ int run_kl_div_option_corner_tests(void) {
         cmocka_unit_test(eps_and_zeros),
         cmocka_unit_test(ties_of_both_sides),
         cmocka_unit_test(distant_logarithms),
+        cmocka_unit_test(subnormal_probabilities),
+        cmocka_unit_test(masked_classes_beside_nan),
         cmocka_unit_test(distant_logits),
         cmocka_unit_test(gradients_rounded_once),
         cmocka_unit_test(huge_logits),

@@ -25,75 +25,29 @@
 #ifndef GPULOSSI_DIVERGENCE_CUH
 #define GPULOSSI_DIVERGENCE_CUH
 
-#include "divergence_rows.cuh"
+#include "divergence_call.cuh"
 #include "divergence_terms.cuh"
 
-template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
-    typedef DivergenceRows<E, gpulossi_kl_div> Base;
+template <class E> struct Divergence : DivergenceCall<E> {
+    typedef DivergenceCall<E> Base;
     typedef typename Base::N N;
     typedef typename Base::Bits Bits;
     typedef typename Base::Params Params;
     typedef typename Base::Gradients Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
     using Base::exp_from, Base::finite, Base::inverse_temperature;
+    using Base::has_ratios, Base::writes_ratios, Base::has_distance, Base::in_one_sweep, Base::is_direct;
+    using Base::has_short_pairs, Base::has_short_formulas, Base::logits_weigh, Base::has_divergence, Base::has_sum;
+    using Base::is_logits, Base::is_logarithm, Base::is_probability, Base::has_logits, Base::has_two_logits,
+        Base::is_kl;
+    using Base::kInput, Base::kTarget;
+    using Base::may_be_small, Base::is_float_shannon, Base::kSmall;
+    using Base::may_have_values, Base::sums_while_writing, Base::wants_of_probability;
     using Base::p;
+    using Base::weighing, Base::own, Base::other;
     enum { W = Base::W, kHasEntries = 0, kClusterSlots = GPULOSSI_PAIR_SLOTS };
-    enum { kInput, kTarget };
     /* Logits of two sides that differ by more are subtracted after a number is subtracted from each. */
     enum { kFar = 8 };
-
-    DEVICE bool is_logits(int side) {
-        return has(side == kInput ? GPULOSSI_KL_INPUT_LOGITS : GPULOSSI_KL_TARGET_LOGITS);
-    }
-    DEVICE bool is_logarithm(int side) {
-        return has(side == kInput ? GPULOSSI_KL_INPUT_LOGARITHMS : GPULOSSI_KL_TARGET_LOGARITHMS);
-    }
-    DEVICE bool is_probability(int side) { return !is_logits(side) && !is_logarithm(side); }
-    DEVICE bool has_logits() { return is_logits(kInput) || is_logits(kTarget); }
-    DEVICE bool has_two_logits() { return is_logits(kInput) && is_logits(kTarget); }
-    DEVICE bool is_kl() { return !has(GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_TOTAL_VARIATION); }
-    /* The side that weighs the terms of a KL. */
-    DEVICE int weighing() { return has(GPULOSSI_KL_REVERSE) ? kInput : kTarget; }
-    /* The number of the side that weighs, and of the other one. An array that is indexed by a feature would be in local
-     * memory. */
-    DEVICE N own(const N (&x)[2]) { return weighing() == kInput ? x[kInput] : x[kTarget]; }
-    DEVICE N other(const N (&x)[2]) { return weighing() == kInput ? x[kTarget] : x[kInput]; }
-    /* Whether the pairs need the logarithms of their ratios. A difference of probabilities has enough digits for
-     * Jensen-Shannon of 16 bits. */
-    DEVICE bool has_ratios() {
-        return is_kl() || (has(GPULOSSI_KL_JENSEN_SHANNON) && sizeof(Bits) != 2 && !is_probability(kInput) &&
-                           !is_probability(kTarget));
-    }
-    /* Whether the results need these logarithms. */
-    DEVICE bool writes_ratios() { return !in_one_sweep() || has(GPULOSSI_KL_OWN_GRADIENT | GPULOSSI_KL_ELEMENTS); }
-    /* Whether the two sides of a row are subtracted from each other. */
-    DEVICE bool has_distance() { return is_direct() || (has_two_logits() && has_ratios()); }
-    /* Whether the KL of two arrays of logits is summed along with the softmax, or that of one. */
-    DEVICE bool in_one_sweep() { return has(GPULOSSI_KL_ONE_SWEEP); }
-    DEVICE bool is_direct() { return has(GPULOSSI_KL_DIRECT); }
-    /* Whether short_pairs() computes the terms. */
-    DEVICE bool has_short_pairs() {
-        const bool is_any = has(GPULOSSI_KL_TOTAL_VARIATION) || (has(GPULOSSI_KL_HALF_BETA) && sizeof(Bits) == 4);
-        return is_any && sizeof(N) == 4 && has_two_logits();
-    }
-    /* Whether a call has short formulas, for the rows of which exponentials are fast. */
-    DEVICE bool has_short_formulas() {
-        return (in_one_sweep() || has_short_pairs() || (is_direct() && is_logits(kInput))) &&
-               !has(GPULOSSI_KL_ELEMENTS);
-    }
-    DEVICE bool logits_weigh() { return is_logits(weighing()); }
-    DEVICE bool has_divergence() { return has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS | GPULOSSI_KL_OWN_GRADIENT); }
-    /* Whether the gradient of a side needs a sum of the sweep for the sums. */
-    DEVICE bool has_sum(int side) { return has(side == kInput ? GPULOSSI_KL_INPUT_SUM : GPULOSSI_KL_TARGET_SUM); }
-    DEVICE bool writes() { return has(GPULOSSI_KL_GRADIENT | GPULOSSI_KL_TARGET_GRADIENT | GPULOSSI_KL_ELEMENTS); }
-    DEVICE bool reduces() { return has_logits(); }
-    /* Whether rows may take a sweep for the sums, after that for the softmax, and whether all do. */
-    DEVICE bool may_have_values() {
-        return !is_direct() && (has_divergence() || has(GPULOSSI_KL_INPUT_SUM | GPULOSSI_KL_TARGET_SUM));
-    }
-    DEVICE bool has_values_of_all() { return has(GPULOSSI_KL_VALUES); }
-    /* Whether f is summed along with the gradients, which do not need the sum. */
-    DEVICE bool sums_while_writing() { return has(GPULOSSI_KL_WRITTEN_VALUES); }
 
     __device__ __forceinline__ explicit Divergence(const Params &p) : Base(p) {}
 
@@ -586,7 +540,7 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         const N sum = own(s.sum);
         if (logits_weigh()) {
             const bool is_infinite = other(s.max) > -Limits<N>::infinity() && exp_from(other(s.max), own(s.max)) != 0;
-            return is_infinite ? Limits<N>::infinity() : -(s.weighted / sum) - of.lse_difference;
+            return is_infinite && sum == sum ? Limits<N>::infinity() : -(s.weighted / sum) - of.lse_difference;
         }
         return sum == 0 ? s.weighted : fma(sum, of.lse_difference, s.weighted);
     }
@@ -689,10 +643,6 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             }
         }
     }
-    /* Whether the derivative with respect to a probability is a gradient. */
-    DEVICE bool wants_of_probability(int side) {
-        return is_probability(side) && has(side == kInput ? GPULOSSI_KL_GRADIENT : GPULOSSI_KL_TARGET_GRADIENT);
-    }
     /* The pair of an element of each side, with its term and the derivatives that are gradients. */
     __device__ __forceinline__ Pair<N> pair(const Sides &of, N x, N t, N d) const {
         Pair<N> y;
@@ -701,11 +651,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
         y.p = probability(kTarget, of, t);
         y.d = d;
         /* A negative probability makes NaN. A side that is not the weight needs only its logarithm, which eps may make
-         * finite. */
+         * finite. One NaN is enough for Jensen-Shannon. Beside logits a second one takes fewer registers. */
         if (!has(GPULOSSI_KL_TOTAL_VARIATION) &&
             ((is_probability(kInput) && x < 0 && (has(GPULOSSI_KL_REVERSE) || !is_kl())) ||
-             (is_probability(kTarget) && t < 0 && !has(GPULOSSI_KL_REVERSE))))
-            y.d = y.p = y.q = Limits<N>::nan();
+             (is_probability(kTarget) && t < 0 && !has(GPULOSSI_KL_REVERSE)))) {
+            y.p = Limits<N>::nan();
+            if (is_kl() || has_logits())
+                y.d = y.q = y.p;
+        }
         if (has(GPULOSSI_KL_TOTAL_VARIATION)) {
             y.total_variation();
         } else if (has(GPULOSSI_KL_JENSEN_SHANNON)) {
@@ -934,6 +887,35 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                     z[a][i] = fma(probability[a][i] * (slope[a][i] - g.sum[a]), g.scale[a], N(0));
         }
     }
+    /* The gradients and terms of Jensen-Shannon in a row of which a side has no softmax. In a float Mixture the logarithm of
+     * 0 is a NaN there. */
+    DEVICE bool is_nan(const Gradient &g) {
+        return has_logits() && !(g.sides.inverse[kInput] + g.sides.inverse[kTarget] < Limits<N>::infinity());
+    }
+    __device__ __forceinline__ void nan_gradients(const Gradient &g, N (&z)[2][W], N (&term)[W]) const {
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+#pragma unroll
+            for (int a = kInput; a <= kTarget; a++)
+                z[a][i] = probability(a, g.sides, z[a][i]) == 0 ? N(0) : Limits<N>::nan();
+            term[i] = Limits<N>::nan();
+        }
+    }
+    /* Replaces the gradients of probabilities with small shares in a vector, if there are any. `least` is the bits of the
+     * least derivative, if one is below 0. */
+    __device__ __forceinline__ void replace_small(int side, uint32_t least, const Gradient &g, const N (&z)[2][W],
+                                                  N (&y)[W]) const {
+        const N share[2] = {(N)(1.0 - p.beta), (N)p.beta};
+        if (!may_be_small(side) || least <= __float_as_uint((float)(share[side] * kSmall)))
+            return;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const N own = probability(side, g.sides, z[side][i]),
+                    other = probability(1 - side, g.sides, z[1 - side][i]);
+            const N log = log_of_small_share(own, share[1 - side], other);
+            y[i] = own > 0 && log < kSmall ? fma(share[side] * log, g.scale[side], N(0)) : y[i];
+        }
+    }
     /* Writes the gradients of a vector, and its terms. They are 0 if the row has none. */
     template <class Side>
     __device__ __forceinline__ void write(Gradient &g, const Row &, const Vector<E> &x, const Side &side, int k, int,
@@ -947,7 +929,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
             direct_gradients(g, z);
         } else if (has_gradient && has_short_pairs() && g.is_fast) {
             short_gradients(g, z);
+        } else if (has_gradient && is_float_shannon() && is_nan(g)) {
+            nan_gradients(g, z, term);
         } else if (has_gradient) {
+            N given[2][W];
+            uint32_t least[2] = {};
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                given[kInput][i] = z[kInput][i], given[kTarget][i] = z[kTarget][i];
             log_ratios(g.sides, z, d);
 #pragma unroll
             for (int i = 0; i < W; i++) {
@@ -955,9 +944,14 @@ template <class E> struct Divergence : DivergenceRows<E, gpulossi_kl_div> {
                 f[i] = side.is_inside(k, i) ? y.f : N(0);
                 term[i] = y.term * g.of_terms;
 #pragma unroll
-                for (int a = kInput; a <= kTarget; a++) /* adding 0 changes -0 to 0 */
-                    z[a][i] = fma(of_element(a, g, y), g.scale[a], N(0));
+                for (int a = kInput; a <= kTarget; a++) { /* adding 0 changes -0 to 0 */
+                    const N of = of_element(a, g, y);
+                    least[a] = may_be_small(a) ? max(least[a], __float_as_uint((float)of)) : 0;
+                    z[a][i] = fma(of, g.scale[a], N(0));
+                }
             }
+            replace_small(kInput, least[kInput], g, given, z[kInput]);
+            replace_small(kTarget, least[kTarget], g, given, z[kTarget]);
             if (sums_while_writing())
                 g.f += (double)in_halves<Sum>(f);
         }

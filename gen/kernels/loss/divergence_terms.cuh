@@ -157,35 +157,52 @@ template <> struct Mixture<float> {
         return is_close(x) ? close : distant;
     }
     __device__ __forceinline__ float divergence() const {
-        float f;
         if (is_half) { /* (g(x) + g(-x)) / 2 is x^2 times a polynomial of x^2, within 2^-29. */
             const float z = x * x, of = fmaf(fmaf(fmaf(z, 0.0193362611f, 0.0332742591f), z, 0.0833340814f), z, 0.5f),
                         close = m * z * of, distant = fmaf(p, distant_log(p), q * distant_log(q));
-            f = 0.5f * (is_close(x) ? close : distant);
-        } else {
-            f = fmaf(b, of_share(x, p), c * of_share(y, q));
+            return (has_small ? 0x1p-65f : 0.5f) * (is_close(x) ? close : distant);
         }
+        const float f = fmaf(b, of_share(x, p), c * of_share(y, q));
         return has_small ? f * 0x1p-64f : f;
     }
 };
 template <> struct Mixture<double> {
-    double b, c, m, p, q, x, y;
+    double b, c, p, q, m, of_p, of_q; /* of_p is log(p / M), and of_q log(q / M). */
+    bool has_small;
 
-    __device__ __forceinline__ Mixture(double b, double c, double p, double q, double d, bool, bool by_ratio, bool)
-        : b(b), c(c), m(b * p + c * q), p(p), q(q) {
-        const double of = by_ratio && fabs(d) < 1 ? -p * expm1(-d) : p - q, u = m == 0 ? of : of / m;
-        x = c * u;
-        y = -b * u;
+    /* Scaled by 2^128, no probability is subnormal. */
+    __device__ __forceinline__ Mixture(double b, double c, double p, double q, double d, bool, bool by_ratio,
+                                       bool has_small)
+        : b(b), c(c), p(has_small ? p * 0x1p128 : p), q(has_small ? q * 0x1p128 : q), has_small(has_small) {
+        m = b * this->p + c * this->q;
+        const double of = by_ratio && fabs(d) < 1 ? -p * expm1(-d) : this->p - this->q, u = m == 0 ? of : of / m;
+        of_p = log_of(c * u, this->p);
+        of_q = log_of(-b * u, this->q);
     }
-    DEVICE double log_of(double x, double p, double m) { return fabs(x) < 0.5 || x != x ? log1p(x) : log(p / m); }
-    __device__ __forceinline__ double log_p() const { return log_of(x, p, m); }
-    __device__ __forceinline__ double log_q() const { return log_of(y, q, m); }
+    /* The logarithm of a share 1 + x of M. The share is scaled where it would be subnormal. */
+    __device__ __forceinline__ double log_of(double x, double p) const {
+        if (fabs(x) < 0.5 || x != x)
+            return log1p(x);
+        const bool is_small = has_small && p < m * 0x1p-1020;
+        const double of = log((is_small ? p * 0x1p128 : p) / m);
+        return is_small ? of - 88.722839111672995 : of;
+    }
+    __device__ __forceinline__ double log_p() const { return of_p; }
+    __device__ __forceinline__ double log_q() const { return of_q; }
     /* p log(p / M) + M - p. */
     __device__ __forceinline__ double of_share(double p, double log_p) const {
         return p == 0 ? m : fabs(log_p) < 1 ? p * excess(log_p) : p * (log_p - 1.0) + m;
     }
-    __device__ __forceinline__ double divergence() const { return b * of_share(p, log_p()) + c * of_share(q, log_q()); }
+    __device__ __forceinline__ double divergence() const {
+        const double f = b * of_share(p, of_p) + c * of_share(q, of_q);
+        return has_small ? f * 0x1p-128 : f;
+    }
 };
+
+/* log(p / M) of a small share, where M is c q, since the rest of it rounds away. */
+template <class N> DEVICE N log_of_small_share(N p, N c, N q) {
+    return quick_log_of_any(p) - quick_log(c * q);
+}
 
 /* A pair of probabilities, with its term of a divergence and the derivatives of the term. */
 template <class N> struct Pair {
