@@ -115,17 +115,19 @@ static size_t texts_of(int module) {
     return module == NO_MODULE ? 0 : texts_of(modules[module].after) + 1;
 }
 
-/* Chooses which bases of the loss continue which, and packs them. */
+/* Chooses which bases of the loss continue which, and packs them. The kernel of large rows is needed first most often. */
 static void pack_bases(const char *loss) {
     const text *texts[MODULES];
     int number[MODULES], after[MODULES];
-    size_t count = 0;
+    size_t count = 0, root = 0;
     for (int i = 0; i < MODULES; i++)
         if (is_base(&modules[i]) && !is_alone(&modules[i]) && strcmp(modules[i].loss, loss) == 0) {
+            if (strcmp(modules[i].kernel, "row_pipeline") == 0)
+                root = count;
             number[count] = i;
             texts[count++] = &modules[i].shortened;
         }
-    choose_order(texts, count, MOST_TEXTS, after);
+    choose_order(texts, count, root, MOST_TEXTS, after);
     for (size_t i = 0; i < count; i++)
         modules[number[i]].after = after[i] < 0 ? NO_MODULE : number[after[i]];
     for (size_t i = 0; i < count; i++)
@@ -232,7 +234,7 @@ static void add_image(text *block, const module *m) {
         text_add(block, "-1, ");
     else
         text_add(block, "GPULOSSI_MODULE_%s, ", modules[m->after].name);
-    text_add(block, "%s, 0x%016" PRIx64 "},\n", is_base(m) ? "GPULOSSI_BUILT_ANY16" : "1", sum_of(&m->ptx));
+    text_add(block, "%s, 0x%016" PRIx64 "},\n", is_base(m) ? "GPULOSSI_BUILT_ANY16" : "1", sum_of(&m->shortened));
     text_add(block, "#else\n#define GPULOSSI_IMAGE_%s {\"gpuloss_%s\", NULL, 0, 0, 0, -1, 0, 0},\n#endif\n", m->name,
              m->name);
 }

@@ -55,15 +55,16 @@ text renumber(const char *ptx);
 /* Whether a character may be in a name after its first one. */
 int is_symbol(char c);
 
-/* A text in which a byte stands for each name of a register or label; gpulossi_lengthen of gpuloss.h is the inverse. */
+/* A text in which bytes stand for names of registers and labels, and for frequent phrases; gpulossi_expand of gpuloss.h is
+ * the inverse. */
 text shorten(const text *ptx);
 
 /* The last of these texts as LZMA, each continuing the one before; gpulossi_unpack of gpuloss.h is the inverse. */
 text pack(const text *const *texts, size_t count);
 
-/* Chooses the text that each text continues, so that all of them pack into few bytes: its index in after[], or -1. At
- * most most_texts are unpacked for any text. */
-void choose_order(const text *const *texts, size_t count, size_t most_texts, int *after);
+/* Chooses the text that each text but the root continues, so that all of them pack into few bytes and need few others: its
+ * index in after[], or -1. At most most_texts are unpacked for any text. */
+void choose_order(const text *const *texts, size_t count, size_t root, size_t most_texts, int *after);
 
 /* Specialises a marked text for these feature words, like gpuloss.h. */
 void specialise(text *marked, const uint32_t *words);
@@ -71,8 +72,8 @@ void specialise(text *marked, const uint32_t *words);
 /* Changes the target of a text for every GPU to one that has all its instructions. */
 void set_target(text *ptx);
 
-/* The checksum by which gpuloss.h knows a text. */
-uint64_t sum_of(const text *ptx);
+/* The checksum by which gpuloss.h knows a shortened text. */
+uint64_t sum_of(const text *shortened);
 
 /* Builds the usual variants in the scratch folder, both ways, and adds their rows to MANIFEST. The texts are in folder/ptx. */
 void add_variants(text *manifest, const char *scratch, const char *folder);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BYTES_OF_A_TEXT = 2000 /* that packing must save for one more text to be unpacked ahead of it */ };
+
 typedef struct pairs {
     size_t count;
     size_t *bytes; /* of text j, packed as one that continues text i, at [i * count + j]; for i == j none */
@@ -21,41 +23,32 @@ static pairs measure(const text *const *texts, size_t count) {
     return p;
 }
 
-/* A tree from this root: the text that packs into the fewest bytes after one of the tree joins it, until all have. Returns
- * the bytes of all. */
-static size_t grow_tree(const pairs *p, size_t root, size_t most_texts, int *after, size_t *depth) {
-    size_t total = p->bytes[root * p->count + root];
-    memset(depth, 0, p->count * sizeof *depth);
+/* A tree from this root: the text that costs the least after one of the tree joins it, until all have. */
+static void grow_tree(const pairs *p, size_t root, size_t most_texts, int *after, size_t *depth) {
     after[root] = -1;
     depth[root] = 1;
     for (size_t joined = 1; joined < p->count; joined++) {
         size_t least = (size_t)-1, from = 0, next = 0;
         for (size_t i = 0; i < p->count; i++)
-            for (size_t j = 0; j < p->count; j++)
-                if (depth[i] > 0 && depth[i] < most_texts && depth[j] == 0 && p->bytes[i * p->count + j] < least) {
-                    least = p->bytes[i * p->count + j];
+            for (size_t j = 0; j < p->count; j++) {
+                size_t cost = p->bytes[i * p->count + j] + BYTES_OF_A_TEXT * depth[i];
+                if (depth[i] > 0 && depth[i] < most_texts && depth[j] == 0 && cost < least) {
+                    least = cost;
                     from = i;
                     next = j;
                 }
+            }
         after[next] = (int)from;
         depth[next] = depth[from] + 1;
-        total += least;
     }
-    return total;
 }
 
-void choose_order(const text *const *texts, size_t count, size_t most_texts, int *after) {
+void choose_order(const text *const *texts, size_t count, size_t root, size_t most_texts, int *after) {
     pairs p = measure(texts, count);
-    size_t *depth = grown(NULL, count * sizeof *depth), best = 0, least = (size_t)-1;
-    for (size_t root = 0; root < count; root++) {
-        size_t bytes = grow_tree(&p, root, most_texts, after, depth);
-        if (bytes < least) {
-            least = bytes;
-            best = root;
-        }
-    }
+    size_t *depth = grown(NULL, count * sizeof *depth);
+    memset(depth, 0, count * sizeof *depth);
     if (count > 0)
-        (void)grow_tree(&p, best, most_texts, after, depth);
+        grow_tree(&p, root, most_texts, after, depth);
     free(depth);
     free(p.bytes);
 }

@@ -1,8 +1,9 @@
-/* Shortens a text: a byte stands for each name of a register or label. Most are the next new name of their class. For
- * each of the others a byte after the text gives its position in a list of recent names. Kernels that differ in numbers
- * only become equal.
+/* Shortens a text: a byte stands for each name of a register or label, and for each frequent phrase between them. Most names
+ * are the next new one of their class. For each of the others a byte after the text gives its position in a list of recent
+ * names. Kernels that differ in numbers only become equal.
  *
- * The result is the shortened text, a zero, and the bytes for recent names. A name that is not in the list is written out. */
+ * The result is the shortened text, a zero, and the bytes for recent names. A name that is too long, or no recent one, is
+ * written out. */
 #define GPULOSSI_SHARED
 #include "../gpuloss.h"
 #include "gen.h"
@@ -15,8 +16,8 @@ enum { MOST_NUMBERS = 65536 };
 
 typedef struct names {
     const char *last[MOST_NUMBERS]; /* where the text has each number last */
-    size_t newest;
-    uint16_t recent[GPULOSSI_RECENT_NAMES]; /* names that come again, the last one first */
+    size_t newest, count;
+    size_t recent[GPULOSSI_MOST_NAMES]; /* names that come again, the last one at the end */
 } names;
 
 /* The length of the name that begins here, or 0. */
@@ -28,8 +29,8 @@ static size_t name_at(const char *begin, const char *at, size_t *of, size_t *num
         if (strncmp(at, classes[c], prefix) != 0 || isalnum((unsigned char)before) || strchr("_$.", before) != NULL)
             continue;
         digits = strspn(at + prefix, "0123456789");
-        if (digits == 0 || digits > 5 || at[prefix] == '0' || isalnum((unsigned char)at[prefix + digits]) ||
-            strchr("_$", at[prefix + digits]) != NULL)
+        if (digits == 0 || prefix + digits >= GPULOSSI_NAME_BYTES || at[prefix] == '0' ||
+            isalnum((unsigned char)at[prefix + digits]) || strchr("_$", at[prefix + digits]) != NULL)
             continue;
         *of = c;
         *number = strtoul(at + prefix, NULL, 10);
@@ -44,27 +45,56 @@ static void add_byte(text *t, size_t byte) {
     text_add_bytes(t, &c, 1);
 }
 
-/* Adds the byte of a name. Returns 0 when the name must be written out. */
-static int add_name(text *out, text *which, names *n, size_t of, size_t number, int is_last) {
-    size_t at = GPULOSSI_RECENT_NAMES - 1;
+/* The byte of a name, or 0 when the name must be written out. */
+static size_t code_of(text *which, names *n, size_t of, size_t number, int is_last) {
+    size_t after = 0, code = (is_last ? GPULOSSI_ONLY_NAME : GPULOSSI_NEW_NAME) + of;
     if (number == n->newest + 1) {
-        add_byte(out, (is_last ? GPULOSSI_ONLY_NAME : GPULOSSI_NEW_NAME) + of);
+        if (n->count == GPULOSSI_MOST_NAMES)
+            fail("too many names at a time come again");
         n->newest++;
     } else {
-        for (at = 0; at < GPULOSSI_RECENT_NAMES && n->recent[at] != number; at++)
-            ;
-        if (at == GPULOSSI_RECENT_NAMES)
+        while (after < n->count && n->recent[n->count - 1 - after] != number)
+            after++;
+        if (after >= n->count || after >= GPULOSSI_RECENT_NAMES)
             return 0;
-        add_byte(out, GPULOSSI_RECENT_NAME + of);
-        add_byte(which, 2 * at + (size_t)is_last);
+        code = GPULOSSI_RECENT_NAME + of;
+        add_byte(which, 2 * after + (size_t)is_last);
+        n->count--;
+        memmove(n->recent + n->count - after, n->recent + n->count - after + 1, after * sizeof *n->recent);
     }
-    if (is_last) {
-        memmove(n->recent + at, n->recent + at + 1, (GPULOSSI_RECENT_NAMES - 1 - at) * sizeof *n->recent);
-    } else {
-        memmove(n->recent + 1, n->recent, at * sizeof *n->recent);
-        n->recent[0] = (uint16_t)number;
+    if (!is_last)
+        n->recent[n->count++] = number;
+    return code;
+}
+
+/* The longest phrase that a text without names begins with, or GPULOSSI_PHRASE_COUNT. */
+static size_t phrase_at(const char *at, size_t bytes) {
+    static const char *const phrases[] = GPULOSSI_PHRASES;
+    size_t longest = 0, found = GPULOSSI_PHRASE_COUNT;
+    for (size_t i = 0; i < GPULOSSI_PHRASE_COUNT; i++) {
+        size_t length = strlen(phrases[i]);
+        if (length > longest && length <= bytes && memcmp(at, phrases[i], length) == 0) {
+            longest = length;
+            found = i;
+        }
     }
-    return 1;
+    return found;
+}
+
+/* Adds a part of a text without names. */
+static void add_phrases(text *out, const char *at, size_t bytes) {
+    static const char *const phrases[] = GPULOSSI_PHRASES;
+    while (bytes > 0) {
+        size_t phrase = phrase_at(at, bytes), length = 1;
+        if (phrase < GPULOSSI_PHRASE_COUNT) {
+            add_byte(out, GPULOSSI_PHRASE + phrase);
+            length = strlen(phrases[phrase]);
+        } else {
+            add_byte(out, (size_t)*at);
+        }
+        at += length;
+        bytes -= length;
+    }
 }
 
 text shorten(const text *ptx) {
@@ -81,13 +111,20 @@ text shorten(const text *ptx) {
             all[of].last[number] = at;
     }
     text_add_bytes(&which, "", 1);
+    const char *done = ptx->bytes; /* the end of what has been added */
     for (const char *at = ptx->bytes; at < end; at += length) {
+        size_t code = 0;
         length = name_at(ptx->bytes, at, &of, &number);
-        if (length == 0 || !add_name(&out, &which, &all[of], of, number, all[of].last[number] == at)) {
-            length = length > 0 ? length : 1;
-            text_add_bytes(&out, at, length);
+        if (length > 0)
+            code = code_of(&which, &all[of], of, number, all[of].last[number] == at);
+        if (code != 0) {
+            add_phrases(&out, done, (size_t)(at - done));
+            add_byte(&out, code);
+            done = at + length;
         }
+        length = length > 0 ? length : 1;
     }
+    add_phrases(&out, done, (size_t)(end - done));
     text_add_bytes(&out, which.bytes, which.length);
     text_free(&which);
     return out;

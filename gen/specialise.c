@@ -8,8 +8,8 @@ static const gpulossi_image *gpulossi_image_of(int module) {
     return NULL;
 }
 
-uint64_t sum_of(const text *ptx) {
-    return gpulossi_sum_of(ptx->bytes, ptx->length + 1);
+uint64_t sum_of(const text *shortened) {
+    return gpulossi_sum_of((const unsigned char *)shortened->bytes, shortened->length);
 }
 
 void set_target(text *ptx) {
@@ -18,8 +18,10 @@ void set_target(text *ptx) {
 }
 
 void specialise(text *marked, const uint32_t *words) {
-    if (!gpulossi_specialise(marked->bytes, marked->length + 1, words))
+    gpulossi_marks marks;
+    gpulossi_marks_begin(&marks);
+    if (!gpulossi_specialise(&marks, marked->bytes, &marked->length, words))
         fail("the library can't specialise this text: %.80s...", marked->bytes);
-    marked->length = strlen(marked->bytes);
+    marked->bytes[marked->length] = 0;
     gpulossi_set_target(marked->bytes, words, GPULOSSI_ANY_GPU, 0);
 }

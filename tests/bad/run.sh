@@ -257,9 +257,9 @@ planted '#ifdef __cplusplus\nstatic_assert(sizeof(R"(1\\n2)") == 4, "the end of 
 altered '1s/^/\xef\xbb\xbf/' && reject "a byte order mark" "FAILED: gcc: a byte order mark" hostile bytes
 { cat gpuloss.h && yes '' | head -c 500000; } >"$out/gpuloss.h"
 reject "bytes that nothing needs" "FAILED: accepted: gcc: cut off" hostile bytes
-altered 's/gpulossi_lzma .z = (gpulossi_lzma .)(void .)(text + gpulossi_decoder_at(image));/gpulossi_lzma decoder, *z = \&decoder;/' &&
-    reject "a decoder on the stack" "the calls take [89]... bytes of a stack" hostile hosts
-altered 's/    log = text + gpulossi_decoder_at(image);.*/    char large[32000]; log = large + sizeof large - GPULOSSI_LOG_BYTES;/' &&
+altered 's/gpulossi_decoders .d = (gpulossi_decoders .)(void .)(text + gpulossi_decoders_at(image));/gpulossi_decoders decoders, *d = \&decoders;/' &&
+    reject "decoders on the stack" "the calls take [12].... bytes of a stack" hostile hosts
+altered 's/    log = text + gpulossi_decoders_at(image);.*/    char large[32000]; log = large + sizeof large - GPULOSSI_LOG_BYTES;/' &&
     reject "a large array on the stack" "FAILED: small stacks, -O2" hostile hosts
 at_the_end='#include <pthread.h>\nstatic pthread_key_t gpulossi_planted;\nstatic void gpulossi_end(void *p) { (void)p; }\n'
 at_the_end+='__attribute__((constructor)) static void gpulossi_begin(void) { pthread_key_create(\&gpulossi_planted, gpulossi_end); }'

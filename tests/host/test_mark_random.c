@@ -533,9 +533,13 @@ static lines specialised_lines(const lines *whole, const text *marked, const uin
     lines of_marked = split(marked->bytes), all, own = {0};
     int next = 0;
     char *copy = malloc(marked->length + 1);
+    size_t bytes = marked->length;
+    gpulossi_marks marks;
     assert_non_null(copy);
     memcpy(copy, marked->bytes, marked->length + 1);
-    assert_true(gpulossi_specialise(copy, marked->length + 1, words));
+    gpulossi_marks_begin(&marks);
+    assert_true(gpulossi_specialise(&marks, copy, &bytes, words));
+    copy[bytes] = 0;
     all = split(copy);
     assert_int_equal(all.count, of_marked.count);
     for (int i = 0; i < whole->count; i++) {

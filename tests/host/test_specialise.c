@@ -11,15 +11,50 @@ enum { WORDS = GPULOSSI_FEATURE_WORDS };
 
 static const uint32_t no_words[WORDS] = {0, 0, 0, 0};
 
-/* Specialises a copy, and copies the result back. */
-static int specialise(char *text, size_t bytes, const uint32_t words[WORDS]) {
-    char *exact = (char *)malloc(bytes > 0 ? bytes : 1);
+/* Specialises a copy of some lines, and copies the result to `out`. */
+static int specialise_lines(gpulossi_marks *marks, const char *lines, size_t *bytes, const uint32_t words[WORDS],
+                            char *out) {
+    char *exact = (char *)malloc(*bytes > 0 ? *bytes : 1);
     int is_sound;
     assert_non_null(exact);
-    memcpy(exact, text, bytes);
-    is_sound = gpulossi_specialise(exact, bytes, words);
-    memcpy(text, exact, bytes);
+    memcpy(exact, lines, *bytes);
+    is_sound = gpulossi_specialise(marks, exact, bytes, words);
+    memcpy(out, exact, *bytes);
     free(exact);
+    return is_sound;
+}
+
+/* Specialises a text that ends with a zero, as a whole and line by line. */
+static int specialise(char *text, size_t bytes, const uint32_t words[WORDS]) {
+    const char *end = (const char *)memchr(text, 0, bytes);
+    char *by_line = (char *)malloc(bytes + 1);
+    size_t length, at, used = 0;
+    gpulossi_marks marks;
+    int is_sound, are_sound = 1;
+    assert_non_null(by_line);
+    if (end == NULL) {
+        free(by_line);
+        return 0;
+    }
+    length = (size_t)(end - text);
+    gpulossi_marks_begin(&marks);
+    for (at = 0; are_sound && at < length;) {
+        size_t line = strcspn(text + at, "\n") + 1, left;
+        line = line < length - at ? line : length - at;
+        left = line;
+        are_sound = specialise_lines(&marks, text + at, &left, words, by_line + used);
+        used += left;
+        at += line;
+    }
+    gpulossi_marks_begin(&marks);
+    is_sound = specialise_lines(&marks, text, &length, words, text);
+    assert_int_equal(is_sound, are_sound);
+    if (is_sound) {
+        text[length] = 0;
+        assert_int_equal(used, length);
+        assert_memory_equal(by_line, text, length);
+    }
+    free(by_line);
     return is_sound;
 }
 

@@ -21,6 +21,8 @@ static void *copy_of(const void *from, size_t count) {
     return memcpy(new_block(count), from, count);
 }
 
+static const uint32_t no_words[GPULOSSI_FEATURE_WORDS] = {0, 0, 0, 0};
+
 static size_t next_random(uint64_t *seed) {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return (size_t)(*seed >> 33);
@@ -44,15 +46,26 @@ static int decodes(const gpulossi_lzma *before, const unsigned char *packed, siz
     return fits;
 }
 
-static int lengthens(const unsigned char *shortened, size_t shortened_bytes, size_t bytes, const char *expected) {
+/* Whether a shortened text expands to this many bytes, with a zero after it. */
+static int expands(const unsigned char *shortened, size_t shortened_bytes, size_t bytes, const char *expected) {
     unsigned char *in = (unsigned char *)copy_of(shortened, shortened_bytes);
-    char *text = (char *)new_block(bytes);
-    int fits;
-    fits = gpulossi_lengthen(text, bytes, in, shortened_bytes);
+    const size_t room = bytes + GPULOSSI_PHRASE_BYTES;
+    gpulossi_shortened *s = (gpulossi_shortened *)malloc(sizeof *s);
+    char *text = (char *)new_block(room);
+    size_t out = 0, count = 0;
+    int fits = gpulossi_shortened_begin(s, in, shortened_bytes);
+    if (fits) {
+        do {
+            count = gpulossi_expand(s, text + out, room - out);
+            out += count;
+        } while (count > 0);
+        fits = out + 1 == bytes && gpulossi_is_expanded(s);
+    }
     if (fits && expected != NULL)
-        assert_string_equal(text, expected);
+        assert_memory_equal(text, expected, out);
     free_block(in);
     free_block(text);
+    free(s);
     return fits;
 }
 
@@ -67,7 +80,7 @@ static int unpacks(const gpulossi_lzma *before, const gpulossi_image *image, siz
     z.history = (unsigned char *)new_block(before->at + shortened_bytes);
     memcpy(z.history, before->history, before->at);
     fits = gpulossi_lzma_decode(&z, shortened_bytes, in, packed_bytes) &&
-           lengthens(z.history + before->at, shortened_bytes, bytes, expected);
+           expands(z.history + before->at, shortened_bytes, bytes, expected);
     free_block(z.history);
     free_block(in);
     return fits;
@@ -82,7 +95,10 @@ static void embedded_images(void **state) {
         const size_t packed = image->packed_bytes, shortened = image->shortened_bytes, bytes = image->bytes;
         const size_t history_bytes = gpulossi_unpacked_bytes(image);
         unsigned char *history = (unsigned char *)malloc(history_bytes);
-        char *text = (char *)malloc(gpulossi_room_bytes(image)), *file = (char *)malloc(bytes), path[128];
+        char *text = (char *)malloc(gpulossi_room_bytes(image) + 8), *file = (char *)malloc(bytes), path[128];
+        gpulossi_image wrong;
+        gpulossi_marks marks;
+        size_t specialised_bytes;
         gpulossi_lzma z;
         FILE *f;
         snprintf(path, sizeof path, "ptx/%s.ptx", image->entry + strlen("gpuloss_"));
@@ -102,8 +118,14 @@ static void embedded_images(void **state) {
         assert_false(unpacks(&z, image, packed, shortened - 1, bytes, NULL));
         assert_false(unpacks(&z, image, packed, shortened + 1, bytes, NULL));
         assert_false(unpacks(&z, image, packed - 1, shortened, bytes, NULL));
-        assert_true(gpulossi_unpack_text(image, text));
-        assert_memory_equal(text, file, bytes);
+        assert_true(gpulossi_unpack_text(image, no_words, text));
+        gpulossi_marks_begin(&marks);
+        specialised_bytes = bytes - 1;
+        assert_true(gpulossi_specialise(&marks, file, &specialised_bytes, no_words));
+        assert_memory_equal(text, file, specialised_bytes);
+        assert_int_equal(text[specialised_bytes], 0);
+        for (wrong = *image, wrong.bytes--; wrong.bytes <= bytes + 1; wrong.bytes += 2)
+            assert_false(gpulossi_unpack_text(&wrong, no_words, text));
         free(text);
         free(history);
         free(file);
@@ -566,7 +588,6 @@ static void random_bytes(void **state) {
 
 /* ---- checksums ---- */
 
-static const uint32_t no_words[GPULOSSI_FEATURE_WORDS] = {0, 0, 0, 0};
 /* A GPU whose texts are those of the block. */
 static gpuloss_context bare_context(void) {
     gpuloss_context context;
@@ -576,14 +597,14 @@ static gpuloss_context bare_context(void) {
 }
 
 static void sums_distinguish_texts(void **state) {
-    char text[40];
+    unsigned char text[40];
     size_t bytes, bit;
     (void)state;
     memset(text, 'x', sizeof text);
     for (bytes = 1; bytes <= sizeof text; bytes++) {
         const uint64_t sum = gpulossi_sum_of(text, bytes);
         for (bit = 0; bit < 8 * bytes; bit++) {
-            text[bit / 8] = (char)(text[bit / 8] ^ 1 << bit % 8);
+            text[bit / 8] = (unsigned char)(text[bit / 8] ^ 1 << bit % 8);
             assert_true(gpulossi_sum_of(text, bytes) != sum);
             text[bit / 8] = 'x';
         }
@@ -613,8 +634,7 @@ static void another_sum(void **state) {
 
 static char *sound_text_of(const gpulossi_image *image) {
     char *text = (char *)malloc(gpulossi_room_bytes(image));
-    assert_true(gpulossi_unpack_text(image, text));
-    assert_true(gpulossi_specialise(text, image->bytes, no_words));
+    assert_true(gpulossi_unpack_text(image, no_words, text));
     return text;
 }
 
@@ -654,7 +674,7 @@ static void flipped_bits(void **state) {
         status = gpulossi_text_of(&context, "function", image, no_words, &text);
         flip(gpulossi_image_of(damaged), bit);
         if (status == GPULOSS_OK) {
-            assert_memory_equal(text, sound, image->bytes);
+            assert_string_equal(text, sound);
             free(text);
         } else {
             expect_damaged(status, image);
@@ -668,30 +688,30 @@ static void flipped_bits(void **state) {
 /* ---- names ---- */
 
 /* This is exactly that text, and not with anything more or less. */
-static void expect_lengthened(const char *shortened, size_t shortened_bytes, const char *text) {
+static void expect_expanded(const char *shortened, size_t shortened_bytes, const char *text) {
     const unsigned char *bytes = (const unsigned char *)shortened;
     const size_t text_bytes = strlen(text) + 1;
     size_t n;
-    assert_true(lengthens(bytes, shortened_bytes, text_bytes, text));
+    assert_true(expands(bytes, shortened_bytes, text_bytes, text));
     for (n = 0; n < shortened_bytes; n++)
-        assert_false(lengthens(bytes, n, text_bytes, NULL));
+        assert_false(expands(bytes, n, text_bytes, NULL));
     for (n = 0; n < text_bytes + 20; n++)
-        assert_int_equal(lengthens(bytes, shortened_bytes, n, NULL), n == text_bytes);
+        assert_int_equal(expands(bytes, shortened_bytes, n, NULL), n == text_bytes);
 }
 /* The zero at the end is one byte more than the literal's. */
-#define EXPECT_LENGTHENED(shortened, text) expect_lengthened(shortened, sizeof(shortened) - 1, text)
+#define EXPECT_EXPANDED(shortened, text) expect_expanded(shortened, sizeof(shortened) - 1, text)
 
 static void names(void **state) {
     (void)state;
-    EXPECT_LENGTHENED("\0", "");
-    EXPECT_LENGTHENED("ret;\n\0", "ret;\n");
-    EXPECT_LENGTHENED("\x80 \x81 \x82 \x83 \x84 \x85 \x86:\0", "%p1 %rs1 %r1 %f1 %rd1 %fd1 L1:");
-    EXPECT_LENGTHENED("\x82,\x82,\x92,\x82\0", "%r1,%r2,%r3,%r4");
+    EXPECT_EXPANDED("\0", "");
+    EXPECT_EXPANDED("ret;\n\0", "ret;\n");
+    EXPECT_EXPANDED("\x80 \x81 \x82 \x83 \x84 \x85 \x86:\0", "%p1 %rs1 %r1 %f1 %rd1 %fd1 L1:");
+    EXPECT_EXPANDED("\x82,\x82,\x8a,\x82\0", "%r1,%r2,%r3,%r4");
     /* The last one first; a name that is named again comes to the front, another one goes. */
-    EXPECT_LENGTHENED("\x82\x82\x82\xa2\xa2\xa2\xa2\0\0\x02\x04\x00", "%r1%r2%r3%r3%r2%r1%r1");
-    EXPECT_LENGTHENED("\x82\x82\x82\xa2\xa2\xa2\0\x01\x03\x01", "%r1%r2%r3%r3%r1%r2");
-    EXPECT_LENGTHENED("\x82\x92\x82\xa2\xa2\0\x03\x01", "%r1%r2%r3%r1%r3");
-    EXPECT_LENGTHENED("\x83\x82\xa3\xa2\0\x01\x01", "%f1%r1%f1%r1");
+    EXPECT_EXPANDED("\x82\x82\x82\x92\x92\x92\x92\0\0\x02\x04\x00", "%r1%r2%r3%r3%r2%r1%r1");
+    EXPECT_EXPANDED("\x82\x82\x82\x92\x92\x92\0\x01\x03\x01", "%r1%r2%r3%r3%r1%r2");
+    EXPECT_EXPANDED("\x82\x8a\x82\x92\x92\0\x03\x01", "%r1%r2%r3%r1%r3");
+    EXPECT_EXPANDED("\x83\x82\x93\x92\0\x01\x01", "%f1%r1%f1%r1");
 }
 
 static void many_names(void **state) {
@@ -704,38 +724,69 @@ static void many_names(void **state) {
         snprintf(text + strlen(text), 16, "%%rd%d", (int)count + 1);
     }
     for (n = 0; n < 128; n++) {
-        shortened[bytes++] = (char)0xa4;
+        shortened[bytes++] = (char)0x94;
         snprintf(text + strlen(text), 16, "%%rd%d", 73 + (int)n);
     }
     shortened[bytes++] = 0;
     for (n = 0; n < 128; n++)
         shortened[bytes++] = (char)0xfe;
-    expect_lengthened(shortened, bytes, text);
+    expect_expanded(shortened, bytes, text);
 }
 
 static void bad_names(void **state) {
-    static const unsigned char no_class[] = {0x87, 0x8f, 0x97, 0x9f, 0xa7, 0xaf};
+    static const unsigned char no_class[] = {0x87, 0x8f, 0x97};
     unsigned char shortened[4] = {0, 0, 0, 0};
     size_t i, n;
     (void)state;
-    for (i = 0; i < sizeof no_class + 0x50; i++) {
-        shortened[0] = i < sizeof no_class ? no_class[i] : (unsigned char)(0xb0 + i - sizeof no_class);
+    for (i = 0; i < sizeof no_class; i++) {
+        shortened[0] = no_class[i];
         for (n = 0; n < 12; n++) {
-            assert_false(lengthens(shortened, 2, n, NULL));
-            assert_false(lengthens(shortened, 3, n, NULL));
+            assert_false(expands(shortened, 2, n, NULL));
+            assert_false(expands(shortened, 3, n, NULL));
         }
     }
     /* A name that needs a further byte which is missing, and further bytes that no name needs. */
-    assert_false(lengthens((const unsigned char *)"\x82\xa2\0", 3, 7, NULL));
-    assert_false(lengthens((const unsigned char *)"\x82\xa2\0\1\1", 5, 7, NULL));
-    /* Numbers have an end. */
-    {
-        const size_t count = 66000;
-        unsigned char *many = (unsigned char *)malloc(count + 1);
-        memset(many, 0x80, count);
-        many[count] = 0;
-        (void)lengthens(many, count + 1, 7 * count, NULL);
-        free(many);
+    assert_false(expands((const unsigned char *)"\x82\x92\0", 3, 7, NULL));
+    assert_false(expands((const unsigned char *)"\x82\x92\0\1\1", 5, 7, NULL));
+    /* A name that is not in the list, or no longer. */
+    assert_false(expands((const unsigned char *)"\x92\0\0", 3, 4, NULL));
+    assert_false(expands((const unsigned char *)"\x82\x92\0\2", 4, 7, NULL));
+    assert_false(expands((const unsigned char *)"\x82\x92\x92\0\1\0", 6, 10, NULL));
+}
+
+/* The names of a text, each `byte`. */
+static int many_expand(unsigned char byte, size_t count, size_t bytes) {
+    unsigned char *many = (unsigned char *)malloc(count + 1);
+    int fit;
+    memset(many, byte, count);
+    many[count] = 0;
+    fit = expands(many, count + 1, bytes, NULL);
+    free(many);
+    return fit;
+}
+
+/* Lists and numbers have an end. */
+static void most_names(void **state) {
+    char name[GPULOSSI_NAME_BYTES] = {'%', 'r', 's', '9', '9', '9', '9', 7};
+    (void)state;
+    assert_false(gpulossi_next_name(name));
+    assert_true(many_expand(0x80, 256, 9 * 3 + 90 * 4 + 157 * 5 + 1));
+    assert_false(many_expand(0x80, 257, 9 * 3 + 90 * 4 + 158 * 5 + 1));
+    assert_true(many_expand(0x89, 9999, 9 * 4 + 90 * 5 + 900 * 6 + 9000 * 7 + 1));
+    assert_false(many_expand(0x89, 10000, 9 * 4 + 90 * 5 + 900 * 6 + 9000 * 7 + 8 + 1));
+}
+
+static void phrases(void **state) {
+    static const char *const all[] = GPULOSSI_PHRASES;
+    size_t i;
+    (void)state;
+    assert_int_equal(sizeof all / sizeof all[0], GPULOSSI_PHRASE_COUNT);
+    for (i = 0; i < GPULOSSI_PHRASE_COUNT; i++) {
+        const char shortened[] = {'a', (char)(GPULOSSI_PHRASE + i), 'b', 0};
+        char text[2 * GPULOSSI_PHRASE_BYTES];
+        assert_in_range(strlen(all[i]), 2, GPULOSSI_PHRASE_BYTES - 1);
+        snprintf(text, sizeof text, "a%sb", all[i]);
+        expect_expanded(shortened, sizeof shortened, text);
     }
 }
 
@@ -750,7 +801,7 @@ static void random_names(void **state) {
             shortened[i] = (unsigned char)(next_random(&seed) % 3 == 0   ? next_random(&seed)
                                            : next_random(&seed) % 8 == 0 ? 0
                                                                          : 0x80 + next_random(&seed) % 0x30);
-        (void)lengthens(shortened, count, next_random(&seed) % 100, NULL);
+        (void)expands(shortened, count, next_random(&seed) % 100, NULL);
     }
 }
 
@@ -768,6 +819,8 @@ int unpack_tests(void) {
                                        TEST(names),
                                        TEST(many_names),
                                        TEST(bad_names),
+                                       TEST(most_names),
+                                       TEST(phrases),
                                        TEST(random_names),
                                        TEST(another_sum),
                                        TEST(flipped_bits),

@@ -10,9 +10,9 @@ cp gen/facts.h "$folder/gen/"
 images='const gpulossi_image \*gpulossi_image_of('
 sed -e '/gpuloss: begin of the generated block/,/gpuloss: end of the generated block/d' \
     -e "s/^static $images/extern $images/" \
-    -e '/^static void gpulossi_replace(/i #ifdef UNPACKED_ONCE' \
-    -e '/^static void gpulossi_replace(/i int unpacked_once(const gpulossi_image *image, char *text);' \
-    -e '/^static void gpulossi_replace(/i #define gpulossi_unpack_text unpacked_once' \
-    -e '/^static void gpulossi_replace(/i #endif' "$header" >"$folder/gpuloss.h"
+    -e '/^static size_t gpulossi_unpacked_bytes(/i #ifdef UNPACKED_ONCE' \
+    -e '/^static size_t gpulossi_unpacked_bytes(/i int unpacked_once(gpulossi_lzma *z, const gpulossi_image *image);' \
+    -e '/^static size_t gpulossi_unpacked_bytes(/i #define gpulossi_unpack unpacked_once' \
+    -e '/^static size_t gpulossi_unpacked_bytes(/i #endif' "$header" >"$folder/gpuloss.h"
 sed "s/^static $images/$images/" "$header" >"$folder/images.h"
 gcc -O2 -w -DGPULOSS_STATIC -include "$folder/images.h" -c "$folder/tests/unpack_once/unpack_once.c" -o "$folder/images.o"

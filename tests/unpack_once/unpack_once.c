@@ -2,17 +2,24 @@
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
 
-int unpacked_once(const gpulossi_image *image, char *text);
-int unpacked_once(const gpulossi_image *image, char *text) {
-    static _Thread_local char *known[GPULOSSI_MODULE_COUNT];
+int unpacked_once(gpulossi_lzma *z, const gpulossi_image *image);
+int unpacked_once(gpulossi_lzma *z, const gpulossi_image *image) {
+    static _Thread_local unsigned char *known[GPULOSSI_MODULE_COUNT];
+    const size_t bytes = image->shortened_bytes, all_bytes = gpulossi_unpacked_bytes(image);
     int module = 0;
     while (gpulossi_image_of(module) != image)
         module++;
     if (known[module] == NULL) {
-        known[module] = (char *)malloc(gpulossi_room_bytes(image));
-        if (known[module] == NULL || !gpulossi_unpack_text(image, known[module]))
+        unsigned char *history = z->history;
+        known[module] = (unsigned char *)malloc(all_bytes);
+        if (known[module] == NULL)
             abort();
+        z->history = known[module];
+        if (!gpulossi_unpack(z, image))
+            abort();
+        z->history = history;
     }
-    memcpy(text, known[module], image->bytes);
+    z->at = all_bytes;
+    memcpy(z->history + all_bytes - bytes, known[module] + all_bytes - bytes, bytes);
     return 1;
 }
