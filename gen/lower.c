@@ -98,6 +98,17 @@ static void add_tagged_bounds(text *out, names *n, const char *ptx) {
     }
 }
 
+/* Whether a line defines a constant that no other line of the text has. nvcc writes those of functions that are not called,
+ * too. */
+static int is_unused_constant(const char *line, const char *ptx) {
+    char name[256] = "";
+    const char *at;
+    if (sscanf(line, ".const .align %*d .f64 %255[^ ;=]", name) != 1)
+        return 0;
+    at = strstr(ptx, name);
+    return at == NULL || strstr(at + 1, name) == NULL;
+}
+
 text lower(const char *ptx, const char *entry, int target) {
     const char *const begin = ptx;
     int has_bounds = 0;
@@ -123,6 +134,8 @@ text lower(const char *ptx, const char *entry, int target) {
             text_add(&out, ".target sm_%d\n", target);
         else if (strncmp(line, ".pragma \"used_bytes_mask", 24) == 0)
             ; /* a hint that PTX 6.0 does not know */
+        else if (is_unused_constant(line, begin))
+            ;
         else if (is_bound(line)) {
             const size_t before = out.length;
             if (!has_bounds)

@@ -14,7 +14,7 @@ enum {
     WAYS,
     /* Thousandths of the instructions of its template that a specialised text may take, and one of a divergence. */
     MOST_THOUSANDTHS = 1030,
-    MOST_OF_DIVERGENCES = 1042
+    MOST_OF_DIVERGENCES = 1050
 };
 
 typedef struct built {

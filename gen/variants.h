@@ -47,6 +47,9 @@ typedef struct variant {
     VARIANT(cross_entropy, row_pipeline, any16, "f16_" name, call, of_16_bits)                                         \
     VARIANT(cross_entropy, row_pipeline, any16, "bf16_" name, call, (of_16_bits) | GPULOSSI_FORMAT_BF16)
 
+/* The pipeline of doubles. */
+#define F64_PIPELINE(name, call, format) VARIANT(cross_entropy, row_pipeline, f64, name, call, format)
+
 /* Long rows with smoothing for each type. */
 #define LONG(name, call, format)                                                                                       \
     VARIANT(cross_entropy, row_cluster, f32, name, call, format)                                                       \
@@ -142,6 +145,12 @@ static const variant usual_variants[] = {
     PIPELINE("cluster_gradient", VARIANT_GRADIENT, VARIANT_CLUSTER, VARIANT_CLUSTER)
     PIPELINE("ragged_cluster_gradient", VARIANT_GRADIENT, VARIANT_CLUSTER | VARIANT_RAGGED, VARIANT_CLUSTER | VARIANT_RAGGED)
     PIPELINE("argmax_cluster_gradient", VARIANT_GRADIENT | GPULOSSI_CE_ARGMAX, VARIANT_CLUSTER, VARIANT_CLUSTER)
+    F64_PIPELINE("loss", VARIANT_LOSS, 0)
+    F64_PIPELINE("gradient", VARIANT_GRADIENT, 0)
+    F64_PIPELINE("weights_loss", VARIANT_WEIGHTS_LOSS, GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_SHORT_ROWS)
+    F64_PIPELINE("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, VARIANT_STAGED)
+    F64_PIPELINE("probabilities_gradient", VARIANT_GRADIENT | GPULOSSI_CE_PROBABILITIES, VARIANT_STAGED)
+    F64_PIPELINE("cluster_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_CLUSTER)
     TILES("smoothing_loss", VARIANT_LOSS | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_ONE_THREAD)
     TILES("smoothing_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_ONE_THREAD)
     TILES("shared_gradient", VARIANT_GRADIENT | GPULOSSI_CE_SMOOTHING, GPULOSSI_FORMAT_PACKED)

@@ -84,8 +84,8 @@ void on_every_dtype(gpuloss_context *created, void (*check)(gpuloss_cross_entrop
     gpuloss_destroy(choice_context);
 }
 
-/* Double has no kernels for newer GPUs. */
-static int has_clusters(gpuloss_dtype dtype) {
+/* Of the kernels for clusters doubles have the pipeline only. */
+static int has_more_than_pipeline(gpuloss_dtype dtype) {
     return dtype != GPULOSS_F64;
 }
 
@@ -111,23 +111,23 @@ static void options_leave_the_basic_kernels(void **state) {
 static void check_options_of_clusters(gpuloss_cross_entropy_desc d) {
     static const kernels long_ones = {"clusters", "pipeline",    "clusters",  "pipeline",
                                       "clusters", "row_cluster", "row_memory"};
+    static const kernels long_doubles = {"clusters", "pipeline", "clusters",  "pipeline",
+                                         "clusters", "clusters", "row_memory"};
     static const kernels uneven = {"pipeline", "pipeline", "pipeline",  "pipeline",
                                    "pipeline", "pipeline", "row_memory"};
     static const kernels even = {"block_rows", "block_rows", "pipeline",  "pipeline",
                                  "pipeline",   "pipeline",   "row_memory"};
-    static const kernels memory = {"row_memory", "row_memory", "row_memory", "row_memory",
-                                   "row_memory", "row_memory", "row_memory"};
-    const int has = has_clusters(d.dtype), bytes = every_dtype[d.dtype - GPULOSS_F32].bytes;
+    const int has = has_more_than_pipeline(d.dtype), bytes = every_dtype[d.dtype - GPULOSS_F32].bytes;
     d.classes = 1 << 16;
     d.rows = 8;
-    every_option_alone(&d, has ? &long_ones : &memory);
+    every_option_alone(&d, has ? &long_ones : &long_doubles);
     d.rows = 1000;
     d.classes = 1500 * 16 / bytes;
     d.logits = (const char *)d.logits + bytes;
-    every_option_alone(&d, has ? &uneven : &memory);
+    every_option_alone(&d, &uneven);
     d.logits = (const char *)d.logits - bytes;
     d.classes = 1000 * 16 / bytes;
-    every_option_alone(&d, has ? &even : &memory);
+    every_option_alone(&d, has ? &even : &uneven);
     d.classes = 31 * 16 / bytes;
     d.logits_stride = d.grad_logits_stride = d.classes + 16 / bytes;
     d.inner = 1;
@@ -191,20 +191,19 @@ static void expect_rows_of(int64_t vectors, gpuloss_cross_entropy_desc d, const 
 /* Written rows too long for a warp go to the pipeline, longer ones to clusters. The longest with smoothing are retained
  * in shared memory. */
 static void check_rows_that_are_written(gpuloss_cross_entropy_desc d) {
-    const int has = has_clusters(d.dtype);
-    const char *in_smem = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
-    const char *clusters = has ? "clusters" : "row_memory", *row_cluster = has ? "row_cluster" : "row_memory";
-    const char *options = has ? "pipeline" : "row_memory", *of_clusters = has ? "clusters" : "row_memory";
-    const char *tiles = has ? "pipeline" : "row_thread";
+    const int has = has_more_than_pipeline(d.dtype);
+    const char *in_smem = "pipeline", *streamed = "pipeline", *options = "pipeline", *tiles = "pipeline";
+    const char *clusters = "clusters", *of_clusters = "clusters", *row_cluster = has ? "row_cluster" : "pipeline";
+    const char *whole = has ? "row_memory" : "pipeline", *in_second = has ? "row_cluster" : "clusters";
     for (d.rows = fake.multiprocessors; d.rows <= 10000; d.rows *= 5) {
         ROWS_OF(47, "row_memory", "row_thread", "row_thread", "row_thread", "row_thread");
-        ROWS_OF(48, "row_memory", in_smem, tiles, tiles, tiles);
-        ROWS_OF(96, "row_memory", in_smem, tiles, tiles, tiles);
+        ROWS_OF(48, whole, in_smem, tiles, tiles, tiles);
+        ROWS_OF(96, whole, in_smem, tiles, tiles, tiles);
         WHOLE_ROWS_OF(97, in_smem, tiles);
         WHOLE_ROWS_OF(2048, in_smem, options);
         ROWS_OF(2049, clusters, clusters, of_clusters, of_clusters, row_cluster);
-        ROWS_OF(3072, clusters, clusters, of_clusters, of_clusters, row_cluster);
-        ROWS_OF(3073, streamed, streamed, options, options, row_cluster);
+        ROWS_OF(3072, clusters, clusters, of_clusters, of_clusters, in_second);
+        ROWS_OF(3073, streamed, streamed, options, options, in_second);
         ROWS_OF(4096, streamed, streamed, options, options, row_cluster);
         ROWS_OF(4097, clusters, clusters, of_clusters, row_cluster, row_cluster);
     }
@@ -263,18 +262,17 @@ static void rows_beside_their_weights(void **state) {
 
 /* Rows that are fewer than the multiprocessors, and worth two blocks, are for clusters with and without a gradient. */
 static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
-    const int has = has_clusters(d.dtype);
-    const char *in_smem = has ? "pipeline" : "row_memory", *streamed = has ? "pipeline" : "row_memory";
-    const char *clusters = has ? "clusters" : "row_memory", *row_cluster = has ? "row_cluster" : "row_memory";
-    const char *options = has ? "pipeline" : "row_memory", *of_clusters = has ? "clusters" : "row_memory";
-    const char *tiles = has ? "pipeline" : "row_thread";
+    const int has = has_more_than_pipeline(d.dtype);
+    const char *in_smem = "pipeline", *streamed = "pipeline", *options = "pipeline", *tiles = "pipeline";
+    const char *clusters = "clusters", *of_clusters = "clusters", *row_cluster = has ? "row_cluster" : "pipeline";
+    const char *whole = has ? "row_memory" : "pipeline";
     const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
     d.rows = fake.multiprocessors - 1;
     WHOLE_ROWS_OF(97, in_smem, tiles);
     WHOLE_ROWS_OF(2047, in_smem, options);
     ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, row_cluster);
     d.grad_logits = NULL;
-    ROWS_OF(192, "row_memory", in_smem, tiles, tiles, tiles);
+    ROWS_OF(192, whole, in_smem, tiles, tiles, tiles);
     WHOLE_ROWS_OF(193, in_smem, tiles);
     WHOLE_ROWS_OF(2047, in_smem, options);
     ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, row_cluster);
@@ -282,7 +280,7 @@ static void check_rows_that_are_few(gpuloss_cross_entropy_desc d) {
     ROWS_OF(2048, clusters, clusters, of_clusters, of_clusters, row_cluster);
     d.rows = fake.multiprocessors;
     ROWS_OF(47, "row_memory", "row_thread", "row_thread", "row_thread", "row_thread");
-    ROWS_OF(48, "row_memory", in_smem, tiles, tiles, tiles);
+    ROWS_OF(48, whole, in_smem, tiles, tiles, tiles);
     WHOLE_ROWS_OF(2048, in_smem, options);
     expect_rows_of(2049, d, has ? "block_rows" : streamed, &losses, row_cluster, __LINE__);
 }
@@ -294,9 +292,8 @@ static void long_rows_that_are_few(void **state) {
 
 /* Without a gradient many long rows go to no clusters, unless they are retained beside their weights. */
 static void check_rows_that_are_read(gpuloss_cross_entropy_desc d) {
-    const int has = has_clusters(d.dtype);
-    const char *streamed = has ? "pipeline" : "row_memory", *options = has ? "pipeline" : "row_memory";
-    const char *row_cluster = has ? "row_cluster" : "row_memory";
+    const int has = has_more_than_pipeline(d.dtype);
+    const char *streamed = "pipeline", *options = "pipeline", *row_cluster = has ? "row_cluster" : "pipeline";
     const kernels losses = {streamed, NULL, options, NULL, NULL, options, NULL};
     d.rows = fake.multiprocessors;
     d.grad_logits = NULL;
@@ -347,10 +344,7 @@ static void check_shards(gpuloss_cross_entropy_desc d, const char *name, const c
     TAKES((d.shard_rows = NULL, d.lse_in = AT(6), d.grad_logits = AT(4)), of_lse);
 }
 static void check_shards_of_clusters(gpuloss_cross_entropy_desc d) {
-    if (has_clusters(d.dtype))
-        check_shards(d, "pipeline", "clusters", "pipeline");
-    else
-        check_shards(d, "row_thread", "row_memory", "row_memory");
+    check_shards(d, "pipeline", "clusters", "pipeline");
 }
 static void check_shards_without(gpuloss_cross_entropy_desc d) {
     check_shards(d, "row_thread", "row_memory", "row_memory");
@@ -566,8 +560,8 @@ static void blocks_of_rows(void **state) {
 /* Rows that a block has to itself are of whole vectors, begin on 16 bytes, and so do their gradients; and they are numbered
  * by 30 bits. */
 static void check_rows_of_no_block(gpuloss_cross_entropy_desc base) {
-    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
-    const char *whole = has ? "block_rows" : "row_memory", *other = has ? "pipeline" : "row_memory";
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_more_than_pipeline(base.dtype);
+    const char *whole = has ? "block_rows" : "pipeline", *other = "pipeline";
     gpuloss_cross_entropy_desc d;
     base.rows = 1000;
     base.classes = 300 * 16 / bytes;
@@ -575,7 +569,7 @@ static void check_rows_of_no_block(gpuloss_cross_entropy_desc base) {
     TAKES((void)0, whole);
     TAKES(d.lse_in = AT(6), whole);
     TAKES((d.lse_in = AT(6), d.classes = 2048 * 16 / bytes), whole);
-    TAKES((d.lse_in = AT(6), d.classes = 2049 * 16 / bytes), has ? "pipeline" : "row_memory");
+    TAKES((d.lse_in = AT(6), d.classes = 2049 * 16 / bytes), "pipeline");
     TAKES(d.logits_stride = d.classes + 16 / bytes, whole);
     TAKES(d.logits_stride = d.classes + 1, other);
     TAKES(d.logits = (const char *)d.logits + bytes, other);
@@ -594,7 +588,7 @@ static void rows_of_no_block(void **state) {
 
 /* Rows without a gap between them, as many as a warp takes at a time in a slot; the next ones start on 16 bytes. */
 static void check_packed_rows(gpuloss_cross_entropy_desc base) {
-    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_clusters(base.dtype);
+    const int bytes = every_dtype[base.dtype - GPULOSS_F32].bytes, has = has_more_than_pipeline(base.dtype);
     const char *packed = has ? "packed_smem" : "row_memory", *of_few = has ? "packed_reg" : "row_thread";
     const char *shorts = bytes == 2 ? "row_thread" : "row_memory";
     gpuloss_cross_entropy_desc d;
@@ -616,25 +610,26 @@ static void check_packed_rows(gpuloss_cross_entropy_desc base) {
     TAKES(d.classes = 22, has ? of_few : "row_memory");
     TAKES(d.classes = 23, bytes == 4 ? packed : of_few);
     TAKES(d.classes = 24, packed);
+    TAKES(d.rows = 0, packed);
+    assert_int_equal(last_launch()->grid, 1);
+    packed = has ? packed : "pipeline";
     TAKES(d.classes = 3584 / bytes, packed);
-    TAKES(d.classes = 3600 / bytes, has ? "block_rows" : "row_memory");
-    TAKES((d.classes = 3600 / bytes, d.lse_in = AT(6)), has ? "block_rows" : "row_memory");
+    TAKES(d.classes = 3600 / bytes, has ? "block_rows" : "pipeline");
+    TAKES((d.classes = 3600 / bytes, d.lse_in = AT(6)), has ? "block_rows" : "pipeline");
     TAKES(d.classes = 3608 / bytes, packed);
-    TAKES(d.classes = 4096 / bytes, has ? "block_rows" : "row_memory");
-    TAKES(d.classes = 4100 / bytes, has ? "pipeline" : "row_memory");
-    TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), has ? "pipeline" : "row_memory");
-    TAKES((d.classes = 4112 / bytes, d.grad_logits = NULL), has ? "block_rows" : "row_memory");
-    TAKES((d.classes = 4096 / bytes - 1, d.grad_logits = NULL), has ? "pipeline" : "row_memory");
-    TAKES((d.classes = 1 << 30, d.grad_logits = NULL), has ? "pipeline" : "row_memory");
+    TAKES(d.classes = 4096 / bytes, has ? "block_rows" : "pipeline");
+    TAKES(d.classes = 4100 / bytes, "pipeline");
+    TAKES((d.classes = 4100 / bytes, d.grad_logits = NULL), "pipeline");
+    TAKES((d.classes = 4112 / bytes, d.grad_logits = NULL), has ? "block_rows" : "pipeline");
+    TAKES((d.classes = 4096 / bytes - 1, d.grad_logits = NULL), "pipeline");
+    TAKES((d.classes = 1 << 30, d.grad_logits = NULL), "pipeline");
     /* 8 rows of an odd number of shorts are whole vectors, and 4 rows of as many floats; half of them are not. */
     TAKES(d.classes = 257, packed);
     TAKES(d.classes = 767, packed);
     TAKES((d.grad_logits = NULL, d.classes = 767), packed);
-    TAKES(d.classes = 769, has ? "pipeline" : "registers");
-    TAKES((d.grad_logits = NULL, d.classes = 769), has ? "pipeline" : "registers");
+    TAKES(d.classes = 769, "pipeline");
+    TAKES((d.grad_logits = NULL, d.classes = 769), "pipeline");
     TAKES(d.classes = 770, packed);
-    TAKES(d.rows = 0, packed);
-    assert_int_equal(last_launch()->grid, 1);
 }
 
 static void packed_rows(void **state) {

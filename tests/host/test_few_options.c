@@ -58,7 +58,7 @@ static void rows_with_few_options(void **state) {
     TAKES((d.label_smoothing = 0.1, d.dtype = GPULOSS_BF16), "pipeline");
     TAKES((d.label_smoothing = 0.1, d.logits_stride = 4001), "pipeline");
     TAKES((d.lse_square_scale = 0.5, d.lse_in = AT(6)), "pipeline");
-    TAKES((d.label_smoothing = 0.1, d.dtype = GPULOSS_F64), "memory");
+    TAKES((d.label_smoothing = 0.1, d.dtype = GPULOSS_F64), "pipeline");
     base.classes = 600;
     TAKES((d.row_weights = AT(6), d.logits_stride = 604), "pipeline");
     gpuloss_destroy(choice_context);

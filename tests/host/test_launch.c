@@ -618,6 +618,11 @@ static void occupancy_limits_the_grid(void **state) {
     assert_int_equal(last_launch()->shared_bytes, 98304);
     ce.dtype = GPULOSS_F64;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    assert_int_equal(last_launch()->grid, 2 * 132);
+    assert_int_equal(last_launch()->shared_bytes, 98304);
+    ce.inner = 8;
+    ce.logits_stride = 0;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
     assert_int_equal(last_launch()->grid, 3 * 132);
     assert_int_equal(last_launch()->shared_bytes, 0);
     expect_ok(gpuloss_kl_div(context, &kl, NULL));
@@ -659,6 +664,10 @@ static void occupancy_is_not_known(void **state) {
     assert_int_equal(last_launch()->grid, 132);
     assert_int_equal(last_launch()->shared_bytes, 98304);
     ce.dtype = GPULOSS_F64;
+    expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
+    assert_int_equal(last_launch()->grid, 132);
+    ce.inner = 8;
+    ce.logits_stride = 0;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
     assert_int_equal(last_launch()->grid, 4 * 132);
     kl.rows = 1 << 20;

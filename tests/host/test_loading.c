@@ -50,7 +50,7 @@ static void only_what_is_needed(void **state) {
     ce.softcap = 30.0;
     ce.dtype = GPULOSS_F64;
     expect_ok(gpuloss_cross_entropy(context, &ce, NULL));
-    assert_int_equal(is_loaded("gpuloss_cross_entropy_row_memory_f64"), 1);
+    assert_int_equal(is_loaded("gpuloss_cross_entropy_row_pipeline_f64"), 1);
     ce = some_combine();
     expect_ok(gpuloss_cross_entropy_combine(context, &ce, NULL));
     assert_int_equal(is_loaded("gpuloss_cross_entropy_combine_shards"), 1);

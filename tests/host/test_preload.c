@@ -95,7 +95,7 @@ static void another_call_is_not_preloaded(void **state) {
     (void)make_call(0, &every_dtype[0], &call);
     other = call;
     other.cross_entropy.dtype = GPULOSS_F64;
-    expect_not_preloaded(&other, "gpuloss_cross_entropy_row_memory_f64");
+    expect_not_preloaded(&other, "gpuloss_cross_entropy_row_pipeline_f64");
     other = call;
     other.cross_entropy.classes = 1;
     other.cross_entropy.logits_stride = 0;

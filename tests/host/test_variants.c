@@ -16,7 +16,7 @@ static gpuloss_cross_entropy_desc rows_of(gpuloss_dtype dtype, int writes, int64
     d.grad_logits = writes ? GPULOSS_PTR((uintptr_t)1 << 56) : NULL;
     d.target_type = GPULOSS_I64;
     d.rows = rows;
-    d.classes = vectors * (dtype == GPULOSS_F32 ? 4 : 8);
+    d.classes = vectors * (dtype == GPULOSS_F64 ? 2 : dtype == GPULOSS_F32 ? 4 : 8);
     return d;
 }
 
@@ -129,6 +129,17 @@ static void calls_of(gpuloss_dtype dtype) {
     TILES("ragged_gradient", 1, 5, 0, d.logits_stride = d.classes + 1);
     TILES("probabilities_gradient", 1, 5, 2, give_probabilities(&d));
     TILES("columns_loss", 0, 5, 0, (d.inner = 1000, d.label_smoothing = 0.1));
+}
+
+/* The pipeline of doubles. */
+static void calls_of_doubles(void) {
+    const gpuloss_dtype dtype = GPULOSS_F64;
+    VARIANT("loss", 0, 8192, 16032, (void)0);
+    VARIANT("gradient", 1, 8192, 4000, (void)0);
+    VARIANT("weights_loss", 0, 131072, 500, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
+    VARIANT("weights_gradient", 1, 8192, 4000, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
+    VARIANT("probabilities_gradient", 1, 8192, 1000, give_probabilities(&d));
+    VARIANT("cluster_gradient", 1, 8192, 16032, (void)0);
 }
 
 /* Logits on both sides, in rows of so many vectors. */
@@ -255,6 +266,7 @@ static void usual_variants_are_those_of_calls(void **state) {
     calls_of(GPULOSS_F32);
     calls_of(GPULOSS_F16);
     calls_of(GPULOSS_BF16);
+    calls_of_doubles();
     prepared_calls();
     for (v = 0; v < DTYPES; v++) {
         calls_of_probabilities(every_dtype[v].dtype);

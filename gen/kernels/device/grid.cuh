@@ -431,16 +431,12 @@ DEVICE double quotient_for(double, double a, double b) {
  * into the range of that case. A quotient that is not rounded correctly is 0 or infinite as a float. */
 DEVICE double quotient_for(float, double a, double b) {
     const double size = fabs(b), factor = size < 0x1p-500 ? 0x1p600 : size > 0x1p500 ? 0x1p-600 : 1.0;
-    double first;
+    double estimate;
     a *= factor;
     b *= factor;
-    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(first) : "d"(b));
-    double inverse = __hiloint2double(__double2hiint(first), 1), error = fma(-b, inverse, 1.0);
-    inverse = fma(inverse, fma(error, error, error), inverse);
-    inverse = fma(inverse, fma(-b, inverse, 1.0), inverse);
-    const double quotient = a * inverse, rounded = fma(inverse, fma(-b, quotient, a), quotient);
+    const double rounded = quick_quotient(a, b, estimate);
     /* If an operand is 0, infinite or NaN, the steps give 0 or NaN. */
-    return fabs(rounded) > 0 ? rounded : a * first;
+    return fabs(rounded) > 0 ? rounded : a * estimate;
 }
 
 /* The factor of all gradients: the host's times the device's, over the divisor. `part` is the factor of the divisor

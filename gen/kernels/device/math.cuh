@@ -21,6 +21,13 @@ DEVICE float larger(float a, float b) {
 DEVICE double larger(double a, double b) {
     return fmax(a, b);
 }
+/* The larger of two numbers, of which b is no NaN. Of doubles it takes 3 instructions, and larger() 8. */
+DEVICE float larger_number(float a, float b) {
+    return fmaxf(a, b);
+}
+DEVICE double larger_number(double a, double b) {
+    return b > a ? b : a;
+}
 
 /* a - b, never fused with a product that gives a: a fused difference would not be 0 where b is the same product,
  * rounded. */
@@ -69,57 +76,52 @@ DEVICE double finite_of(double x) {
 DEVICE float exp_of_difference(float d) {
     return power_of_2(d * 1.442695041f);
 }
-/* A constant that stays in registers. The assembler would make it anew for each use, in two instructions that wait for the
- * last use. It does not know that the grid has one dimension. */
-DEVICE double reg_constant(double constant) {
-    int zero;
-    asm("mov.u32 %0, %%ctaid.y;" : "=r"(zero));
-    return __hiloint2double(__double2hiint(constant) + zero, __double2loint(constant));
+/* a / b, rounded as by IEEE 754 if it and both are far from the ends of the range. `estimate` becomes about 1 / b. */
+DEVICE double quick_quotient(double a, double b, double &estimate) {
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(estimate) : "d"(b));
+    double inverse = __hiloint2double(__double2hiint(estimate), 1), error = fma(-b, inverse, 1.0);
+    inverse = fma(inverse, fma(error, error, error), inverse);
+    inverse = fma(inverse, fma(-b, inverse, 1.0), inverse);
+    const double quotient = a * inverse;
+    return fma(inverse, fma(-b, quotient, a), quotient);
 }
-/* exp(d) without a branch, so that several overlap. It is 2^-n exp(r), with r = d + n ln(2) and -n the integer next to
- * d log2(e). The first part of ln(2) has 21 bits, so that its product with n is exact.
+
+/* Exponentials of doubles without branches, so that several overlap: exp(d) = 2^(n / 64) exp(r), with the integer n next to
+ * 64 d log2(e) and r = d - n ln(2) / 64. A block has the 64 powers of 2^(1/64) in shared memory, which saves half of the
+ * polynomial. Many GPUs have few units for doubles.
  *
- * exp(r) is 1 + r + r^2 / 2 + r^3 P(r). The minimax polynomial P is within 2^-57.2 of the result. Constants of 21 bits are
- * parts of an instruction. The others stay in registers with kInRegisters. The error is within an ulp: u for the last sum,
- * 0.35u for the one before, 0.25u for r. */
-template <bool kInRegisters> struct Exponential {
+ * exp(r) is 1 + r + r^2 / 2 + r^3 P(r). The minimax polynomial P is within 2^-57.8 of the result. The first part of
+ * ln(2) / 64 has 21 bits, so that its product with n is exact. Constants of 21 bits are parts of an instruction. The error
+ * is within an ulp: u for the power, and u for the last sum. */
+DEVICE double *smem_powers() {
+    __shared__ double powers[64];
+    return powers;
+}
+enum { kPositionOf0 = 0xfc00 }; /* position() of n = 0 */
+/* Constants in constant memory take an instruction, and others of more than 21 bits two. Templates are in no text that does
+ * not use them. */
+template <class N> __constant__ N exp_rest_of_ln2 = 0x1.05c610ca86c39p-35;
+template <class N> __constant__ N exp_sixth = 0x1.555555555ab90p-3;
+struct Exponential {
     int high; /* word of d */
     double shifted, series;
 
     __device__ __forceinline__ explicit Exponential(double d) : high(__double2hiint(d)) {
-        const double coefficients[] = {0x1.ad1f6p-26,
-                                       0x1.289ffp-22,
-                                       0x1.71df5p-19,
-                                       constant(0x1.a019aace2c5edp-16),
-                                       constant(0x1.a01a012155b29p-13),
-                                       constant(0x1.6c16c17ce0d61p-10),
-                                       constant(0x1.111111112706bp-7),
-                                       constant(0x1.55555555531a0p-5),
-                                       constant(0x1.5555555555509p-3),
-                                       0.5,
-                                       1.0,
-                                       1.0};
-        const double integer = 0x1.8p52; /* a sum with it is rounded to an integer, which is its low word */
-        shifted = fma(d, -0x1.71547p0, integer);
-        const double n = shifted - integer, r = fma(n, constant(-0x1.05c610ca86c39p-29), fma(n, 0x1.62e43p-1, d));
-        series = coefficients[0];
-#pragma unroll
-        for (int i = 1; i < 12; i++)
-            series = fma(series, r, coefficients[i]);
-    }
-    DEVICE double constant(double c) {
-        return kInRegisters ? reg_constant(c) : c;
+        const double integer = 0x1.8p52 + kPositionOf0; /* the low word of a sum with it is position() */
+        shifted = fma(d, 0x1.71547p6, integer);
+        const double n = shifted - integer, r = fma(n, exp_rest_of_ln2<double>, fma(n, -0x1.62e43p-7, d));
+        const double tail = fma(fma(0x1.1110ep-7, r, 0x1.555568ec47261p-5), r, exp_sixth<double>);
+        series = fma(fma(tail, r, 0.5), r * r, r);
     }
     /* Some bits are set if d is a NaN or far from 0. */
-    __device__ __forceinline__ uint32_t odd() const {
-        return (uint32_t)__double2hiint(shifted) ^ 0x43380000u;
-    }
-    __device__ __forceinline__ uint32_t exponent() const {
-        return (uint32_t)__double2loint(shifted);
-    }
-    /* For odd() of 0 and an exponent() below 512. */
+    __device__ __forceinline__ uint32_t odd() const { return (uint32_t)__double2hiint(shifted) ^ 0x43380000u; }
+    /* n + kPositionOf0 */
+    __device__ __forceinline__ uint32_t position() const { return (uint32_t)__double2loint(shifted); }
+    /* For odd() of 0 and a position() below 2^16. The words in shared memory lack their own part of the exponent. */
     __device__ __forceinline__ double inside() const {
-        return __hiloint2double(__double2hiint(series) - (int)(exponent() << 20), __double2loint(series));
+        const double power = smem_powers()[position() % 64];
+        const double scaled = __hiloint2double(__double2hiint(power) + (int)(position() << 14), __double2loint(power));
+        return fma(scaled, series, scaled);
     }
     /* `inside` for any d with this high word. Below 2^-1022 it is 0, and above 2^1022 it is inf. */
     DEVICE double anywhere(int high, double inside) {
@@ -128,26 +130,60 @@ template <bool kInRegisters> struct Exponential {
         return __hiloint2double(is_at_end ? at_end : __double2hiint(inside), is_at_end ? 0 : __double2loint(inside));
     }
 };
+/* A kernel calls begin() before its first exponential. If it is of doubles, its block then computes the powers. Thread
+ * n + 32 has 2^(n / 64), which is 1 + r and a rest below 0.07, whose rounding is a tenth of an ulp. */
+template <class E> struct Exponentials {
+    DEVICE void begin() {}
+};
+template <> struct Exponentials<f64> {
+    DEVICE void begin() {
+        const double coefficients[] = {0x1.ad1f6p-26,         0x1.289ffp-22,
+                                       0x1.71df5p-19,         0x1.a019aace2c5edp-16,
+                                       0x1.a01a012155b29p-13, 0x1.6c16c17ce0d61p-10,
+                                       0x1.111111112706bp-7,  0x1.55555555531a0p-5,
+                                       0x1.5555555555509p-3,  0.5};
+        const int n = (int)threadIdx.x - 32;
+        const double first = n * 0x1.62e42fefa3p-7, rest = n * 0x1.3de6af278ece6p-48, r = first + rest;
+        double series = coefficients[0];
+#pragma unroll
+        for (int i = 1; i < 10; i++)
+            series = fma(series, r, coefficients[i]);
+        const double sum = 1.0 + first, power = sum + (first - (sum - 1.0) + fma(r * r, series, rest));
+        if (n < 32)
+            smem_powers()[n & 63] =
+                __hiloint2double(__double2hiint(power) - ((n + kPositionOf0) << 14), __double2loint(power));
+        __syncthreads();
+    }
+};
+/* exp(d), for |d| < 2^31. */
 DEVICE double exp_of_difference(double d) {
-    const Exponential<false> e(d);
+    const Exponential e(d);
     return e.anywhere(e.high, e.inside());
 }
-/* exp(d) of many d, which are replaced. One test covers the ends of the range for all of them. */
-template <int m> DEVICE void exp_of_differences(double (&d)[m]) {
-    uint32_t odd = 0, exponents = 0;
-    int high[m];
+/* exp(d) of many d, which are replaced, if each is between -698 and 11. Otherwise returns false, and exp_at_ends() gives
+ * exponentials, from the high words of d. */
+template <int m> DEVICE bool exp_inside(double (&d)[m], int (&high)[m]) {
+    uint32_t odd = 0, positions = 0;
 #pragma unroll
     for (int i = 0; i < m; i++) {
-        const Exponential<true> e(d[i]);
+        const Exponential e(d[i]);
         odd |= e.odd();
-        exponents |= e.exponent();
+        positions |= e.position();
         high[i] = e.high;
         d[i] = e.inside();
     }
-    if (odd != 0 || exponents >= 512)
+    return odd == 0 && positions < 1u << 16;
+}
+template <int m> DEVICE void exp_at_ends(double (&d)[m], const int (&high)[m]) {
 #pragma unroll
-        for (int i = 0; i < m; i++)
-            d[i] = Exponential<true>::anywhere(high[i], d[i]);
+    for (int i = 0; i < m; i++)
+        d[i] = Exponential::anywhere(high[i], d[i]);
+}
+/* exp(d) of many d, which are replaced. */
+template <int m> DEVICE void exp_of_differences(double (&d)[m]) {
+    int high[m];
+    if (!exp_inside(d, high))
+        exp_at_ends(d, high);
 }
 
 /* exp(x - row_max), for x <= row_max; below 2^-126 it is 0. The difference is computed first, because x and row_max may

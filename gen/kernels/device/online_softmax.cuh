@@ -69,28 +69,15 @@ template <class N> struct OnlineSoftmax {
             sum *= exp_below(max, higher);
         max = higher;
     }
+    /* The number that is subtracted from all that is summed. */
+    __device__ __forceinline__ N reference() const { return finite(max); }
+    __device__ __forceinline__ bool must_rescale(N higher) const { return higher != max; }
     /* Adds vectors, of which no element is above the maximum. If that is in the fast range of floats, calls `see` with the
-     * exponents of 2 of each vector. The sum of doubles is relative to the maximum `before`: its factor is one more of
-     * their exponentials. */
-    template <class E, int K, class See>
-    __device__ __forceinline__ void add(Vector<E> (&x)[K], const See &see, N before) {
+     * exponents of 2 of each vector. */
+    template <class E, int K, class See> __device__ __forceinline__ void add(Vector<E> (&x)[K], const See &see) {
         enum { W = Width<E>::value };
-        const N from = finite(max);
-        if constexpr (sizeof(N) == 8) {
-            N part[K * W + 1];
-#pragma unroll
-            for (int k = 0; k < K; k++) {
-                N of_vector[W];
-                x[k].unpack(of_vector);
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    part[k * W + i] = difference(of_vector[i], from);
-            }
-            part[K * W] = difference(before, from);
-            exp_of_differences(part);
-            part[K * W] *= sum;
-            sum = in_halves<Sum>(part);
-        } else if (ScaledExp<N>::in_fast_range(from)) {
+        const N from = reference();
+        if (ScaledExp<N>::in_fast_range(from)) {
             const ScaledExp<N> scaled(from);
             N of_vectors = N(0);
 #pragma unroll
@@ -119,6 +106,37 @@ template <class N> struct OnlineSoftmax {
                 rotate(x);
             }
         }
+    }
+};
+
+/* That of doubles is relative to a number that may be kRise below the maximum or kFall above it, until raise() makes it
+ * the maximum. Most vectors then need no exponential but their own. */
+template <> struct OnlineSoftmax<double> {
+    enum { kRise = 8, kFall = 256 };
+    double max, from, sum;
+
+    DEVICE OnlineSoftmax empty() {
+        OnlineSoftmax s = {-CUDART_INF, 0, 0};
+        return s;
+    }
+    DEVICE double finite(double max) { return max == -CUDART_INF ? 0 : max; }
+    __device__ __forceinline__ double reference() const { return from; }
+    __device__ __forceinline__ bool must_rescale(double higher) const { return higher != from && higher > -CUDART_INF; }
+    __device__ __forceinline__ bool is_far_off() const {
+        return max > from + kRise || (max < from - kFall && max > -CUDART_INF);
+    }
+
+    /* Divides the sum by the exponential of `higher`, so that it is at least 1 if it has that. */
+    __device__ __forceinline__ void raise(double higher) {
+        if (must_rescale(higher)) {
+            double estimate;
+            if (higher > from + kFall)
+                sum *= 0;
+            else if (sum != 0)
+                sum = quick_quotient(sum, exp_below(higher, from), estimate);
+            from = higher;
+        }
+        max = higher;
     }
 };
 

@@ -12,6 +12,9 @@ struct Sum {
 struct Maximum {
     template <class N> DEVICE N of(N a, N b) { return larger(a, b); }
 };
+struct LargerNumber {
+    template <class N> DEVICE N of(N a, N b) { return larger_number(a, b); }
+};
 struct Minimum {
     template <class N> DEVICE N of(N a, N b) { return b < a ? b : a; }
 };
@@ -97,6 +100,14 @@ template <int K> struct LargestOf<f64, K, false> {
         return of_parity[0] > of_parity[1] ? of_parity[0] : of_parity[1];
     }
 };
+/* The largest of a number and others, or any of them if there is a NaN. */
+template <int m> DEVICE double largest_with(double number, const double (&x)[m]) {
+    double of_parity[2] = {x[0] > number ? x[0] : number, x[1]};
+#pragma unroll
+    for (int i = 2; i < m; i++)
+        of_parity[i % 2] = x[i] > of_parity[i % 2] ? x[i] : of_parity[i % 2];
+    return of_parity[1] > of_parity[0] ? of_parity[1] : of_parity[0];
+}
 template <int K> struct LargestOf<any16, K, true> {
     DEVICE float of(const Vector<any16> (&x)[K], bool negated) {
         if (!runs_on_sm_80())
@@ -213,7 +224,7 @@ template <int threads> struct AcrossGroups {
 /* The largest number over lanes, none of which is NaN. Floats without NaN map to integers of the same order, which
  * newer GPUs reduce over a whole warp in one instruction. */
 template <class Lanes, class N> DEVICE N largest_over(const Lanes &lanes, N x) {
-    return lanes.template over<Maximum>(x);
+    return lanes.template over<LargerNumber>(x);
 }
 DEVICE float largest_over(const WholeWarp &lanes, float x) {
     if (!is_sm_80())
@@ -226,6 +237,21 @@ DEVICE float largest_over(const WholeWarp &lanes, float x) {
     return __int_as_float(all ^ (all >> 31 & 0x7fffffff));
 }
 template <int most> DEVICE float largest_over(const Repeated<most> &, float x) {
+    return largest_over(WholeWarp(), x);
+}
+/* The high words of doubles are reduced first, and then the low words of the lanes that have the largest. */
+DEVICE double largest_over(const WholeWarp &lanes, double x) {
+    if (!is_sm_80())
+        return lanes.over<LargerNumber>(x);
+    const int32_t sign = __double2hiint(x) >> 31, high = __double2hiint(x) ^ (sign & 0x7fffffff);
+    int32_t highest;
+    asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;" : "=r"(highest) : "r"(high) : "memory");
+    uint32_t low = high == highest ? (uint32_t)(__double2loint(x) ^ sign) : 0, lowest;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(lowest) : "r"(low) : "memory");
+    const int32_t of_all = highest >> 31;
+    return __hiloint2double(highest ^ (of_all & 0x7fffffff), (int32_t)lowest ^ of_all);
+}
+template <int most> DEVICE double largest_over(const Repeated<most> &, double x) {
     return largest_over(WholeWarp(), x);
 }
 

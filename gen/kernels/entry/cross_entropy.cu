@@ -115,7 +115,8 @@ template <class> struct combine {
                 const gpuloss_shard_row part = ((const gpuloss_shard_row *)p.shard_rows)[shard * p.rows.rows + row];
                 const bool is_nan = part.max != part.max;
                 State of_shard = State::empty();
-                of_shard.softmax = {is_nan ? -CUDART_INF : part.max, part.sum};
+                of_shard.softmax.max = of_shard.softmax.from = is_nan ? -CUDART_INF : part.max;
+                of_shard.softmax.sum = part.sum;
                 of_shard.soft_sum = part.smooth_weight;
                 of_shard.drop = -part.smooth_sum;
                 if (is_nan)
@@ -131,6 +132,7 @@ template <class> struct combine {
     }
 
     DEVICE void run(const gpulossi_cross_entropy &p) {
+        Exponentials<f64>::begin();
         if (p.rows.flags & GPULOSSI_F64_RESULTS)
             rows<double>(p);
         else
@@ -153,6 +155,7 @@ typedef MODULE_KERNEL<MODULE_DTYPE> Kernel;
 
 extern "C" __global__ void __launch_bounds__(Kernel::threads, Kernel::blocks)
     MODULE_ENTRY(const __grid_constant__ gpulossi_cross_entropy p) {
+    Exponentials<MODULE_DTYPE>::begin();
     Before<Kernel>::run(p);
     wait_for_earlier();
     Kernel::run(p);

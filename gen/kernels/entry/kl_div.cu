@@ -19,7 +19,10 @@ template <class E> struct probabilities {
 template <class E> struct row_memory {
     typedef gpulossi_kl_div Params;
     enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
-    DEVICE void run(const Params &p) { RowMemory<Divergence<E>>::run(p); }
+    DEVICE void run(const Params &p) {
+        Exponentials<E>::begin();
+        RowMemory<Divergence<E>>::run(p);
+    }
 };
 
 template <class E> struct row_pipeline {
@@ -69,7 +72,10 @@ template <class E> struct distances_clustered {
 template <class E> struct sparse_memory {
     typedef gpulossi_kl_div_sparse Params;
     enum { threads = GPULOSSI_BLOCK, blocks = sizeof(typename E::Bits) == 8 ? 1 : 2 };
-    DEVICE void run(const Params &p) { RowMemory<SparseDivergence<E>>::run(p); }
+    DEVICE void run(const Params &p) {
+        Exponentials<E>::begin();
+        RowMemory<SparseDivergence<E>>::run(p);
+    }
 };
 
 template <class E> struct sparse_pipeline {

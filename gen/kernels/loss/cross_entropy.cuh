@@ -257,14 +257,18 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     struct State {
         OnlineSoftmax<N> softmax;
         N soft_sum;   /* sum of soft_c */
-        N drop;       /* sum of soft_c (max - z_c) */
+        N drop;       /* sum of soft_c (reference - z_c) */
         N best_value; /* largest number so far; inf if there is a NaN */
         Best best;    /* kNumber and its class, the class of a NaN, or kNone */
 
         static const Best kNumber = 0x80000000u, kNone = 0xffffffffu;
+        /* The drop is relative to the reference, too, which therefore is the maximum of the first vectors. */
+        static constexpr double kNoReference = -0x1.fffffffffffffp1023;
 
         DEVICE State empty() {
             State s = {OnlineSoftmax<N>::empty(), N(0), N(0), -Limits<N>::infinity(), kNone};
+            if constexpr (sizeof(N) == 8)
+                s.softmax.from = has_soft() ? kNoReference : 0;
             return s;
         }
         __device__ __forceinline__ void raise(N higher) {
@@ -272,8 +276,33 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             softmax.raise(higher);
         }
         __device__ __forceinline__ void raise_drop(N higher) {
-            if (has_soft() && higher != softmax.max && soft_sum != 0)
-                drop += soft_sum * (softmax.finite(higher) - softmax.finite(softmax.max));
+            if (has_soft() && softmax.must_rescale(higher) && soft_sum != 0)
+                drop += soft_sum * (softmax.finite(higher) - softmax.reference());
+        }
+        /* Adds doubles to the softmax, and returns their differences to the reference, which becomes the maximum where it
+         * is far off. */
+        template <int m> __device__ __forceinline__ void add(const N (&x)[m], N (&differences)[m]) {
+            int high[m];
+            N e[m];
+            softmax.max = largest_with(softmax.max, x);
+            if (has_soft() && softmax.from == kNoReference)
+                raise(softmax.max);
+#pragma unroll 1
+            for (bool is_done = false; !is_done;) {
+#pragma unroll
+                for (int i = 0; i < m; i++)
+                    differences[i] = e[i] = difference(x[i], softmax.from);
+                is_done = exp_inside(e, high);
+                if (is_done)
+                    continue;
+                if (softmax.is_far_off()) {
+                    raise(softmax.max);
+                } else {
+                    exp_at_ends(e, high);
+                    is_done = true;
+                }
+            }
+            softmax.sum += in_halves<Sum>(e);
         }
         template <class Lanes> __device__ __forceinline__ void reduce(const Lanes &lanes) {
             raise(largest_over(lanes, softmax.max));
@@ -299,9 +328,13 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
             soft_sum += other.soft_sum;
             drop += other.drop;
         }
-        __device__ __forceinline__ bool has_nan() const { return best < kNumber; }
+        __device__ __forceinline__ bool has_nan() const {
+            return best < kNumber;
+        }
         /* In a row with nothing above -inf it is the first class. */
-        __device__ __forceinline__ int64_t argmax() const { return best == kNone ? 0 : (int64_t)(best & ~kNumber); }
+        __device__ __forceinline__ int64_t argmax() const {
+            return best == kNone ? 0 : (int64_t)(best & ~kNumber);
+        }
     };
 
     /* A row's state for finish(). */
@@ -343,20 +376,33 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     template <int K, class Side>
     __device__ __forceinline__ N add_to_sums(State &s, Vector<E> (&x)[K], const Side &side) const {
         const N highest = LargestOf<E, K>::of(x, false);
-        const N before = s.softmax.max;
+        N products = N(0);
         if constexpr (sizeof(N) == 8) {
-            const N higher = highest > before ? highest : before;
-            s.raise_drop(higher);
-            s.softmax.max = higher;
+            N all[K * W], differences[K * W];
+            int inside = 0;
+#pragma unroll
+            for (int i = 0; i < K * W; i++)
+                all[i] = x[i / W].get(i % W);
+            s.add(all, differences);
+            if (!is_uniform())
+                return highest;
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                inside += side.count(k);
+            const N more = unit() * in_halves<Sum>(differences);
+            if (inside == K * W && fabs(more) < Limits<N>::infinity()) {
+                s.drop -= more;
+                s.soft_sum = fma(unit(), N(K * W), s.soft_sum);
+                return highest;
+            }
         } else {
             s.raise(larger(s.softmax.max, highest));
+            const auto see = [&](int k, const N(&y)[W]) {
+                if (is_uniform() && kAddsProducts<K, Side>)
+                    products += side.count(k) > 0 ? in_halves<Sum>(y) : N(0);
+            };
+            s.softmax.template add<E, K>(x, see);
         }
-        N products = N(0);
-        const auto see = [&](int k, const N(&y)[W]) {
-            if (is_uniform() && kAddsProducts<K, Side>)
-                products += side.count(k) > 0 ? in_halves<Sum>(y) : N(0);
-        };
-        s.softmax.template add<E, K>(x, see, before);
         if (is_uniform())
             add_uniform(s, x, products, side);
         return highest;
@@ -376,6 +422,8 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
                 s.soft_sum = fma(unit(), count, s.soft_sum);
                 return;
             }
+        }
+        if constexpr (kAddsProducts<K, Side> || sizeof(N) == 8) {
 #pragma unroll 1
             for (int k = side.begin; k < side.end; k++) {
                 side.load(k).unpack(z);
@@ -393,7 +441,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     /* Adds the soft targets of a vector. unit() is inside the sums against overflow. */
     template <class Side>
     __device__ __forceinline__ void add_uniform(State &s, const N (&z)[W], const Side &side, int k) const {
-        const N from = s.softmax.finite(s.softmax.max);
+        const N from = s.softmax.reference();
         const int count = side.count(k);
         N sum[2] = {}; /* two chains of additions have half the latency */
 #pragma unroll
@@ -424,13 +472,13 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
         N powers, products, shapes;
     };
     DEVICE Batch batch_of(const State &s) {
-        const N from = s.softmax.finite(s.softmax.max);
+        const N from = s.softmax.reference();
         const Batch b = {ScaledExp<N>(from), ScaledExp<N>::in_fast_range(from), N(0), N(0), N(0)};
         return b;
     }
     /* The part of the drop that products and shapes under the maximum of a batch make. */
     __device__ __forceinline__ N drop_of(const State &s, const Batch &batch, N products, N shapes) const {
-        const N rounding = batch.scaled.rounding(s.softmax.finite(s.softmax.max));
+        const N rounding = batch.scaled.rounding(s.softmax.reference());
         return unit() * (N(-0.693147181) * fma(-rounding, shapes, products));
     }
     /* Adds a vector to a batch, with every option but the class of the maximum. Instead it notes the vector if it has
@@ -538,7 +586,7 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
      * unit() is inside the sum against overflow. */
     template <class Side>
     __device__ __forceinline__ void add(State &s, N (&z)[W], N (&shape)[W], const Side &side, int k) const {
-        const N from = s.softmax.finite(s.softmax.max);
+        const N from = s.softmax.reference();
         if constexpr (sizeof(N) == 8) {
             N part[W], more = N(0);
 #pragma unroll
@@ -585,23 +633,22 @@ template <class E, class R = typename E::Number, class Index = int, uint32_t kNe
     DEVICE bool adds_together() {
         return !finds_best() && !has(GPULOSSI_CE_SOFTCAP);
     }
-    /* accumulate() of several vectors, whose latencies overlap. */
+    /* accumulate() of vectors first_k, first_k + step, ..., whose latencies overlap. */
     template <int K, class Side>
-    __device__ __forceinline__ void accumulate_together(State &s, const Vector<E> (&x)[K], const Side &side) const {
+    __device__ __forceinline__ void accumulate_together(State &s, const Vector<E> (&x)[K], const Side &side,
+                                                        int first_k, int step) const {
         typedef N OfVector[W];
-        const N from = s.softmax.finite(s.softmax.max);
         N z[K * W], part[K * W], shape[K * W];
 #pragma unroll
         for (int k = 0; k < K; k++) {
             if (has_soft())
-                shape_of(side, k, (OfVector &)shape[k * W]);
+                shape_of(side, first_k + k * step, (OfVector &)shape[k * W]);
             x[k].unpack((OfVector &)z[k * W]);
         }
 #pragma unroll
         for (int i = 0; i < K * W; i++)
-            part[i] = z[i] = difference(has(GPULOSSI_CE_LOGIT_SCALE) ? z[i] * scale : z[i], from);
-        exp_of_differences(part);
-        s.softmax.sum += in_halves<Sum>(part);
+            part[i] = has(GPULOSSI_CE_LOGIT_SCALE) ? z[i] * scale : z[i];
+        s.add(part, z);
         if (!has_soft())
             return;
 #pragma unroll

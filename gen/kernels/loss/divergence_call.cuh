@@ -1,4 +1,4 @@
-/* What a call of a divergence has and needs, by its feature words. */
+/* Predicates of a call of a divergence, from its feature words. */
 #ifndef GPULOSSI_DIVERGENCE_CALL_CUH
 #define GPULOSSI_DIVERGENCE_CALL_CUH
 

@@ -270,10 +270,10 @@ template <class Loss> class RowMemory {
             const Side all = {*this, span, v, 0, K};
             auto best = loss.highest_before(state);
             int k = 0;
-            loss.raise(state, loss.highest_of(x));
             if constexpr (sizeof(Bits) == 8)
                 if (Loss::adds_together() && v + (K - 1) * threads < span.cut.vectors)
-                    return loss.accumulate_together(state, x, all);
+                    return loss.accumulate_together(state, x, all, 0, 1);
+            loss.raise(state, loss.highest_of(x));
             auto batch = loss.batch_of(state);
 #pragma unroll 1
             for (; k < K && all.vector(k) < span.cut.vectors; k++) {

@@ -30,9 +30,11 @@ template <class Loss> class RowPipeline {
         kMaxRows = 4,
         /* Sixteenths of the tiles that are static, if a warp has a row and only reads it. */
         kStaticShare = sizeof(Bits) == 4 ? 14 : 12,
-        kWeightsOfWarp = kLanes * W * 4, /* bytes of the weights of a vector of each lane */
+        kWeightsOfWarp = kLanes * W * (int)sizeof(N), /* bytes of the weights of a vector of each lane */
         kMatrixRowBytes = GPULOSSI_BLOCK_WEIGHTS * 4 / W
     };
+
+    typedef Few<typename ResultArray<E>::S, W> Weights; /* of a vector's classes */
 
     /* A stage of the ring, and the phase parity of its barrier. */
     struct Cursor {
@@ -113,14 +115,14 @@ template <class Loss> class RowPipeline {
          * remainder. */
         int of_warp;
 
-        /* Half of the vectors, from vector `first` on. */
-        __device__ __forceinline__ Side half(int first) const {
+        /* A few vectors, from vector `first` on. */
+        template <int n> __device__ __forceinline__ Side part(int first) const {
             Side of = *this;
             of.stage += (uint32_t)(first * kLanes * GPULOSSI_VECTOR_BYTES);
             of.v += first * kLanes;
             of.begin = max(begin - first, 0);
-            of.end = min(end - first, (int)kShortVectors);
-            of.of_warp = min(of_warp - first, (int)kShortVectors);
+            of.end = min(end - first, n);
+            of.of_warp = min(of_warp - first, n);
             return of;
         }
         __device__ __forceinline__ int vector(int k) const { return v + k * kLanes; }
@@ -430,15 +432,15 @@ template <class Loss> class RowPipeline {
                 __uint_as_float(Shared::bits<uint32_t>((row + i < W ? here : next) + (uint32_t)(i * kMatrixRowBytes)));
     }
     DEVICE void load_weights(uint32_t at, N (&y)[W]) {
-        Few<f32, W> weights;
+        Weights weights;
 #pragma unroll
-        for (int i = 0; i < W; i += 4)
+        for (int i = 0; i < (int)Weights::words; i += 4)
             Shared::load<4>(at + (uint32_t)(i / 4 * kLanes * GPULOSSI_VECTOR_BYTES), weights.word + i);
         weights.get(y);
     }
     /* The teams of a block share the weights of the classes. All its threads call, once a launch. */
     __device__ __forceinline__ void store_weights() const {
-        if (has_format(GPULOSSI_FORMAT_RAGGED))
+        if (sizeof(Bits) < 8 && has_format(GPULOSSI_FORMAT_RAGGED)) /* ragged rows of doubles have none here */
             store_matrix();
         else
             store_vectors();
@@ -453,10 +455,10 @@ template <class Loss> class RowPipeline {
     __device__ __forceinline__ void store_vectors() const {
 #pragma unroll 1
         for (int v = (int)threadIdx.x; v < (int)(p.rows.classes / W); v += GPULOSSI_BLOCK) {
-            Few<f32, W> weights;
+            Weights weights;
             weights.load(loss.class_weights().base + (int64_t)v * W);
 #pragma unroll
-            for (int i = 0; i < W; i += 4)
+            for (int i = 0; i < (int)Weights::words; i += 4)
                 Shared::store<4>(smem_even_weights(v) + (uint32_t)(i / 4 * kLanes * GPULOSSI_VECTOR_BYTES),
                                  weights.word + i);
         }
@@ -610,6 +612,9 @@ template <class Loss> class RowPipeline {
     /* Adds a stage with every option, vector by vector, once the maximum of all is known. */
     __device__ __forceinline__ void accumulate(const Row &r, const Side &side, State &state) const {
         if constexpr (Loss::kHasBasicRows) {
+            if constexpr (sizeof(Bits) == 8)
+                if (Loss::adds_together())
+                    return accumulate_doubles(side, state);
             N highest = highest_of_half(side, 0);
             if (vectors() > kStageVectors / 2)
                 highest = larger(highest, highest_of_half(side, kStageVectors / 2));
@@ -633,6 +638,19 @@ template <class Loss> class RowPipeline {
                 loss.accumulate(state, batch, side.load(k), side, k);
         }
     }
+    /* accumulate() of doubles, two vectors at once. */
+    __device__ __forceinline__ void accumulate_doubles(const Side &side, State &state) const {
+        int k = side.begin;
+#pragma unroll 1
+        for (; k + 1 < side.end; k += 2) {
+            const Vector<E> x[2] = {side.load(k), side.load(k + 1)};
+            loss.accumulate_together(state, x, side, k, 1);
+        }
+        if (k < side.end) {
+            const Vector<E> x[1] = {side.load(k)};
+            loss.accumulate_together(state, x, side, k, 1);
+        }
+    }
     __device__ __forceinline__ Side side_of(const Cut<E> &cut, int64_t row, int step, const Cursor &at) const {
         const int v = vector(step) + lane(), left = cut.lead + (int)cut.whole_vectors - v;
         const Side side = {cut,
@@ -654,6 +672,10 @@ template <class Loss> class RowPipeline {
             if (reads) {
                 if (!Loss::sums_only())
                     accumulate(r, side, state);
+                else if (sizeof(Bits) == 8)
+#pragma unroll 1
+                    for (int k = side.begin; k < side.end; k += 2)
+                        accumulate_sums<2>(side.template part<2>(k), state);
                 else if (vectors() == kShortVectors)
                     accumulate_sums<kShortVectors>(side, state);
                 else if (!sums_halves())
@@ -661,7 +683,7 @@ template <class Loss> class RowPipeline {
                 else
 #pragma unroll 1
                     for (int first = 0; first < kStageVectors; first += kShortVectors)
-                        accumulate_sums<kShortVectors>(side.half(first), state);
+                        accumulate_sums<kShortVectors>(side.template part<kShortVectors>(first), state);
             }
             if (is_released(step))
                 release();
@@ -762,7 +784,9 @@ template <class Loss> class RowPipeline {
                     }
                 }
             } else if (Loss::is_basic() && g.is_fast && fits) {
-                if constexpr (Loss::kHasBasicRows) {
+                if constexpr (Loss::kHasBasicRows && sizeof(Bits) == 8) {
+                    write_doubles(g, r, side, target, target_position);
+                } else if constexpr (Loss::kHasBasicRows) {
                     const typename Loss::Gradients gradients = loss.gradients_of(row);
 #pragma unroll 4
                     for (int k = 0; k < side.of_warp; k++)
@@ -787,6 +811,27 @@ template <class Loss> class RowPipeline {
                 state.values.f = g.f;
                 team.template reduce<Cluster::kSums>(state.values, false, no_tile, 0, values_number++);
             }
+    }
+
+    /* Writes the gradients of a stage of doubles, two vectors at once. */
+    __device__ __forceinline__ void write_doubles(const typename Loss::Gradient &g, const Row &r, const Side &side,
+                                                  int target, int target_position) const {
+        const typename Loss::Gradients gradients = loss.gradients_of(side.row);
+#pragma unroll 1
+        for (int k = side.begin; k < side.end; k += 2) {
+            const Vector<E> x[2] = {side.load(k), side.load(min(k + 1, side.end - 1))};
+            N y[2][W];
+            loss.fast_gradients(g, x, y);
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (k + i < side.end)
+                    gradients.write_vector(side.first(k + i), y[i]);
+            const int i = side.vector(k) == target ? 0 : side.vector(k + 1) == target ? 1 : 2;
+            if (Loss::has_index() && i < 2)
+                gradients.write(
+                    r.target_class,
+                    loss.target_gradient(g, r, i == 0 ? x[0].find(target_position) : x[1].find(target_position)));
+        }
     }
 
     __device__ __forceinline__ RowInput fetch(uint32_t row) const {

@@ -464,7 +464,7 @@ template <class Loss> class RowThread : RowTile<Loss> {
             if (is_online)
                 loss.accumulate_one(state, best, side.load(k), side, k);
             else
-                highest = larger(highest, loss.highest_of({side.load(k)}));
+                highest = larger_number(highest, loss.highest_of({side.load(k)}));
         };
         int k = rank;
 #pragma unroll 1
