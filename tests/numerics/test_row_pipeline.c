@@ -11,7 +11,7 @@
 #include "run_common.h"
 #include "suites.h"
 
-static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F16};
+static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F16, GPULOSS_F64};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0], MOST_ROWS = 1024 };
 
 static const double inf = (double)INFINITY;
@@ -398,6 +398,44 @@ static void logits_of_the_pipeline(void **state) {
     test_done();
 }
 
+/* Doubles far from 0, to which exponentials are relative at first: below it, above it, and both in a row. In one row of each
+ * kind the first vectors of all threads are masked. */
+static double far_from_0(int64_t row, int64_t i, int64_t classes) {
+    static const double begins[] = {-5000, -700, -690, -300, 12, 5000, 1e8, -1e8};
+    const double last = 0.25 * (double)(i % 37);
+    const int64_t kinds = sizeof begins / sizeof begins[0];
+    if (row >= kinds && i < classes / 2)
+        return -inf;
+    if (row == kinds - 1 || row == 2 * kinds - 1) /* each vector has a new maximum */
+        return -1e4 + 11 * (double)(i / 2);
+    return begins[row % kinds] * (row % 2 == 0 || i < classes / 2 ? 1 : -0.5) + last;
+}
+
+static void doubles_far_from_0(void **state) {
+    static const layout layouts[] = {{16, CLASSES_AS_THEY_ARE, 21, STRIDE_PACKED, 0, 0},
+                                     {16, 500, 0, STRIDE_PACKED, 0, 0},
+                                     {16, 300, 1, STRIDE_ONE_MORE, 1, 0},
+                                     {16, 2500, 0, STRIDE_PACKED, 0, 0}};
+    static const unsigned sets[] = {0, OPTION_SMOOTHING, OPTION_WEIGHTS | OPTION_SMOOTHING, OPTION_SCALE,
+                                    OPTION_PROBABILITIES};
+    size_t k, s;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
+        for (s = 0; s < sizeof sets / sizeof sets[0]; s++) {
+            option_inputs in;
+            ce_case c = case_of(GPULOSS_F64, &layouts[k], sets[s], LOGITS_NORMAL, (unsigned)s, &in);
+            int64_t i;
+            for (i = 0; i < c.rows * c.classes; i++)
+                in.x[i] = far_from_0(i / c.classes, i % c.classes, c.classes);
+            c.outputs &= ~(unsigned)(CE_OUT_Z_LOSS | CE_OUT_Z_LOSS_ROWS);
+            c.reduction = GPULOSS_NONE;
+            ce_test(&c, "doubles far from 0");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 /* The vocabulary in three parts, each of which is for the pipeline. */
 static void shards_of_the_pipeline(void **state) {
     static const layout whole = {9, CLASSES_AS_THEY_ARE, 3000, STRIDE_PACKED, 0, 0};
@@ -429,17 +467,12 @@ static void shards_of_the_pipeline(void **state) {
 
 int run_row_pipeline_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_of_the_pipeline),
-        cmocka_unit_test(clusters_of_the_pipeline),
-        cmocka_unit_test(many_rows_of_clusters),
-        cmocka_unit_test(weights_of_the_pipeline),
-        cmocka_unit_test(staged_weights),
-        cmocka_unit_test(types_of_the_pipeline),
-        cmocka_unit_test(steps_of_the_pipeline),
-        cmocka_unit_test(many_rows_of_the_pipeline),
-        cmocka_unit_test(logits_of_the_pipeline),
-        cmocka_unit_test(shards_of_the_pipeline),
-        cmocka_unit_test(many_calls_of_the_pipeline),
+        cmocka_unit_test(calls_of_the_pipeline),  cmocka_unit_test(clusters_of_the_pipeline),
+        cmocka_unit_test(many_rows_of_clusters),  cmocka_unit_test(weights_of_the_pipeline),
+        cmocka_unit_test(staged_weights),         cmocka_unit_test(types_of_the_pipeline),
+        cmocka_unit_test(steps_of_the_pipeline),  cmocka_unit_test(many_rows_of_the_pipeline),
+        cmocka_unit_test(logits_of_the_pipeline), cmocka_unit_test(doubles_far_from_0),
+        cmocka_unit_test(shards_of_the_pipeline), cmocka_unit_test(many_calls_of_the_pipeline),
     };
     return cmocka_run_group_tests_name("row pipeline", tests, NULL, NULL);
 }

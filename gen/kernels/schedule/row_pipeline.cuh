@@ -818,19 +818,21 @@ template <class Loss> class RowPipeline {
                                                   int target, int target_position) const {
         const typename Loss::Gradients gradients = loss.gradients_of(side.row);
 #pragma unroll 1
-        for (int k = side.begin; k < side.end; k += 2) {
-            const Vector<E> x[2] = {side.load(k), side.load(min(k + 1, side.end - 1))};
+        for (int k = 0; k < side.end; k += 2) { /* an even k, so that vector k + 1 is of this stage */
+            const Vector<E> x[2] = {side.load_or_zero(k), side.load_or_zero(k + 1)};
             N y[2][W];
             loss.fast_gradients(g, x, y);
+            int of_target = -1; /* the vector with the target */
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                if (k + i < side.end)
+                if (side.count(k + i) > 0) {
                     gradients.write_vector(side.first(k + i), y[i]);
-            const int i = side.vector(k) == target ? 0 : side.vector(k + 1) == target ? 1 : 2;
-            if (Loss::has_index() && i < 2)
-                gradients.write(
-                    r.target_class,
-                    loss.target_gradient(g, r, i == 0 ? x[0].find(target_position) : x[1].find(target_position)));
+                    of_target = side.vector(k + i) == target ? i : of_target;
+                }
+            if (Loss::has_index() && of_target >= 0) {
+                const N logit = of_target == 0 ? x[0].find(target_position) : x[1].find(target_position);
+                gradients.write(r.target_class, loss.target_gradient(g, r, logit));
+            }
         }
     }
 
