@@ -290,6 +290,27 @@ static void long_rows_that_are_few(void **state) {
     on_every_dtype(new_context(), check_rows_that_are_few);
 }
 
+/* Gradients of many long rows of doubles with a softcap are in memory. */
+static void long_doubles_with_a_softcap(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    choice_context = new_context();
+    base.dtype = GPULOSS_F64;
+    base.rows = 1000;
+    base.classes = 20000;
+    base.softcap = 2.0;
+    base.logits = GPULOSS_PTR((uintptr_t)1 << 57);
+    base.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
+    TAKES((void)0, "memory");
+    TAKES(d.softcap = 0.0, "clusters");
+    TAKES(d.dtype = GPULOSS_F32, "clusters");
+    TAKES(d.rows = 100, "clusters");
+    TAKES(d.lse_in = AT(6), "pipeline");
+    TAKES(d.grad_logits = NULL, "pipeline");
+    TAKES(d.classes = 4000, "pipeline");
+    gpuloss_destroy(choice_context);
+}
+
 /* Without a gradient many long rows go to no clusters, unless they are retained beside their weights. */
 static void check_rows_that_are_read(gpuloss_cross_entropy_desc d) {
     const int has = has_more_than_pipeline(d.dtype);
@@ -930,6 +951,7 @@ int choice_tests(void) {
         TEST(long_rows_that_are_written),
         TEST(rows_beside_their_weights),
         TEST(long_rows_that_are_few),
+        TEST(long_doubles_with_a_softcap),
         TEST(long_rows_that_are_read),
         TEST(long_rows_that_are_none),
         TEST(shards_leave_the_basic_kernels),

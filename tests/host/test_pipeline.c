@@ -40,7 +40,7 @@ static gpuloss_cross_entropy_desc rows_of(gpuloss_dtype dtype, int64_t rows, int
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     d.dtype = dtype;
     d.rows = rows;
-    d.classes = vectors * (dtype == GPULOSS_F32 ? 4 : 8);
+    d.classes = vectors * (dtype == GPULOSS_F64 ? 2 : dtype == GPULOSS_F32 ? 4 : 8);
     d.logit_scale = 0.5;
     d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56);
     return d;
@@ -455,6 +455,15 @@ static void weights_in_stages(void **state) {
     FORMAT((d.loss = NULL, d.lse_in = AT(7), d.dtype = GPULOSS_BF16, d.classes = 16400),
            STAGED | FLOATS | GPULOSSI_FORMAT_BF16);
     FORMAT((d.loss = NULL, d.lse_in = AT(7)), STAGED);
+    base = rows_of(GPULOSS_F64, 1 << 20, 2048);
+    base.class_weights = AT(6);
+    base.label_smoothing = 0.1;
+    base.grad_logits = NULL;
+    FORMAT((void)0, GPULOSSI_FORMAT_SMEM_WEIGHTS);
+    FORMAT(d.classes = 4098, STAGED);
+    FORMAT(d.grad_logits = GPULOSS_PTR((uintptr_t)1 << 56), STAGED);
+    FORMAT((d.classes = 4097, d.logits_stride = 4098), STAGED | RAGGED);
+    FORMAT(d.class_weights = (const char *)AT(6) + 8, RAGGED);
     base = some_shard();
     base.class_weights = AT(6);
     base.label_smoothing = 0.1;
