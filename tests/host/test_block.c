@@ -313,7 +313,7 @@ static int has_wide_blocks(const variant_row *r) {
            (usual_variants[v].words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_WIDE) != 0;
 }
 
-/* No more than 1.03 of the instructions of its template, or 1.042 of a divergence, and no registers in memory where that
+/* No more than 1.03 of the instructions of its template, or 1.05 of a divergence, and no registers in memory where that
  * has none there, or in wide blocks. */
 static void variants_cost_no_more_than_templates(void **state) {
     FILE *file = open_variants();
@@ -321,7 +321,7 @@ static void variants_cost_no_more_than_templates(void **state) {
     (void)state;
     while (next_variant(file, &r)) {
         const long *instructions = r.instructions;
-        if (r.thousandths > (strncmp(r.module, "kl_div_", 7) == 0 ? 1042 : 1030))
+        if (r.thousandths > (strncmp(r.module, "kl_div_", 7) == 0 ? 1050 : 1030))
             fail_msg("the variant %s of %s takes %ld thousandths of its template's instructions", r.name, r.module,
                      r.thousandths);
         if (1000 * instructions[SPECIALISED] > r.thousandths * instructions[TEMPLATE])
