@@ -315,7 +315,8 @@ static void steps_of_the_pipeline(void **state) {
             option_inputs in;
             ce_case c = case_of(dtypes[d], &kinds[k].layout, kinds[k].options, LOGITS_NORMAL, k, &in);
             c.outputs = kinds[k].outputs;
-            c.target_dtype = c.target_probabilities ? kinds[k].target_dtype : GPULOSS_DTYPE_UNSET;
+            if (c.target_probabilities && kinds[k].target_dtype != GPULOSS_DTYPE_UNSET)
+                option_target_dtype(&c, &in, kinds[k].target_dtype);
             ce_test(&c, "steps of the pipeline");
             option_inputs_free(&in);
         }
