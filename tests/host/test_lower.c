@@ -37,6 +37,16 @@ static void bounds_of_variants(void **state) {
                    HEAD("90") KERNEL ".maxntid 416, 1, 1\n{\n/*?1+0x20*/ mov.u32 %r1, 2;\nret;\n}\n");
 }
 
+/* A constant stays if a line has its name. */
+static void constants_of_a_text(void **state) {
+    (void)state;
+    expect_lowered(RAW_HEAD ".const .align 8 .f64 _Z1aIdE = 0d3FC5555555555555;\n"
+                            ".const .align 8 .f64 _Z1bIdE = 0d3FC5555555555556;\n" RAW_KERNEL
+                            "{\n\tld.const.f64 \t%fd1, [_Z1bIdE];\n\tret;\n}\n",
+                   HEAD("90") ".const .align 8 .f64 s0 = 0d3FC5555555555556;\n" KERNEL
+                              "{\nld.const.f64 %fd1, [s0];\nret;\n}\n");
+}
+
 /* Each class has its own numbers. A modifier is no label. */
 static void new_numbers(void **state) {
     text got =
@@ -166,12 +176,10 @@ static void shared_variables_of_distant_stores(void **state) {
 }
 
 int lower_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bounds_of_variants),
-                                       cmocka_unit_test(marks_of_the_head),
-                                       cmocka_unit_test(new_numbers),
-                                       cmocka_unit_test(scopes_of_a_line),
-                                       cmocka_unit_test(shared_variables),
-                                       cmocka_unit_test(shared_variables_that_stay),
-                                       cmocka_unit_test(shared_variables_of_distant_stores)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bounds_of_variants),         cmocka_unit_test(constants_of_a_text),
+        cmocka_unit_test(marks_of_the_head),          cmocka_unit_test(new_numbers),
+        cmocka_unit_test(scopes_of_a_line),           cmocka_unit_test(shared_variables),
+        cmocka_unit_test(shared_variables_that_stay), cmocka_unit_test(shared_variables_of_distant_stores)};
     return cmocka_run_group_tests_name("lower", tests, NULL, NULL);
 }
