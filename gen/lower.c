@@ -98,8 +98,8 @@ static void add_tagged_bounds(text *out, names *n, const char *ptx) {
     }
 }
 
-/* Whether a line defines a constant that no other line of the text has. nvcc writes those of functions that are not called,
- * too. */
+/* Whether a line defines a constant that no other line of the text has. nvcc also writes constants of functions that are not
+ * called. */
 static int is_unused_constant(const char *line, const char *ptx) {
     char name[256] = "";
     const char *at;
