@@ -1,9 +1,9 @@
 /* The kernels of divergences, under their names in the module table. */
 #include "../schedule/distances.cuh"
 #include "../schedule/kl_logits.cuh"
-#include "../schedule/packed_reg2.cuh"
+#include "../schedule/packed_pair_reg.cuh"
 #include "../schedule/kl_prob.cuh"
-#include "../schedule/packed_smem2.cuh"
+#include "../schedule/packed_pair_smem.cuh"
 #include "../loss/divergence.cuh"
 #include "../loss/sparse_divergence.cuh"
 #include "../schedule/row_memory.cuh"

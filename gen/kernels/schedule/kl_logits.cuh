@@ -12,7 +12,7 @@
 
 #include "../loss/divergence_terms.cuh"
 #include "../loss/row_mask.cuh"
-#include "row_pipeline2.cuh"
+#include "pair_pipeline.cuh"
 #include "row_generic.cuh"
 #include "../device/online_softmax.cuh"
 

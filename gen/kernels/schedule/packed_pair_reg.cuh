@@ -2,10 +2,10 @@
  *
  * A row is left to a second pass if its divergence is close to 0, or if its logits are outside of the fast range. The
  * second pass first compacts its rows, so that no lane waits for the row of another. */
-#ifndef GPULOSSI_PACKED_REG2_CUH
-#define GPULOSSI_PACKED_REG2_CUH
+#ifndef GPULOSSI_PACKED_PAIR_REG_CUH
+#define GPULOSSI_PACKED_PAIR_REG_CUH
 
-#include "packed_base2.cuh"
+#include "packed_pair_base.cuh"
 
 template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> {
     typedef PairedRows<E, PairRegisters<E>> Base;

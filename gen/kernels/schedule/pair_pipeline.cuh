@@ -1,8 +1,8 @@
 /* The schedule for losses of two arrays that need the state of the whole row before its terms or gradients. Steps of a row
  * that fit stay in the shared memory of a cluster. All other steps are read again. Each warp has a ring of stages, and copies its
  * own parts of the rows. The ring has space for more than one row: the next row is in flight while this one is reduced. */
-#ifndef GPULOSSI_ROW_PIPELINE2_CUH
-#define GPULOSSI_ROW_PIPELINE2_CUH
+#ifndef GPULOSSI_PAIR_PIPELINE_CUH
+#define GPULOSSI_PAIR_PIPELINE_CUH
 
 #include "../device/cluster.cuh"
 #include "../device/tile_scheduler.cuh"

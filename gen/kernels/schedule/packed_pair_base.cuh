@@ -3,8 +3,8 @@
  *
  * A kernel is a class Rows. Its rows_of_stage(first, count, total) works on the rows of a stage, from row `first` on.
  * Its finish(total) does deferred work. Divergences are added to `sum`. */
-#ifndef GPULOSSI_PACKED_BASE2_CUH
-#define GPULOSSI_PACKED_BASE2_CUH
+#ifndef GPULOSSI_PACKED_PAIR_BASE_CUH
+#define GPULOSSI_PACKED_PAIR_BASE_CUH
 
 #include "kl_logits.cuh"
 #include "packed_pipeline.cuh"

@@ -5,8 +5,8 @@
  * thread has slots of its own in shared memory, where its logits stay for the gradient. Classes that don't fit come in
  * pages, and only the last page need not be read again. The states of the warps are merged in shared memory. To finish
  * the columns of a lane, the warps divide them. */
-#ifndef GPULOSSI_NCHW_SMEM_CUH
-#define GPULOSSI_NCHW_SMEM_CUH
+#ifndef GPULOSSI_COLUMN_SMEM_CUH
+#define GPULOSSI_COLUMN_SMEM_CUH
 
 #include "ce_basic.cuh"
 #include "../device/column_vec.cuh"

@@ -1,10 +1,10 @@
 /* Forward KL of two arrays of logits, of short packed rows, each row shared by one lane or a few.
  *
  * Rows of whole vectors are read by vectors of 16 bytes, all others by words of 4 bytes. */
-#ifndef GPULOSSI_PACKED_SMEM2_CUH
-#define GPULOSSI_PACKED_SMEM2_CUH
+#ifndef GPULOSSI_PACKED_PAIR_SMEM_CUH
+#define GPULOSSI_PACKED_PAIR_SMEM_CUH
 
-#include "packed_base2.cuh"
+#include "packed_pair_base.cuh"
 
 template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
     typedef PairedRows<E, PackedPairs<E>> Base;

@@ -1,9 +1,9 @@
-/* Cross-entropy without options where the classes are few and not innermost. nchw_smem.cuh has more classes. A thread
+/* Cross-entropy without options where the classes are few and not innermost. column_smem.cuh has more classes. A thread
  * has all classes of 8 bytes of columns in registers, and issues all loads before it waits for the first. It also
  * stores the logits in shared memory, in slots of its own. There it reads the targets' logits by index, and completes
  * the gradients. */
-#ifndef GPULOSSI_NCHW_REG_CUH
-#define GPULOSSI_NCHW_REG_CUH
+#ifndef GPULOSSI_COLUMN_REG_CUH
+#define GPULOSSI_COLUMN_REG_CUH
 
 #include "ce_basic.cuh"
 #include "../device/column_vec.cuh"
