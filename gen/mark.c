@@ -16,7 +16,7 @@
 
 /* The value of a register, once it was requested. */
 typedef struct known {
-    int is_asked;
+    int is_requested;
     value *value; /* NULL: unknown */
 } known;
 
@@ -71,9 +71,9 @@ static value value_of(marking *m, const char *name, int scope) {
     at = find_definitions(m->p, name, scope, &count);
     if (at < 0)
         return v;
-    if (m->known[at].is_asked)
+    if (m->known[at].is_requested)
         return m->known[at].value != NULL ? *m->known[at].value : v;
-    m->known[at].is_asked = 1;
+    m->known[at].is_requested = 1;
     v = value_assigned(m, at, count);
     if (v.kind == UNKNOWN)
         return v;

@@ -52,7 +52,7 @@ static int find(const char *const *names, int count, const char *name) {
     return -1;
 }
 
-/* Takes the opcode to pieces; 0: it is none of the operations, or has a modifier. */
+/* Parses an opcode. Returns 0 if it is none of the operations, or has another modifier. */
 static int decode(const char *opcode, instruction *out) {
     static const char *const comparisons[] = {"eq", "ne", "lt", "le", "gt", "ge"};
     char copy[64], *parts[4];

@@ -14,8 +14,9 @@ numerics_on() {
     local device=$1 seed=$2
     shift 2
     env PTXSIM_DEVICE="$device" PTXSIM_SEED="$seed" GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 \
-        "$BUILD/test_numerics" --small "$@"
+        "$BUILD/${numerics:-test_numerics}" --small "$@"
 }
+sanitized_numerics_on() { numerics=test_numerics_sanitized numerics_on "$@"; }
 
 # Runs the numerics with the full documented errors of approximate exponentials and logarithms.
 numerics_with_approx_errors() { PTXSIM_APPROX=1 numerics_on sm_90 0; }
@@ -73,12 +74,12 @@ usual() {
     fi
 }
 
-# All numerics on sm_90, other systems and languages, and calls at random.
+# All numerics on sm_90 with sanitizers, other systems and languages, and calls at random.
 deep() {
     local part
     beside 'host, sanitized' of_host run_host_sanitized # the longest
     for part in 1 2 3 4; do
-        beside "numerics on sm_90, $part of 4" numerics_on sm_90 1 --part $part/4
+        beside "sanitized numerics on sm_90, $part of 4" sanitized_numerics_on sm_90 1 --part $part/4
     done
     beside 'driver interpreted' env GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 "$BUILD/test_driver" --small
     beside 'hostile programs' bash tests/hostile/run.sh

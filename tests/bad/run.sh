@@ -108,6 +108,15 @@ accept "suites that succeed" counted "another" true
 reject "a suite that fails" "1 passed, 1 failed" counted "one that fails" false
 reject "a suite that is killed" "1 passed, 1 failed" counted "one that is killed" 'kill -KILL $PPID'
 
+# A test that leaves its arrays.
+rm -rf "$out/leaving" && mkdir -p "$out/leaving" && cp -r gen tests gpuloss.h "$out/leaving" &&
+    outside=tests/numerics/test_coverage_sparse.c &&
+    changed $outside 's/(c->rows > 2 ? 2 : c->rows - 1)/2/' "$out/leaving/$outside" &&
+    make -s -C "$out/leaving" -f tests/numerics/numerics.mk BUILD=build build/test_numerics_sanitized &&
+    reject "a test that writes outside of its arrays" "heap-buffer-overflow" env PTXSIM_DEVICE=sm_90 GPULOSS_REQUIRE_GPU=1 \
+        GPULOSS_DRIVER="${BUILD:-build}/interpreter/libcuda.so.1" "$out/leaving/build/test_numerics_sanitized" --small \
+        --only shared_bits_of_every_type
+
 # The interpreter with four times the documented errors of approximate functions.
 rm -rf "$out/approx" && mkdir -p "$out/approx/tests" && cp -r tests/interpreter tests/numerics "$out/approx/tests" &&
     cp gpuloss.h "$out/approx" &&

@@ -34,6 +34,19 @@ $(BUILD)/test_harness: $(NUMERICS_CHECK:%=$(NUMERICS_OUT)/%.o) $(NUMERICS_COMMON
 $(BUILD)/test_numerics $(BUILD)/test_reference $(BUILD)/test_harness:
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(NUMERICS_LIBS)
 
+# The same with sanitizers, which see a test or the library leave its arrays.
+NUMERICS_SANITIZE := -g -fsanitize=address,undefined -fno-sanitize-recover=all
+NUMERICS_SANITIZED := $(NUMERICS_OUT)/sanitized
+$(BUILD)/test_numerics_sanitized: $(NUMERICS_GPU:%=$(NUMERICS_SANITIZED)/%.o) $(NUMERICS_COMMON:%=$(NUMERICS_SANITIZED)/%.o) \
+		$(ONCE)/images.o
+	$(CC) $(CFLAGS) $(NUMERICS_SANITIZE) $(LDFLAGS) -o $@ $^ $(NUMERICS_LIBS)
+$(NUMERICS_SANITIZED)/gpuloss_impl.o: $(ONCE)/images.o $(wildcard $(NUMERICS)/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(NUMERICS_SANITIZE) -Wno-unused-function -DUNPACKED_ONCE -c -o $@ $(ONCE)/$(NUMERICS)/gpuloss_impl.c
+$(NUMERICS_SANITIZED)/%.o: $(NUMERICS)/%.c $(wildcard $(NUMERICS)/*.h) gpuloss.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(NUMERICS_SANITIZE) -c -o $@ $<
+
 $(NUMERICS_OUT)/%.o: $(NUMERICS)/%.c $(wildcard $(NUMERICS)/*.h) gpuloss.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
