@@ -47,5 +47,6 @@ int run_coverage_row_tests(void);
 int run_coverage_pair_tests(void);
 int run_coverage_sparse_tests(void);
 int run_coverage_basic_tests(void);
+int run_coverage_logits_tests(void);
 
 #endif
