@@ -58,6 +58,26 @@ static void labels_of_two_logits(void **state) {
     test_done();
 }
 
+/* So many rows of a warp that its lanes finish theirs before the last one, on a GPU with a single multiprocessor. */
+static void many_labels_of_two_logits(void **state) {
+    static const int64_t packed[][2] = {{80, 81}, {160, 161}};
+    unsigned d, type, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (type = 0; type < 4; type++)
+            for (k = 0; k < 2; k++) {
+                const divergence_shape shape = {680, packed[d][k]};
+                kl_case c = divergence_case(d ? GPULOSS_BF16 : GPULOSS_F32, GPULOSS_DTYPE_UNSET, shape, LOGITS_PAIR,
+                                            CHOICE_FORWARD);
+                kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_LABELS, type);
+                c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS;
+                kl_test(&c, "many labels of two logits");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
 /* The input of every row lies far above its target or below. All other differences are random, small or none. A target may
  * have another alignment. */
 static void distant_sides_of_two_logits(void **state) {
@@ -108,8 +128,8 @@ static void last_steps_of_two_logits(void **state) {
 }
 
 int run_coverage_logits_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(labels_of_two_logits),
-                                       cmocka_unit_test(distant_sides_of_two_logits),
-                                       cmocka_unit_test(last_steps_of_two_logits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(labels_of_two_logits), cmocka_unit_test(many_labels_of_two_logits),
+        cmocka_unit_test(distant_sides_of_two_logits), cmocka_unit_test(last_steps_of_two_logits)};
     return cmocka_run_group_tests_name("coverage of logits", tests, NULL, NULL);
 }

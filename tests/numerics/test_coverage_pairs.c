@@ -161,8 +161,113 @@ static void levels_of_longer_rows(void **state) {
     test_done();
 }
 
+/* A case whose sides a test fills by rows. */
+typedef struct filled_case {
+    kl_case c;
+    kl_inputs in;
+    elements sides[2];
+} filled_case;
+
+static filled_case filled(gpuloss_dtype dtype, gpuloss_dtype target_dtype, divergence_shape shape, unsigned pair,
+                          unsigned choice) {
+    filled_case f;
+    f.c = divergence_case(dtype, target_dtype, shape, pair, choice);
+    f.in = divergence_inputs(&f.c, DISTRIBUTIONS_RANDOM, 0, pair);
+    f.sides[0] = (elements){f.in.input, dtype, f.c.input_kind, shape.rows, shape.classes};
+    f.sides[1] = (elements){f.in.target, kl_target_dtype(&f.c), f.c.target_kind, shape.rows, shape.classes};
+    f.c.reduction = GPULOSS_SUM;
+    return f;
+}
+
+static void check_filled(filled_case *f, unsigned outputs, const char *what) {
+    f->c.outputs = outputs;
+    kl_test(&f->c, what);
+    kl_inputs_free(&f->in);
+}
+
+static void fill_row(const elements *e, int64_t row, double probability, double logarithm) {
+    int64_t i;
+    for (i = 0; i < e->classes && e->kind != GPULOSS_LOGITS; i++)
+        put(e, row, i, e->kind == GPULOSS_PROBABILITIES ? probability : logarithm);
+}
+
+/* Rows of which every element of a side takes the slow way, so that it does in each position of a vector. */
+static void odd_elements_of_longer_rows(void **state) {
+    enum { ROWS = 6 };
+    static const double odd[ROWS / 2][2] = {{-0.25, 0.25}, {(double)NAN, (double)NAN}, {inf, inf}};
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const unsigned pairs[] = {0, 1, KL_KINDS}; /* without logits, and not of two logarithms */
+    unsigned d, k, choice, pass, row;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < sizeof pairs / sizeof pairs[0]; k++)
+            for (choice = CHOICE_FORWARD; choice <= CHOICE_JS_HALF; choice++)
+                for (pass = 0; pass < 2; pass++) {
+                    const divergence_shape shape = {ROWS, 50 * dtype_width(passes[d]) + 1};
+                    filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pairs[k], choice);
+                    for (row = 0; row < ROWS; row++)
+                        fill_row(&f.sides[row % 2], row, odd[row / 2][0], odd[row / 2][1]);
+                    check_filled(&f, KL_OUT_LOSS_ROWS | (pass ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u), "odd elements");
+                }
+    test_done();
+}
+
+/* Jensen-Shannon gradients of probabilities that are next to nothing beside the other side, in each position of a vector
+ * and at the ends of rows. */
+static void small_shares_of_longer_rows(void **state) {
+    enum { ROWS = 4 };
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const unsigned pairs[] = {1, KL_KINDS, 2, 2 * KL_KINDS};
+    static const int exponents[ROWS] = {-126, -130, -126, -20};
+    unsigned d, k, choice;
+    int64_t row, i;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < sizeof pairs / sizeof pairs[0]; k++)
+            for (choice = CHOICE_JS_HALF; choice <= CHOICE_JS; choice += CHOICE_JS - CHOICE_JS_HALF) {
+                const divergence_shape shape = {ROWS, 50 * dtype_width(passes[d]) + 1};
+                filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pairs[k], choice);
+                const elements *small = &f.sides[f.c.input_kind != GPULOSS_PROBABILITIES];
+                for (row = 0; row < ROWS; row++)
+                    for (i = 0; i < shape.classes; i++) {
+                        put(small, row, i, ldexp(1 + 0.25 * (double)(i % 4), exponents[row]));
+                        if (f.sides[small == f.sides].kind == GPULOSS_LOG_PROBABILITIES)
+                            put(&f.sides[small == f.sides], row, i, 0.5 - 0.125 * (double)(i % 3));
+                    }
+                check_filled(&f, KL_OUT_LOSS_ROWS | KL_OUT_GRAD | KL_OUT_GRAD_TARGET, "small shares");
+            }
+    test_done();
+}
+
+/* Gradients of rows whose logits have no softmax: all are masked, or one is no number. */
+static void gradients_without_softmax(void **state) {
+    enum { ROWS = 4 };
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const unsigned pairs[] = {2, 5, 6, 7};
+    unsigned d, k, choice;
+    int64_t row, i;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < sizeof pairs / sizeof pairs[0]; k++)
+            for (choice = CHOICE_FORWARD; choice <= CHOICE_JS_HALF; choice++) {
+                const divergence_shape shape = {ROWS, 50 * dtype_width(passes[d]) + 1};
+                filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pairs[k], choice);
+                for (row = 0; row < ROWS; row++)
+                    for (i = 0; i < shape.classes && f.sides[row % 2].kind == GPULOSS_LOGITS; i++)
+                        if (row < 2 || i == 77)
+                            put(&f.sides[row % 2], row, i, row < 2 ? -inf : (double)NAN);
+                check_filled(&f, KL_OUT_LOSS_ROWS | KL_OUT_GRAD | KL_OUT_GRAD_TARGET, "without softmax");
+            }
+    test_done();
+}
+
 int run_coverage_pair_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(corners_of_longer_rows),
-                                       cmocka_unit_test(levels_of_longer_rows)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(corners_of_longer_rows), cmocka_unit_test(levels_of_longer_rows),
+        cmocka_unit_test(odd_elements_of_longer_rows), cmocka_unit_test(small_shares_of_longer_rows),
+        cmocka_unit_test(gradients_without_softmax)};
     return cmocka_run_group_tests_name("coverage of pairs", tests, NULL, NULL);
 }
