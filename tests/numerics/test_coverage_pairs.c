@@ -264,10 +264,150 @@ static void gradients_without_softmax(void **state) {
     test_done();
 }
 
+/* Probabilities from all over the range, so that the logarithm of a ratio takes each of its ways. */
+static void distant_ratios_of_longer_rows(void **state) {
+    static const int exponents[][2] = {{-140, 1},  {-140, 100}, {1, -140},  {100, -140},  {0, 127},
+                                       {-30, 127}, {127, 127},  {126, -30}, {-149, -149}, {127, 0}};
+    enum { KINDS = sizeof exponents / sizeof exponents[0] };
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const double weights[] = {1, 0.5, 1};
+    unsigned d, choice, pass;
+    int64_t i;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (choice = CHOICE_FORWARD; choice <= CHOICE_REVERSE; choice++)
+            for (pass = 0; pass < 2; pass++) {
+                const divergence_shape shape = {3, 50 * dtype_width(passes[d]) + 3};
+                filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, 0, choice);
+                for (i = 0; i < shape.rows * shape.classes; i++) {
+                    const int *of = exponents[(i + i / shape.classes) % KINDS];
+                    f.in.input[i] = fmax(ldexp(1, of[0]), dtype_ulp(passes[d], 0));
+                    f.in.target[i] = fmax(ldexp(1, of[1]), dtype_ulp(passes[d], 0));
+                }
+                f.c.row_weights = weights;
+                check_filled(&f, KL_OUT_LOSS_ROWS | (pass ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u), "distant ratios");
+            }
+    test_done();
+}
+
+/* PyTorch's zeros beside inputs without a logarithm, in each position of a vector. */
+static void infinite_inputs_of_longer_rows(void **state) {
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const double weights[] = {1, 0.5, 1};
+    unsigned d, pair, pass;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (pair = 0; pair <= KL_KINDS; pair += KL_KINDS)
+            for (pass = 0; pass < 2; pass++) {
+                const divergence_shape shape = {3, 50 * dtype_width(passes[d]) + 3};
+                filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pair, CHOICE_FORWARD);
+                fill_row(&f.sides[0], 0, inf, inf);
+                fill_row(&f.sides[1], 0, 0, -inf);
+                fill_row(&f.sides[1], 1, 0, -inf);
+                f.c.row_weights = weights;
+                f.c.pytorch_zeros = true;
+                check_filled(&f, KL_OUT_LOSS_ROWS | (pass ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u), "infinite inputs");
+            }
+    test_done();
+}
+
+/* Two logits of different types, which do not begin at the same part of a vector, with levels for which the sums of a row
+ * are not exact enough. */
+static void unaligned_levels_of_longer_rows(void **state) {
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
+    unsigned d, t;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 3; d++)
+        for (t = 0; t < DTYPE_COUNT; t++) {
+            const divergence_shape shape = {9, 60 * dtype_width(passes[d]) + 1};
+            filled_case f = filled(passes[d], all_dtypes[t], shape, KL_KIND_PAIRS - 1, CHOICE_FORWARD);
+            with_levels(&f.sides[0], d + t);
+            with_levels(&f.sides[1], 4 * t);
+            f.c.target_offset = 1;
+            check_filled(&f, KL_OUT_LOSS_ROWS, "unaligned levels");
+        }
+    test_done();
+}
+
+/* A side of logits beside another one, for a cluster of several blocks, of which one has a logit far above all others. */
+static void distant_logit_of_longest_rows(void **state) {
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < 2; k++) {
+            const divergence_shape shape = {1, 2200 * dtype_width(passes[d]) + 1};
+            filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, k ? 2 : 2 * KL_KINDS, CHOICE_FORWARD);
+            put(&f.sides[!k], 0, 3, 300);
+            check_filled(&f, KL_OUT_LOSS_ROWS, "distant logit of longest rows");
+        }
+    test_done();
+}
+
+/* More rows of a team than it knows at a time, in turn and by fours, with each type of the target and of the labels. Some
+ * have one step. They are so many on a GPU with a single multiprocessor. */
+static void many_rows_of_pairs(void **state) {
+    static const struct {
+        gpuloss_dtype dtype, target;
+        unsigned pair, choice, outputs;
+        int64_t rows;
+    } cases[] = {{GPULOSS_F32, GPULOSS_F64, 8, CHOICE_FORWARD, KL_OUT_LOSS_ROWS, 70},
+                 {GPULOSS_F32, GPULOSS_F16, 8, CHOICE_FORWARD, KL_OUT_LOSS_ROWS, 70},
+                 {GPULOSS_BF16, GPULOSS_F64, 8, CHOICE_FORWARD, KL_OUT_LOSS_ROWS, 70},
+                 {GPULOSS_BF16, GPULOSS_F32, 8, CHOICE_FORWARD, KL_OUT_LOSS_ROWS, 70},
+                 {GPULOSS_F32, GPULOSS_F32, 6, CHOICE_FORWARD, KL_OUT_LOSS_ROWS, 520},
+                 {GPULOSS_F32, GPULOSS_F32, 6, CHOICE_JS, KL_OUT_LOSS_ROWS, 70},
+                 {GPULOSS_F16, GPULOSS_F16, 6, CHOICE_FORWARD, KL_OUT_LOSS_ROWS, 520},
+                 {GPULOSS_F16, GPULOSS_F16, 6, CHOICE_JS, KL_OUT_LOSS_ROWS, 70},
+                 {GPULOSS_F16, GPULOSS_F16, 2, CHOICE_JS, KL_OUT_LOSS_ROWS | KL_OUT_GRAD, 70}};
+    unsigned k;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const divergence_shape shape = {cases[k].rows, 70 * dtype_width(cases[k].dtype)};
+        kl_case c = divergence_case(cases[k].dtype, cases[k].target, shape, cases[k].pair, cases[k].choice);
+        kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_LABELS, 1);
+        c.outputs = cases[k].outputs;
+        c.reduction = GPULOSS_SUM;
+        kl_test(&c, "many rows of pairs");
+        kl_inputs_free(&in);
+    }
+    test_done();
+}
+
+/* Rows of more steps than a block retains, where it has them to itself. */
+static void many_steps_of_pairs(void **state) {
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < 4; k++) {
+            const divergence_shape shape = {1, 5200 * dtype_width(passes[d]) + k};
+            kl_case c = divergence_case(passes[d], GPULOSS_DTYPE_UNSET, shape, k % 2 ? 2 : 2 * KL_KINDS, CHOICE_TV);
+            kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
+            c.outputs = KL_OUT_LOSS_ROWS | (k / 2 ? (unsigned)KL_OUT_GRAD : 0u);
+            kl_test(&c, "many steps of pairs");
+            kl_inputs_free(&in);
+        }
+    test_done();
+}
+
 int run_coverage_pair_tests(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(corners_of_longer_rows), cmocka_unit_test(levels_of_longer_rows),
-        cmocka_unit_test(odd_elements_of_longer_rows), cmocka_unit_test(small_shares_of_longer_rows),
-        cmocka_unit_test(gradients_without_softmax)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(corners_of_longer_rows),
+                                       cmocka_unit_test(levels_of_longer_rows),
+                                       cmocka_unit_test(odd_elements_of_longer_rows),
+                                       cmocka_unit_test(small_shares_of_longer_rows),
+                                       cmocka_unit_test(gradients_without_softmax),
+                                       cmocka_unit_test(distant_ratios_of_longer_rows),
+                                       cmocka_unit_test(infinite_inputs_of_longer_rows),
+                                       cmocka_unit_test(unaligned_levels_of_longer_rows),
+                                       cmocka_unit_test(distant_logit_of_longest_rows),
+                                       cmocka_unit_test(many_rows_of_pairs),
+                                       cmocka_unit_test(many_steps_of_pairs)};
     return cmocka_run_group_tests_name("coverage of pairs", tests, NULL, NULL);
 }
