@@ -1,5 +1,5 @@
-/* Coverage of divergences of longer rows beyond the other tests: elements that take the slow way, in every sweep and for
- * every output. */
+/* Coverage of divergences of pairs beyond the other tests: elements that take the slow way, in every sweep and for every
+ * output, most of longer rows, and more steps and rows than a warp knows. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -192,23 +192,24 @@ static void fill_row(const elements *e, int64_t row, double probability, double 
 }
 
 /* Rows of which every element of a side takes the slow way, so that it does in each position of a vector. */
-static void odd_elements_of_longer_rows(void **state) {
+static void odd_elements_of_pairs(void **state) {
     enum { ROWS = 6 };
     static const double odd[ROWS / 2][2] = {{-0.25, 0.25}, {(double)NAN, (double)NAN}, {inf, inf}};
-    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F64};
     static const unsigned pairs[] = {0, 1, KL_KINDS}; /* without logits, and not of two logarithms */
-    unsigned d, k, choice, pass, row;
+    unsigned d, k, choice, number, row;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < 2; d++)
+    for (d = 0; d < 3; d++)
         for (k = 0; k < sizeof pairs / sizeof pairs[0]; k++)
             for (choice = CHOICE_FORWARD; choice <= CHOICE_JS_HALF; choice++)
-                for (pass = 0; pass < 2; pass++) {
-                    const divergence_shape shape = {ROWS, 50 * dtype_width(passes[d]) + 1};
+                for (number = 0; number < 4; number++) {
+                    const divergence_shape shape = {ROWS, (number / 2 ? 50 : 5) * dtype_width(passes[d]) + 1};
+                    const unsigned elements_of = number % 2 ? KL_OUT_LOSS_ELEMENTS : 0;
                     filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pairs[k], choice);
                     for (row = 0; row < ROWS; row++)
                         fill_row(&f.sides[row % 2], row, odd[row / 2][0], odd[row / 2][1]);
-                    check_filled(&f, KL_OUT_LOSS_ROWS | (pass ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u), "odd elements");
+                    check_filled(&f, KL_OUT_LOSS_ROWS | elements_of, "odd elements");
                 }
     test_done();
 }
@@ -292,24 +293,46 @@ static void distant_ratios_of_longer_rows(void **state) {
 }
 
 /* PyTorch's zeros beside inputs without a logarithm, in each position of a vector. */
-static void infinite_inputs_of_longer_rows(void **state) {
-    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+static void infinite_inputs_of_pairs(void **state) {
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F64};
     static const double weights[] = {1, 0.5, 1};
-    unsigned d, pair, pass;
+    unsigned d, pair, number;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < 2; d++)
+    for (d = 0; d < 3; d++)
         for (pair = 0; pair <= KL_KINDS; pair += KL_KINDS)
-            for (pass = 0; pass < 2; pass++) {
-                const divergence_shape shape = {3, 50 * dtype_width(passes[d]) + 3};
+            for (number = 0; number < 4; number++) {
+                const divergence_shape shape = {3, (number / 2 ? 50 : 5) * dtype_width(passes[d]) + 3};
+                const unsigned elements_of = number % 2 ? KL_OUT_LOSS_ELEMENTS : 0;
                 filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pair, CHOICE_FORWARD);
                 fill_row(&f.sides[0], 0, inf, inf);
                 fill_row(&f.sides[1], 0, 0, -inf);
                 fill_row(&f.sides[1], 1, 0, -inf);
                 f.c.row_weights = weights;
                 f.c.pytorch_zeros = true;
-                check_filled(&f, KL_OUT_LOSS_ROWS | (pass ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u), "infinite inputs");
+                check_filled(&f, KL_OUT_LOSS_ROWS | elements_of, "infinite inputs");
             }
+    test_done();
+}
+
+/* A side of logits, or two, of columns that several threads share, and of short rows, whose parts have their own level. */
+static void levels_of_columns(void **state) {
+    static const unsigned pairs[] = {2, 2 * KL_KINDS, KL_KIND_PAIRS - 1};
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F64};
+    unsigned d, k, choice, inner;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 3; d++)
+        for (k = 0; k < sizeof pairs / sizeof pairs[0]; k++)
+            for (choice = CHOICE_FORWARD; choice <= CHOICE_REVERSE; choice++)
+                for (inner = 1; inner <= 6; inner += 5) {
+                    const divergence_shape shape = {12, inner > 1 ? 300 : 43};
+                    filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pairs[k], choice);
+                    f.c.inner = inner;
+                    with_levels(&f.sides[0], k);
+                    with_levels(&f.sides[1], choice + 3);
+                    check_filled(&f, KL_OUT_LOSS_ROWS, "levels of columns");
+                }
     test_done();
 }
 
@@ -400,11 +423,12 @@ static void many_steps_of_pairs(void **state) {
 int run_coverage_pair_tests(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(corners_of_longer_rows),
                                        cmocka_unit_test(levels_of_longer_rows),
-                                       cmocka_unit_test(odd_elements_of_longer_rows),
+                                       cmocka_unit_test(odd_elements_of_pairs),
                                        cmocka_unit_test(small_shares_of_longer_rows),
                                        cmocka_unit_test(gradients_without_softmax),
                                        cmocka_unit_test(distant_ratios_of_longer_rows),
-                                       cmocka_unit_test(infinite_inputs_of_longer_rows),
+                                       cmocka_unit_test(infinite_inputs_of_pairs),
+                                       cmocka_unit_test(levels_of_columns),
                                        cmocka_unit_test(unaligned_levels_of_longer_rows),
                                        cmocka_unit_test(distant_logit_of_longest_rows),
                                        cmocka_unit_test(many_rows_of_pairs),

@@ -99,8 +99,90 @@ static void shared_bits_of_every_type(void **state) {
     test_done();
 }
 
+/* Entries of the same class: their logarithms are added up for reverse KL. Some are far below the other one, or no numbers.
+ * Probabilities below 0 are none, either. Shapes are in vectors, with entries in registers and in memory. */
+static void equal_indices_of_odd_values(void **state) {
+    static const sparse_shape shapes[] = {{6, 5, 8}, {6, 5, 80}, {6, 60, 8}};
+    unsigned d, k, logarithms;
+    int64_t row, i;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+            for (logarithms = 0; logarithms < 2; logarithms++) {
+                const int64_t classes = (k == 1 ? 25 : shapes[k].classes) * dtype_width(all_dtypes[d]);
+                const sparse_shape shape = {shapes[k].rows, classes, shapes[k].k < classes ? shapes[k].k : classes};
+                const double odd[] = {-0.25, (double)NAN}, odd_logarithms[] = {-722, (double)NAN};
+                sparse_case c = sparse_case_of(all_dtypes[d], shape);
+                sparse_inputs in;
+                c.divergence = GPULOSS_REVERSE_KL;
+                c.value_kind = sparse_kinds[logarithms];
+                sparse_fill(&c, LOGITS_NORMAL, 0.7, k, &in);
+                for (row = 0; row < c.rows; row++)
+                    for (i = 0; i + 1 < c.k; i += 2) {
+                        const double value = (logarithms ? odd_logarithms : odd)[row / 2 % 2];
+                        if (row % 2)
+                            in.indices[row * c.k + i] = in.indices[row * c.k + i + 1];
+                        if (row < 4 && (row / 2 == 0 || i == 2))
+                            in.values[row * c.k + i] = dtype_round(c.dtype, value);
+                    }
+                sparse_test(&c, "equal indices of odd values");
+                sparse_inputs_free(&in);
+            }
+    test_done();
+}
+
+/* More rows of a team than it knows at a time, also by fours, on a GPU with a single multiprocessor: each type of indices,
+ * labels and values. */
+static void many_rows_of_sparse_teachers(void **state) {
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    unsigned d, n;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (n = 0; n < 5; n++) {
+            const sparse_shape shape = {n < 4 ? 70 : 520, 50 * dtype_width(passes[d]) + n % 2, 3};
+            sparse_case c = sparse_case_of(passes[d], shape);
+            sparse_inputs in;
+            c.value_dtype = all_dtypes[n % DTYPE_COUNT];
+            c.index_type = sparse_index_types[n % SPARSE_INDEX_TYPES];
+            c.label_type = sparse_index_types[(n + 1) % SPARSE_INDEX_TYPES];
+            sparse_fill(&c, LOGITS_NORMAL, 0.7, n, &in);
+            sparse_mask(&c, &in);
+            sparse_test(&c, "many rows of sparse teachers");
+            sparse_inputs_free(&in);
+        }
+    test_done();
+}
+
+/* Several classes to a bit of a block, or of a cluster. The teacher has one in each vector of a stage. Other classes, which
+ * have their bits too, are in other ones. */
+static void many_classes_to_a_bit(void **state) {
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    unsigned d, n;
+    int64_t i;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (n = 0; n < SPARSE_INDEX_TYPES; n++) {
+            const int64_t of_lanes = 32 * dtype_width(passes[d]);
+            const sparse_shape shape = {1, 131072 + 8 * of_lanes + n % 2, 8};
+            sparse_case c = sparse_case_of(passes[d], shape);
+            sparse_inputs in;
+            c.index_type = sparse_index_types[n];
+            sparse_fill(&c, LOGITS_NORMAL, 0.7, n, &in);
+            for (i = 0; i < c.k; i++)
+                in.indices[i] = c.index_type == GPULOSS_U8 ? 32 * i : of_lanes * i + 5;
+            sparse_test(&c, "many classes to a bit");
+            sparse_inputs_free(&in);
+        }
+    test_done();
+}
+
 int run_coverage_sparse_tests(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sparse_teachers_of_every_schedule),
-                                       cmocka_unit_test(shared_bits_of_every_type)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sparse_teachers_of_every_schedule), cmocka_unit_test(shared_bits_of_every_type),
+        cmocka_unit_test(equal_indices_of_odd_values), cmocka_unit_test(many_rows_of_sparse_teachers),
+        cmocka_unit_test(many_classes_to_a_bit)};
     return cmocka_run_group_tests_name("coverage of sparse teachers", tests, NULL, NULL);
 }
