@@ -266,28 +266,32 @@ static void gradients_without_softmax(void **state) {
 }
 
 /* Probabilities from all over the range, so that the logarithm of a ratio takes each of its ways. */
-static void distant_ratios_of_longer_rows(void **state) {
+static void distant_ratios_of_pairs(void **state) {
     static const int exponents[][2] = {{-140, 1},  {-140, 100}, {1, -140},  {100, -140},  {0, 127},
                                        {-30, 127}, {127, 127},  {126, -30}, {-149, -149}, {127, 0}};
-    enum { KINDS = sizeof exponents / sizeof exponents[0] };
-    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
-    static const double weights[] = {1, 0.5, 1};
-    unsigned d, choice, pass;
+    enum { KINDS = sizeof exponents / sizeof exponents[0], ROWS = 9 };
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F64};
+    static const int64_t vectors[] = {5, 50, 240};
+    static const double weights[ROWS] = {1, 0.5, 1, 1, 1, 1, 1, 1, 1};
+    unsigned d, choice, number;
     int64_t i;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < 2; d++)
+    for (d = 0; d < 3; d++)
         for (choice = CHOICE_FORWARD; choice <= CHOICE_REVERSE; choice++)
-            for (pass = 0; pass < 2; pass++) {
-                const divergence_shape shape = {3, 50 * dtype_width(passes[d]) + 3};
+            for (number = 0; number < (d == 2 ? 6u : 4u); number++) {
+                const divergence_shape shape = {ROWS, vectors[number / 2] * dtype_width(passes[d]) + 1};
+                const double least = dtype_ulp(passes[d], 0);
+                const int times = passes[d] == GPULOSS_F64 ? 8 : 1;
                 filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, 0, choice);
                 for (i = 0; i < shape.rows * shape.classes; i++) {
                     const int *of = exponents[(i + i / shape.classes) % KINDS];
-                    f.in.input[i] = fmax(ldexp(1, of[0]), dtype_ulp(passes[d], 0));
-                    f.in.target[i] = fmax(ldexp(1, of[1]), dtype_ulp(passes[d], 0));
+                    f.in.input[i] = fmax(ldexp(1, of[0] * times), least);
+                    f.in.target[i] = fmax(ldexp(1, of[1] * times), least);
                 }
                 f.c.row_weights = weights;
-                check_filled(&f, KL_OUT_LOSS_ROWS | (pass ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u), "distant ratios");
+                check_filled(&f, KL_OUT_LOSS_ROWS | (number % 2 ? (unsigned)KL_OUT_LOSS_ELEMENTS : 0u),
+                             "distant ratios");
             }
     test_done();
 }
@@ -315,11 +319,13 @@ static void infinite_inputs_of_pairs(void **state) {
     test_done();
 }
 
-/* A side of logits, or two, of columns that several threads share, and of short rows, whose parts have their own level. */
+/* A side of logits of columns that several threads share, and of short rows, of which one is far above all others; and two
+ * sides whose parts have their own level. */
 static void levels_of_columns(void **state) {
     static const unsigned pairs[] = {2, 2 * KL_KINDS, KL_KIND_PAIRS - 1};
     static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F64};
     unsigned d, k, choice, inner;
+    int64_t row;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < 3; d++)
@@ -329,8 +335,12 @@ static void levels_of_columns(void **state) {
                     const divergence_shape shape = {12, inner > 1 ? 300 : 43};
                     filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pairs[k], choice);
                     f.c.inner = inner;
-                    with_levels(&f.sides[0], k);
-                    with_levels(&f.sides[1], choice + 3);
+                    if (k == 2) {
+                        with_levels(&f.sides[0], k);
+                        with_levels(&f.sides[1], choice + 3);
+                    }
+                    for (row = 0; row < shape.rows && k < 2; row++)
+                        put(&f.sides[k], row, 5 * row % shape.classes, 300);
                     check_filled(&f, KL_OUT_LOSS_ROWS, "levels of columns");
                 }
     test_done();
@@ -404,19 +414,17 @@ static void many_rows_of_pairs(void **state) {
 
 /* Rows of more steps than a block retains, where it has them to itself. */
 static void many_steps_of_pairs(void **state) {
-    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
-    unsigned d, k;
+    unsigned k;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < 2; d++)
-        for (k = 0; k < 4; k++) {
-            const divergence_shape shape = {1, 5200 * dtype_width(passes[d]) + k};
-            kl_case c = divergence_case(passes[d], GPULOSS_DTYPE_UNSET, shape, k % 2 ? 2 : 2 * KL_KINDS, CHOICE_TV);
-            kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
-            c.outputs = KL_OUT_LOSS_ROWS | (k / 2 ? (unsigned)KL_OUT_GRAD : 0u);
-            kl_test(&c, "many steps of pairs");
-            kl_inputs_free(&in);
-        }
+    for (k = 0; k < 4; k++) {
+        const divergence_shape shape = {1, 5200 * dtype_width(GPULOSS_F32) + k % 2};
+        kl_case c = divergence_case(GPULOSS_F32, GPULOSS_DTYPE_UNSET, shape, k % 2 ? 2 : 2 * KL_KINDS, CHOICE_TV);
+        kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, k);
+        c.outputs = KL_OUT_LOSS_ROWS | (k / 2 ? (unsigned)KL_OUT_GRAD : 0u);
+        kl_test(&c, "many steps of pairs");
+        kl_inputs_free(&in);
+    }
     test_done();
 }
 
@@ -426,7 +434,7 @@ int run_coverage_pair_tests(void) {
                                        cmocka_unit_test(odd_elements_of_pairs),
                                        cmocka_unit_test(small_shares_of_longer_rows),
                                        cmocka_unit_test(gradients_without_softmax),
-                                       cmocka_unit_test(distant_ratios_of_longer_rows),
+                                       cmocka_unit_test(distant_ratios_of_pairs),
                                        cmocka_unit_test(infinite_inputs_of_pairs),
                                        cmocka_unit_test(levels_of_columns),
                                        cmocka_unit_test(unaligned_levels_of_longer_rows),

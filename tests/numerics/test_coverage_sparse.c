@@ -158,24 +158,26 @@ static void many_rows_of_sparse_teachers(void **state) {
 /* Several classes to a bit of a block, or of a cluster. The teacher has one in each vector of a stage. Other classes, which
  * have their bits too, are in other ones. */
 static void many_classes_to_a_bit(void **state) {
-    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
-    unsigned d, n;
+    static const struct {
+        gpuloss_dtype dtype;
+        gpuloss_index_type type;
+    } cases[] = {{GPULOSS_F32, GPULOSS_I32}, {GPULOSS_F32, GPULOSS_U8}, {GPULOSS_BF16, GPULOSS_I64}};
+    unsigned n;
     int64_t i;
     (void)state;
     REQUIRE_GPU();
-    for (d = 0; d < 2; d++)
-        for (n = 0; n < SPARSE_INDEX_TYPES; n++) {
-            const int64_t of_lanes = 32 * dtype_width(passes[d]);
-            const sparse_shape shape = {1, 131072 + 8 * of_lanes + n % 2, 8};
-            sparse_case c = sparse_case_of(passes[d], shape);
-            sparse_inputs in;
-            c.index_type = sparse_index_types[n];
-            sparse_fill(&c, LOGITS_NORMAL, 0.7, n, &in);
-            for (i = 0; i < c.k; i++)
-                in.indices[i] = c.index_type == GPULOSS_U8 ? 32 * i : of_lanes * i + 5;
-            sparse_test(&c, "many classes to a bit");
-            sparse_inputs_free(&in);
-        }
+    for (n = 0; n < sizeof cases / sizeof cases[0]; n++) {
+        const int64_t of_lanes = 32 * dtype_width(cases[n].dtype);
+        const sparse_shape shape = {1, 131072 + 8 * of_lanes + n % 2, 8};
+        sparse_case c = sparse_case_of(cases[n].dtype, shape);
+        sparse_inputs in;
+        c.index_type = cases[n].type;
+        sparse_fill(&c, LOGITS_NORMAL, 0.7, n, &in);
+        for (i = 0; i < c.k; i++)
+            in.indices[i] = c.index_type == GPULOSS_U8 ? 32 * i : of_lanes * i + 5;
+        sparse_test(&c, "many classes to a bit");
+        sparse_inputs_free(&in);
+    }
     test_done();
 }
 
