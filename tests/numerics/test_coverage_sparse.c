@@ -102,7 +102,7 @@ static void shared_bits_of_every_type(void **state) {
 /* Entries of the same class: their logarithms are added up for reverse KL. Some are far below the other one, or no numbers.
  * Probabilities below 0 are none, either. Shapes are in vectors, with entries in registers and in memory. */
 static void equal_indices_of_odd_values(void **state) {
-    static const sparse_shape shapes[] = {{6, 5, 8}, {6, 5, 80}, {6, 60, 8}};
+    static const sparse_shape shapes[] = {{6, 5, 8}, {6, 25, 80}, {6, 60, 40}};
     unsigned d, k, logarithms;
     int64_t row, i;
     (void)state;
@@ -110,7 +110,7 @@ static void equal_indices_of_odd_values(void **state) {
     for (d = 0; d < DTYPE_COUNT; d++)
         for (k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
             for (logarithms = 0; logarithms < 2; logarithms++) {
-                const int64_t classes = (k == 1 ? 25 : shapes[k].classes) * dtype_width(all_dtypes[d]);
+                const int64_t classes = shapes[k].classes * dtype_width(all_dtypes[d]);
                 const sparse_shape shape = {shapes[k].rows, classes, shapes[k].k < classes ? shapes[k].k : classes};
                 const double odd[] = {-0.25, (double)NAN}, odd_logarithms[] = {-722, (double)NAN};
                 sparse_case c = sparse_case_of(all_dtypes[d], shape);
@@ -133,30 +133,55 @@ static void equal_indices_of_odd_values(void **state) {
 }
 
 /* More rows of a team than it knows at a time, also by fours, on a GPU with a single multiprocessor: each type of indices,
- * labels and values. */
+ * labels and values. A teacher has a little more than everything, and a class that there is not. */
 static void many_rows_of_sparse_teachers(void **state) {
+    enum { ROWS = 70, MANY = 520 };
     static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static double of_rows[MANY];
     unsigned d, n;
     (void)state;
     REQUIRE_GPU();
+    for (n = 0; n < MANY; n++)
+        of_rows[n] = (double)(n % 7) - 3;
     for (d = 0; d < 2; d++)
         for (n = 0; n < 5; n++) {
-            const sparse_shape shape = {n < 4 ? 70 : 520, 50 * dtype_width(passes[d]) + n % 2, 3};
+            const sparse_shape shape = {n < 4 ? ROWS : MANY, 50 * dtype_width(passes[d]) + n % 2, n < 4 ? 40 : 3};
             sparse_case c = sparse_case_of(passes[d], shape);
             sparse_inputs in;
             c.value_dtype = all_dtypes[n % DTYPE_COUNT];
             c.index_type = sparse_index_types[n % SPARSE_INDEX_TYPES];
             c.label_type = sparse_index_types[(n + 1) % SPARSE_INDEX_TYPES];
-            sparse_fill(&c, LOGITS_NORMAL, 0.7, n, &in);
+            sparse_fill(&c, LOGITS_NORMAL, n == 2 ? 1.01 : 0.7, n, &in);
             sparse_mask(&c, &in);
+            if (n == 0)
+                in.indices[3 * c.k] = c.classes;
+            c.grad_loss_rows = of_rows;
             sparse_test(&c, "many rows of sparse teachers");
             sparse_inputs_free(&in);
         }
     test_done();
 }
 
-/* Several classes to a bit of a block, or of a cluster. The teacher has one in each vector of a stage. Other classes, which
- * have their bits too, are in other ones. */
+/* A class that there is not, where a cluster has the row. */
+static void bad_index_of_clusters(void **state) {
+    static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++) {
+        const sparse_shape shape = {2, 2100 * dtype_width(passes[d]), 3};
+        sparse_case c = sparse_case_of(passes[d], shape);
+        sparse_inputs in;
+        sparse_fill(&c, LOGITS_NORMAL, 0.7, d, &in);
+        in.indices[1] = c.classes;
+        sparse_test(&c, "bad index of clusters");
+        sparse_inputs_free(&in);
+    }
+    test_done();
+}
+
+/* Several classes to a bit of a block, or of a cluster. The teacher has one in each vector of a stage, and the last one of
+ * the row. Other classes, which have their bits too, are in other ones. */
 static void many_classes_to_a_bit(void **state) {
     static const struct {
         gpuloss_dtype dtype;
@@ -168,13 +193,13 @@ static void many_classes_to_a_bit(void **state) {
     REQUIRE_GPU();
     for (n = 0; n < sizeof cases / sizeof cases[0]; n++) {
         const int64_t of_lanes = 32 * dtype_width(cases[n].dtype);
-        const sparse_shape shape = {1, 131072 + 8 * of_lanes + n % 2, 8};
+        const sparse_shape shape = {1, 131072 + 8 * of_lanes + 1, 9};
         sparse_case c = sparse_case_of(cases[n].dtype, shape);
         sparse_inputs in;
         c.index_type = cases[n].type;
         sparse_fill(&c, LOGITS_NORMAL, 0.7, n, &in);
         for (i = 0; i < c.k; i++)
-            in.indices[i] = c.index_type == GPULOSS_U8 ? 32 * i : of_lanes * i + 5;
+            in.indices[i] = c.index_type == GPULOSS_U8 ? 28 * i : i < 8 ? of_lanes * i + 5 : c.classes - 1;
         sparse_test(&c, "many classes to a bit");
         sparse_inputs_free(&in);
     }
@@ -182,9 +207,11 @@ static void many_classes_to_a_bit(void **state) {
 }
 
 int run_coverage_sparse_tests(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sparse_teachers_of_every_schedule), cmocka_unit_test(shared_bits_of_every_type),
-        cmocka_unit_test(equal_indices_of_odd_values), cmocka_unit_test(many_rows_of_sparse_teachers),
-        cmocka_unit_test(many_classes_to_a_bit)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sparse_teachers_of_every_schedule),
+                                       cmocka_unit_test(shared_bits_of_every_type),
+                                       cmocka_unit_test(equal_indices_of_odd_values),
+                                       cmocka_unit_test(many_rows_of_sparse_teachers),
+                                       cmocka_unit_test(bad_index_of_clusters),
+                                       cmocka_unit_test(many_classes_to_a_bit)};
     return cmocka_run_group_tests_name("coverage of sparse teachers", tests, NULL, NULL);
 }
