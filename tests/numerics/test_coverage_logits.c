@@ -13,25 +13,24 @@
 
 enum { LOGITS_PAIR = KL_KIND_PAIRS - 1, MOST_ROWS = 9 };
 
-/* A sum that counts its rows, all losses without a sum, and gradients with factors of all kinds. Rows that are left out, by
- * their label or weight, have a NaN in one vector, so that gradients of 0 take a look at the label. */
+/* A sum that counts its rows, and gradients with factors of all kinds. Rows that are left out, by their label or weight,
+ * have a NaN in one vector, so that gradients of 0 take a look at the label. */
 static void check_labels(gpuloss_dtype dtype, divergence_shape shape, unsigned choice, unsigned number) {
-    static const unsigned outputs[] = {KL_OUT_LOSS | KL_OUT_LOSS_ROWS, KL_OUT_LOSS_ROWS, KL_OUT_GRAD | KL_OUT_LOSS_ROWS,
-                                       KL_OUT_GRAD};
+    static const unsigned outputs[] = {KL_OUT_LOSS | KL_OUT_LOSS_ROWS, KL_OUT_GRAD | KL_OUT_LOSS_ROWS, KL_OUT_GRAD};
     static const double upstream = -0.75, of_rows[MOST_ROWS] = {1, 0, -2, 3, 0.5, 1, -1, 2, 1};
     static const double weights[MOST_ROWS] = {0, 1, 0.5, 0, 2, -1, 0.25, 1, 1};
     unsigned pass;
-    for (pass = 0; pass < 4; pass++) {
+    for (pass = 0; pass < sizeof outputs / sizeof outputs[0]; pass++) {
         kl_case c = divergence_case(dtype, GPULOSS_DTYPE_UNSET, shape, LOGITS_PAIR, choice);
         kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, KL_WITH_LABELS, number);
         int64_t row;
         for (row = 0; row < c.rows; row++)
-            if (in.labels[row] == c.ignore_index || (pass % 2 == 1 && weights[row] == 0))
+            if (in.labels[row] == c.ignore_index || (pass == 2 && weights[row] == 0))
                 in.input[row * c.classes + 5] = (double)NAN;
-        c.row_weights = pass % 2 ? weights : NULL;
+        c.row_weights = pass == 2 ? weights : NULL;
         c.outputs = outputs[pass];
-        c.grad_loss = pass >= 2 ? &upstream : NULL;
-        c.grad_loss_rows = pass >= 2 ? of_rows : NULL;
+        c.grad_loss = pass > 0 ? &upstream : NULL;
+        c.grad_loss_rows = pass > 0 ? of_rows : NULL;
         kl_test(&c, "labels of two logits");
         kl_inputs_free(&in);
     }
@@ -39,7 +38,7 @@ static void check_labels(gpuloss_dtype dtype, divergence_shape shape, unsigned c
 
 static void labels_of_two_logits(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
-    static const int64_t packed[] = {24, 25, 200, 201};
+    static const int64_t packed[] = {24, 25, 72, 129};
     unsigned d, type, k;
     (void)state;
     REQUIRE_GPU();
@@ -51,6 +50,7 @@ static void labels_of_two_logits(void **state) {
             for (k = 0; k < 4; k++)
                 check_labels(dtypes[d], (divergence_shape){MOST_ROWS, packed[k]}, CHOICE_FORWARD, type);
             check_labels(dtypes[d], (divergence_shape){5, 520 * width + 2}, CHOICE_FORWARD, type);
+            check_labels(dtypes[d], (divergence_shape){3, 520 * width}, CHOICE_FORWARD, type);
             check_labels(dtypes[d], (divergence_shape){5, 300 * width}, CHOICE_TV, type);
             check_labels(dtypes[d], (divergence_shape){4, 300 * width + 1}, CHOICE_REVERSE, type);
             check_labels(dtypes[d], (divergence_shape){4, 300 * width}, CHOICE_JS_HALF, type);
@@ -58,9 +58,28 @@ static void labels_of_two_logits(void **state) {
     test_done();
 }
 
+/* Packed rows in registers, with a factor from above. */
+static void registers_of_two_logits(void **state) {
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16};
+    static const double upstream = -0.75;
+    unsigned d;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++) {
+        const divergence_shape shape = {133, 12};
+        kl_case c = divergence_case(dtypes[d], GPULOSS_DTYPE_UNSET, shape, LOGITS_PAIR, CHOICE_FORWARD);
+        kl_inputs in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, d);
+        c.outputs = KL_OUT_LOSS | KL_OUT_GRAD;
+        c.grad_loss = &upstream;
+        kl_test(&c, "registers of two logits");
+        kl_inputs_free(&in);
+    }
+    test_done();
+}
+
 /* So many rows of a warp that its lanes finish theirs before the last one, on a GPU with a single multiprocessor. */
 static void many_labels_of_two_logits(void **state) {
-    static const int64_t packed[][2] = {{80, 81}, {160, 161}};
+    static const int64_t packed[][2] = {{36, 65}, {72, 129}};
     unsigned d, type, k;
     (void)state;
     REQUIRE_GPU();
@@ -129,7 +148,8 @@ static void last_steps_of_two_logits(void **state) {
 
 int run_coverage_logits_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(labels_of_two_logits), cmocka_unit_test(many_labels_of_two_logits),
-        cmocka_unit_test(distant_sides_of_two_logits), cmocka_unit_test(last_steps_of_two_logits)};
+        cmocka_unit_test(labels_of_two_logits), cmocka_unit_test(registers_of_two_logits),
+        cmocka_unit_test(many_labels_of_two_logits), cmocka_unit_test(distant_sides_of_two_logits),
+        cmocka_unit_test(last_steps_of_two_logits)};
     return cmocka_run_group_tests_name("coverage of logits", tests, NULL, NULL);
 }
