@@ -14,7 +14,7 @@
 enum { LOGITS_PAIR = KL_KIND_PAIRS - 1, MOST_ROWS = 9 };
 
 /* A sum that counts its rows, and gradients with factors of all kinds. Rows that are left out, by their label or weight,
- * have a NaN in one vector, so that gradients of 0 take a look at the label. */
+ * have a NaN in one vector, so that gradients of 0 read the label. */
 static void check_labels(gpuloss_dtype dtype, divergence_shape shape, unsigned choice, unsigned number) {
     static const unsigned outputs[] = {KL_OUT_LOSS | KL_OUT_LOSS_ROWS, KL_OUT_GRAD | KL_OUT_LOSS_ROWS, KL_OUT_GRAD};
     static const double upstream = -0.75, of_rows[MOST_ROWS] = {1, 0, -2, 3, 0.5, 1, -1, 2, 1};

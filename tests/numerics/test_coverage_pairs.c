@@ -381,7 +381,7 @@ static void distant_logit_of_longest_rows(void **state) {
     test_done();
 }
 
-/* More rows of a team than it knows at a time, in turn and by fours, with each type of the target and of the labels. Some
+/* More rows of a team than it knows at a time, one by one and by fours, with each type of the target and of the labels. Some
  * have one step. They are so many on a GPU with a single multiprocessor. */
 static void many_rows_of_pairs(void **state) {
     static const struct {
