@@ -68,6 +68,7 @@ static int (*const groups[])(void) = {
     run_coverage_sparse_tests,
     run_coverage_basic_tests,
     run_coverage_logits_tests,
+    run_coverage_number_tests,
 };
 
 enum { GROUPS = sizeof groups / sizeof groups[0] };

@@ -15,7 +15,8 @@ NUMERICS_GPU := gpuloss_impl harness shapes run_common run_cross_entropy run_cro
 	run_kl_div_sparse check_kl_div_sparse sparse_cases test_kl_div_sparse test_kl_div_sparse_corners \
 	test_kl_div_sparse_properties test_kl_div_sparse_divergences test_kl_div_sparse_schedules test_clusters test_row_cluster test_row_memory test_row_pipeline test_row_thread \
 	test_block_rows test_packed test_row_options test_packed_pairs test_planes test_misuse coverage_sums \
-	test_coverage test_coverage_options test_coverage_divergences test_coverage_tiles test_coverage_rows test_coverage_pairs test_coverage_sparse test_coverage_basic test_coverage_logits test_streams test_large test_same_bits test_chunks main
+	test_coverage test_coverage_options test_coverage_divergences test_coverage_tiles test_coverage_rows test_coverage_pairs test_coverage_sparse test_coverage_basic test_coverage_logits \
+	numbered_cases test_coverage_numbers test_streams test_large test_same_bits test_chunks main
 NUMERICS_CHECK := gpuloss_impl harness run_common run_cross_entropy check_cross_entropy option_cases run_kl_div \
 	check_kl_div divergence_cases test_check test_check_kl_div test_harness
 NUMERICS_COMMON_OBJECTS := $(NUMERICS_COMMON:%=$(NUMERICS_OUT)/%.o)

@@ -48,5 +48,6 @@ int run_coverage_pair_tests(void);
 int run_coverage_sparse_tests(void);
 int run_coverage_basic_tests(void);
 int run_coverage_logits_tests(void);
+int run_coverage_number_tests(void);
 
 #endif

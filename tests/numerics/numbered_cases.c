@@ -1,0 +1,275 @@
+#include "numbered_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "run_common.h"
+
+const unsigned choices[CHOICES] = {8, 4, 64, 2, 4, 8, 256, 4, 4, 16, 4, 16, 8, 4, 2, 4, 3, 2, 4, 2, 2, 8};
+
+enum { VALUES_NORMAL, VALUES_SPREAD, VALUES_BROKEN, VALUES_MASKED, VALUES_CONSTANT, VALUES_SUBNORMAL, VALUES_BLOCKED };
+enum { WEIGHTS_USUAL, WEIGHTS_SPREAD, WEIGHTS_OF_SOME, WEIGHTS_OF_ONE };
+
+/* Families of shapes: classes from `low` on, below `high`; rows, or images of columns. */
+typedef struct family {
+    int64_t rows[4], low, high;
+    int64_t inner[8];
+} family;
+enum { MOST_ELEMENTS = 70000, MOST_DOUBLES = 16000 };
+static const family families[] = {
+    {{1, 7, 70, 290}, 1, 32, {0}},
+    {{5, 130, 290, 520}, 8, 200, {0}},
+    {{1, 5, 11, 41}, 200, 1500, {0}},
+    {{1, 2, 5, 11}, 1500, 9000, {0}},
+    {{1, 2, 3, 4}, 9000, 33000, {0}},
+    {{1, 2, 6, 16}, 1, 100, {3, 8, 47, 48, 2, 16, 5, 31}},
+    {{3, 4, 6, 3}, 2, 60, {344, 352, 345, 104, 343, 346, 347, 1040}}, /* enough columns for every multiprocessor */
+    {{700, 1100, 1500, 2600}, 2, 60, {0}},
+};
+
+static option_shape shape_of(const unsigned *choice) {
+    const family *of = &families[choice[CHOICE_FAMILY]];
+    const int64_t width = dtype_width(all_dtypes[choice[CHOICE_DTYPE]]);
+    option_shape s = {of->rows[choice[CHOICE_ROWS]], 0, of->inner[choice[CHOICE_INNER]]};
+    s.classes = of->low + (of->high - of->low) * choice[CHOICE_CLASSES] / 64 + choice[CHOICE_SEED] % 4;
+    if (width == 2 && s.classes > MOST_DOUBLES)
+        s.classes /= 2;
+    if (choice[CHOICE_WHOLE])
+        s.classes = (s.classes + width - 1) / width * width;
+    if (s.inner > 0)
+        s.rows *= s.inner;
+    else if (s.rows * s.classes > MOST_ELEMENTS)
+        s.rows = MOST_ELEMENTS / s.classes;
+    return s;
+}
+
+/* Strides and offsets of the logits, their gradient, the targets, and the gradient of these. */
+typedef struct layout {
+    stride_kind stride[4];
+    int offset[4];
+} layout;
+static const layout layouts[] = {
+    {{STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED}, {0, 0, 0, 0}},
+    {{STRIDE_16_BYTES, STRIDE_16_BYTES, STRIDE_16_BYTES, STRIDE_16_BYTES}, {0, 0, 0, 0}},
+    {{STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED}, {1, 1, 1, 1}},
+    {{STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED}, {1, 0, 0, 0}},
+    {{STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED}, {0, 1, 1, 1}},
+    {{STRIDE_ONE_MORE, STRIDE_ONE_MORE, STRIDE_ONE_MORE, STRIDE_ONE_MORE}, {0, 0, 0, 0}},
+    {{STRIDE_PACKED, STRIDE_16_BYTES, STRIDE_PACKED, STRIDE_16_BYTES}, {0, 0, 0, 0}},
+    {{STRIDE_16_BYTES, STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED}, {0, 0, 0, 0}},
+    {{STRIDE_13_MORE, STRIDE_13_MORE, STRIDE_13_MORE, STRIDE_13_MORE}, {1, 2, 1, 1}},
+    {{STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED}, {2, 2, 2, 2}},
+    {{STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED}, {2, 0, 2, 0}},
+    {{STRIDE_PACKED, STRIDE_PACKED, STRIDE_ONE_MORE, STRIDE_PACKED}, {0, 0, 0, 1}},
+    {{STRIDE_16_BYTES, STRIDE_16_BYTES, STRIDE_16_BYTES, STRIDE_16_BYTES}, {0, 0, 4, 4}},
+    {{STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED, STRIDE_PACKED}, {0, 4, 0, 0}},
+    {{STRIDE_16_BYTES, STRIDE_16_BYTES, STRIDE_16_BYTES, STRIDE_16_BYTES}, {3, 3, 1, 2}},
+    {{STRIDE_16_BYTES, STRIDE_ONE_MORE, STRIDE_PACKED, STRIDE_PACKED}, {0, 0, 0, 0}},
+};
+
+static void choose_layout(ce_case *c, const unsigned *choice) {
+    const layout *of = &layouts[choice[CHOICE_LAYOUT]];
+    c->logits_stride = of->stride[0];
+    c->grad_stride = of->stride[1];
+    c->targets_stride = of->stride[2];
+    c->grad_targets_stride = of->stride[3];
+    c->logits_offset = of->offset[0];
+    c->grad_offset = of->offset[1];
+    c->target_offset = of->offset[2];
+    c->grad_target_offset = of->offset[3];
+    c->result_offset = choice[CHOICE_LAYOUT] > 0 && choice[CHOICE_SEED] % 2;
+    if (choice[CHOICE_IN_PLACE] && c->outputs & CE_OUT_GRAD) {
+        c->in_place = true;
+        c->grad_dtype = c->dtype;
+    }
+    c->targets_in_place =
+        choice[CHOICE_IN_PLACE] && c->target_probabilities != NULL && (c->outputs & CE_OUT_GRAD_TARGETS) != 0;
+}
+
+static double *logit(const ce_case *c, const numbered_inputs *in, int64_t row, int64_t k) {
+    const int64_t inner = c->inner > 1 ? c->inner : 1;
+    return &in->options.x[(row / inner * c->classes + k) * inner + row % inner];
+}
+
+/* The size of a row's logits, where rows have very different ones. The losses and their squares stay finite. */
+static double spread(const ce_case *c, double x, int64_t number) {
+    static const int exponents[] = {0, 1, 20, -20, 60, 100, 119, 10, -90, 30};
+    const double limit = c->lse_square_scale > 0 ? 0x1p60 : dtype_max(c->dtype) / 4;
+    return fmax(-limit, fmin(limit, ldexp(x, exponents[number % 10] / (c->target_probabilities ? 3 : 1))));
+}
+
+/* A logit that all classes have, beyond the range of the fast exponentials. */
+static double constant_of(const ce_case *c, unsigned seed) {
+    const int exponent = c->dtype == GPULOSS_F16   ? 15
+                         : c->dtype == GPULOSS_F64 ? 200
+                         : c->lse_square_scale > 0 ? 50
+                                                   : 100;
+    return ldexp(seed % 2 ? -1 : 1, exponent);
+}
+
+static void choose_logit(const ce_case *c, unsigned values, unsigned seed, int64_t row, int64_t k, double *x) {
+    const double inf = (double)INFINITY;
+    if (values == VALUES_SPREAD)
+        *x = dtype_round(c->dtype, spread(c, *x, row + seed));
+    if (values == VALUES_MASKED && (k + row) % 5 == 1)
+        *x = -inf;
+    if (values == VALUES_CONSTANT)
+        *x = dtype_round(c->dtype, constant_of(c, seed));
+    if (values == VALUES_SUBNORMAL)
+        *x = dtype_round(c->dtype, (k + row) % 2 == 0 ? 0 : c->dtype == GPULOSS_F64 ? -720.5 : -95);
+    if (values == VALUES_BLOCKED && k / 8 % 3 == seed % 3)
+        *x = c->logit_scale < 0 && seed % 2 ? inf : -inf;
+}
+
+/* Rows of which all or all but one are masked, rows with a NaN or an infinity, and rows whose target is masked. */
+static void break_row(const ce_case *c, const numbered_inputs *in, int64_t row, unsigned seed) {
+    const double inf = (double)INFINITY;
+    const int64_t kind = (row + seed) % 5, at = (row + seed) % c->classes, y = in->options.targets[row];
+    int64_t k;
+    for (k = 0; k < c->classes && kind < 2; k++)
+        if (kind == 0 || k != at)
+            *logit(c, in, row, k) = -inf;
+    if (kind == 2)
+        *logit(c, in, row, at) = row % 2 ? (double)NAN : inf;
+    if (kind == 3)
+        *logit(c, in, row, y >= 0 ? y % c->classes : 0) = -inf;
+}
+
+static void choose_values(const ce_case *c, const numbered_inputs *in, const unsigned *choice) {
+    int64_t row, k;
+    for (row = 0; row < c->rows; row++) {
+        for (k = 0; k < c->classes; k++)
+            choose_logit(c, choice[CHOICE_VALUES], choice[CHOICE_SEED], row, k, logit(c, in, row, k));
+        if (choice[CHOICE_VALUES] == VALUES_BROKEN)
+            break_row(c, in, row, choice[CHOICE_SEED]);
+    }
+}
+
+/* Weights of very different sizes, zeros, or ones. A product of two different sizes would leave the range. */
+static void choose_weights(const ce_case *c, const numbered_inputs *in, const unsigned *choice) {
+    static const int exponents[] = {0, 1, 20, -20, 60, -60, 25}, of_classes[] = {0, -100, 1, 20, 60, -60, 25};
+    const unsigned kind =
+        choice[CHOICE_VALUES] == VALUES_SPREAD && choice[CHOICE_WEIGHTS] == WEIGHTS_SPREAD ? 0 : choice[CHOICE_WEIGHTS];
+    int64_t i;
+    for (i = 0; i < c->rows; i++)
+        if (kind == WEIGHTS_SPREAD)
+            in->options.row_weights[i] = i % 11 == 5 ? 0 : ldexp(i % 2 ? -1.5 : 1, exponents[i % 7]);
+        else if (kind == WEIGHTS_OF_SOME)
+            in->options.row_weights[i] = i % 3 == 1 ? 1 : 0;
+    for (i = 0; i < c->classes; i++)
+        if (kind == WEIGHTS_SPREAD && c->row_weights == NULL)
+            in->options.class_weights[i] = ldexp(1 + (double)(i % 3) / 4, of_classes[i % 7]);
+        else if (kind == WEIGHTS_OF_SOME || kind == WEIGHTS_OF_ONE)
+            in->options.class_weights[i] = kind == WEIGHTS_OF_ONE ? 1 : (double)(i % 2);
+}
+
+/* The lse that is given. It is above the highest logit, and need not be that of the row. */
+static void choose_lse(ce_case *c, numbered_inputs *in, const unsigned *choice) {
+    const double scale = c->logit_scale != 0 ? c->logit_scale : 1;
+    int64_t row, k;
+    if (!choice[CHOICE_LSE] ||
+        !(choice[CHOICE_VALUES] == VALUES_NORMAL || (choice[CHOICE_VALUES] > VALUES_BLOCKED && scale == 1)))
+        return;
+    c->lse_in = in->lse = require_doubles(c->rows);
+    for (row = 0; row < c->rows; row++) {
+        double highest = -(double)INFINITY;
+        for (k = 0; k < c->classes; k++) {
+            const double z = *logit(c, in, row, k) * scale;
+            highest = fmax(highest, c->softcap > 0 ? c->softcap * tanh(z / c->softcap) : z);
+        }
+        in->lse[row] = (double)(float)(highest + log((double)c->classes) / 2);
+    }
+}
+
+static void choose_outputs(ce_case *c, const unsigned *choice) {
+    static const unsigned outputs[] = {CE_OUT_EVERY,
+                                       CE_OUT_LOSS,
+                                       CE_OUT_LOSS | CE_OUT_GRAD,
+                                       CE_OUT_LOSS | CE_OUT_GRAD | CE_OUT_GRAD_TARGETS,
+                                       CE_OUT_GRAD,
+                                       CE_OUT_GRAD | CE_OUT_GRAD_TARGETS,
+                                       CE_OUT_LOSS | CE_OUT_LOSS_ROWS,
+                                       CE_OUT_LOSS_ROWS | CE_OUT_LSE,
+                                       CE_OUT_LOSS | CE_OUT_ARGMAX | CE_OUT_CORRECT,
+                                       CE_OUT_GRAD_TARGETS,
+                                       CE_OUT_EVERY & ~(unsigned)CE_OUT_GRAD,
+                                       CE_OUT_ARGMAX,
+                                       CE_OUT_LOSS | CE_OUT_GRAD | CE_OUT_Z_LOSS,
+                                       CE_OUT_LSE | CE_OUT_GRAD,
+                                       CE_OUT_LOSS | CE_OUT_BAD_TARGETS,
+                                       CE_OUT_LOSS | CE_OUT_LOSS_ROWS | CE_OUT_GRAD | CE_OUT_BAD_TARGETS};
+    c->reduction = all_reductions[choice[CHOICE_REDUCTION]];
+    c->outputs = outputs[choice[CHOICE_OUTPUTS]];
+    if (c->reduction == GPULOSS_MEAN && choice[CHOICE_DIVISOR] > 0) {
+        c->divisor = 2.75;
+        c->divisor_on_device = choice[CHOICE_DIVISOR] == 2;
+    }
+}
+
+static void choose_upstream(ce_case *c, numbered_inputs *in, unsigned choice) {
+    static const double upstream = -0.75;
+    int64_t row;
+    if ((c->outputs & CE_OUT_GRAD) == 0)
+        return;
+    if (choice % 2 && c->reduction != GPULOSS_NONE)
+        c->grad_loss = &upstream;
+    if (choice < 2)
+        return;
+    c->grad_loss_rows = in->grad_loss_rows = require_doubles(c->rows);
+    for (row = 0; row < c->rows; row++)
+        in->grad_loss_rows[row] = (double)(row % 5) - 2;
+}
+
+static void choose_types(ce_case *c, numbered_inputs *in, const unsigned *choice) {
+    static const double softcaps[] = {5, 1000, 30, 0x1p-14};
+    c->grad_dtype = all_dtypes[choice[CHOICE_GRAD_DTYPE]];
+    if (c->target_probabilities)
+        option_target_dtype(c, &in->options, all_dtypes[choice[CHOICE_TYPE]]);
+    else
+        option_index_type(c, choice[CHOICE_TYPE]);
+    if (c->softcap > 0)
+        c->softcap = softcaps[choice[CHOICE_SOFTCAP]];
+    if (choice[CHOICE_SIGN])
+        c->logit_scale = -c->logit_scale;
+}
+
+/* Indices of 8 bits are all classes, or ignored. */
+static void take_bad_target(const ce_case *c, const numbered_inputs *in, unsigned choice) {
+    if (choice && !c->target_probabilities && c->rows > 2 && c->index_type != GPULOSS_U8)
+        in->options.targets[2] = c->index_type == GPULOSS_I16 ? -3 : c->classes + 5;
+}
+
+ce_case numbered_case(uint64_t number, numbered_inputs *in) {
+    unsigned choice[CHOICES], i;
+    ce_case c;
+    for (i = 0; i < CHOICES; number /= choices[i], i++)
+        choice[i] = (unsigned)(number % choices[i]);
+    in->lse = in->grad_loss_rows = NULL;
+    c = option_case(all_dtypes[choice[CHOICE_DTYPE]], shape_of(choice), choice[CHOICE_OPTIONS],
+                    choice[CHOICE_VALUES] > VALUES_BLOCKED ? (logits_kind)choice[CHOICE_SEED] : LOGITS_NORMAL,
+                    choice[CHOICE_SEED], &in->options);
+    choose_outputs(&c, choice);
+    choose_types(&c, in, choice);
+    choose_layout(&c, choice);
+    choose_weights(&c, in, choice);
+    choose_values(&c, in, choice);
+    take_bad_target(&c, in, choice[CHOICE_BAD_TARGET]);
+    choose_upstream(&c, in, choice[CHOICE_UPSTREAM]);
+    choose_lse(&c, in, choice);
+    if (ce_outputs(&c) == 0)
+        c.outputs |= CE_OUT_LOSS_ROWS;
+    return c;
+}
+
+void numbered_inputs_free(numbered_inputs *in) {
+    option_inputs_free(&in->options);
+    free(in->lse);
+    free(in->grad_loss_rows);
+}
+
+void numbered_test(uint64_t number) {
+    numbered_inputs in;
+    ce_case c = numbered_case(number, &in);
+    ce_test(&c, "case of a number");
+    numbered_inputs_free(&in);
+}
