@@ -51,6 +51,8 @@ static void check_all(bool gradient) {
             option_inputs in;
             ce_case c = rows_of(dtypes[d], rows, gradient ? WRITTEN : READ, number * 3, number + d, &in);
             c.outputs &= ~(gradient ? 0u : (unsigned)CE_OUT_GRAD);
+            c.grad_loss_rows = gradient && number == 1 ? in.row_weights : NULL;
+            option_index_type_of_any(&c, number + 2 * d + (gradient ? 2 : 0));
             ce_test(&c, gradient ? "cluster rows that are written" : "cluster rows that are read");
             option_inputs_free(&in);
         }
@@ -135,6 +137,22 @@ static void cluster_rows_of_every_type_of_index(void **state) {
     test_done();
 }
 
+/* Few rows of the fewest vectors, which one block of 16-bit classes has space for. */
+static void cluster_rows_of_one_block(void **state) {
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPES; d++)
+        for (number = 0; number < 2; number++) {
+            option_inputs in;
+            ce_case c = rows_of(dtypes[d], 3, WRITTEN - 1, 0, number + d, &in);
+            c.outputs &= ~(number == 0 ? 0u : (unsigned)CE_OUT_GRAD);
+            ce_test(&c, "cluster rows of one block");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 /* Two shards, each of cluster rows. */
 static void cluster_rows_of_shards(void **state) {
     unsigned d;
@@ -151,9 +169,13 @@ static void cluster_rows_of_shards(void **state) {
 
 int run_row_cluster_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_cluster_rows_that_are_written),  cmocka_unit_test(many_cluster_rows_that_are_read),
-        cmocka_unit_test(cluster_rows_that_begin_anywhere),    cmocka_unit_test(cluster_rows_of_many_starts),
-        cmocka_unit_test(cluster_rows_of_every_type_of_index), cmocka_unit_test(cluster_rows_of_shards),
+        cmocka_unit_test(many_cluster_rows_that_are_written),
+        cmocka_unit_test(many_cluster_rows_that_are_read),
+        cmocka_unit_test(cluster_rows_that_begin_anywhere),
+        cmocka_unit_test(cluster_rows_of_many_starts),
+        cmocka_unit_test(cluster_rows_of_every_type_of_index),
+        cmocka_unit_test(cluster_rows_of_one_block),
+        cmocka_unit_test(cluster_rows_of_shards),
     };
     return cmocka_run_group_tests_name("row_cluster", tests, NULL, NULL);
 }
