@@ -5,26 +5,26 @@
 
 #include "run_common.h"
 
-const unsigned choices[CHOICES] = {8, 4, 64, 2, 4, 8, 256, 4, 4, 16, 4, 16, 8, 4, 2, 4, 3, 2, 4, 2, 2, 8};
+const unsigned choices[CHOICES] = {8, 4, 64, 2, 4, 8, 256, 4, 4, 16, 4, 16, 8, 4, 2, 4, 3, 2, 4, 2, 2, 8, 2};
 
 enum { VALUES_NORMAL, VALUES_SPREAD, VALUES_BROKEN, VALUES_MASKED, VALUES_CONSTANT, VALUES_SUBNORMAL, VALUES_BLOCKED };
-enum { WEIGHTS_USUAL, WEIGHTS_SPREAD, WEIGHTS_OF_SOME, WEIGHTS_OF_ONE };
+enum { WEIGHTS_USUAL, WEIGHTS_SPREAD, WEIGHTS_OF_SOME, WEIGHTS_ZERO };
 
 /* Families of shapes: classes from `low` on, below `high`; rows, or images of columns. */
 typedef struct family {
     int64_t rows[4], low, high;
     int64_t inner[8];
 } family;
-enum { MOST_ELEMENTS = 70000, MOST_DOUBLES = 16000 };
+enum { MOST_ELEMENTS = 90000, MOST_DOUBLES = 16000 };
 static const family families[] = {
     {{1, 7, 70, 290}, 1, 32, {0}},
     {{5, 130, 290, 520}, 8, 200, {0}},
     {{1, 5, 11, 41}, 200, 1500, {0}},
     {{1, 2, 5, 11}, 1500, 9000, {0}},
     {{1, 2, 3, 4}, 9000, 33000, {0}},
-    {{1, 2, 6, 16}, 1, 100, {3, 8, 47, 48, 2, 16, 5, 31}},
+    {{1, 2, 6, 16}, 1, 100, {3, 8, 47, 48, 8198, 16, 8199, 31}},
     {{3, 4, 6, 3}, 2, 60, {344, 352, 345, 104, 343, 346, 347, 1040}}, /* enough columns for every multiprocessor */
-    {{700, 1100, 1500, 2600}, 2, 60, {0}},
+    {{700, 1100, 2600, 3400}, 2, 60, {0}},
 };
 
 static option_shape shape_of(const unsigned *choice) {
@@ -36,10 +36,12 @@ static option_shape shape_of(const unsigned *choice) {
         s.classes /= 2;
     if (choice[CHOICE_WHOLE])
         s.classes = (s.classes + width - 1) / width * width;
+    if (s.inner == 0 && s.rows * s.classes > MOST_ELEMENTS)
+        s.rows = MOST_ELEMENTS / s.classes;
     if (s.inner > 0)
         s.rows *= s.inner;
-    else if (s.rows * s.classes > MOST_ELEMENTS)
-        s.rows = MOST_ELEMENTS / s.classes;
+    if (s.inner > 0 && s.rows * s.classes > MOST_ELEMENTS)
+        s.classes = MOST_ELEMENTS / s.rows > 0 ? MOST_ELEMENTS / s.rows : 1;
     return s;
 }
 
@@ -145,7 +147,7 @@ static void choose_values(const ce_case *c, const numbered_inputs *in, const uns
     }
 }
 
-/* Weights of very different sizes, zeros, or ones. A product of two different sizes would leave the range. */
+/* Weights of very different sizes, or zeros among them, or nothing else. A product of two different sizes would leave the range. */
 static void choose_weights(const ce_case *c, const numbered_inputs *in, const unsigned *choice) {
     static const int exponents[] = {0, 1, 20, -20, 60, -60, 25}, of_classes[] = {0, -100, 1, 20, 60, -60, 25};
     const unsigned kind =
@@ -159,8 +161,10 @@ static void choose_weights(const ce_case *c, const numbered_inputs *in, const un
     for (i = 0; i < c->classes; i++)
         if (kind == WEIGHTS_SPREAD && c->row_weights == NULL)
             in->options.class_weights[i] = ldexp(1 + (double)(i % 3) / 4, of_classes[i % 7]);
-        else if (kind == WEIGHTS_OF_SOME || kind == WEIGHTS_OF_ONE)
-            in->options.class_weights[i] = kind == WEIGHTS_OF_ONE ? 1 : (double)(i % 2);
+        else if (kind == WEIGHTS_OF_SOME)
+            in->options.class_weights[i] = (double)(i % 2);
+        else if (kind == WEIGHTS_ZERO)
+            in->options.class_weights[i] = 0;
 }
 
 /* The lse that is given. It is above the highest logit, and need not be that of the row. */
@@ -225,6 +229,8 @@ static void choose_types(ce_case *c, numbered_inputs *in, const unsigned *choice
     c->grad_dtype = all_dtypes[choice[CHOICE_GRAD_DTYPE]];
     if (c->target_probabilities)
         option_target_dtype(c, &in->options, all_dtypes[choice[CHOICE_TYPE]]);
+    else if (choice[CHOICE_TYPE] == 1)
+        option_index_type_of_any(c, choice[CHOICE_TYPE]);
     else
         option_index_type(c, choice[CHOICE_TYPE]);
     if (c->softcap > 0)
@@ -237,6 +243,13 @@ static void choose_types(ce_case *c, numbered_inputs *in, const unsigned *choice
 static void take_bad_target(const ce_case *c, const numbered_inputs *in, unsigned choice) {
     if (choice && !c->target_probabilities && c->rows > 2 && c->index_type != GPULOSS_U8)
         in->options.targets[2] = c->index_type == GPULOSS_I16 ? -3 : c->classes + 5;
+}
+
+/* The rows in two chunks, each of whole images. A sum is not divided by the rows of a chunk. */
+static void choose_chunks(ce_case *c, unsigned choice) {
+    const int64_t image = c->inner > 1 ? c->inner : 1;
+    if (choice && c->reduction != GPULOSS_BATCHMEAN)
+        c->chunk = (c->rows / image + 1) / 2 * image;
 }
 
 ce_case numbered_case(uint64_t number, numbered_inputs *in) {
@@ -256,6 +269,7 @@ ce_case numbered_case(uint64_t number, numbered_inputs *in) {
     take_bad_target(&c, in, choice[CHOICE_BAD_TARGET]);
     choose_upstream(&c, in, choice[CHOICE_UPSTREAM]);
     choose_lse(&c, in, choice);
+    choose_chunks(&c, choice[CHOICE_CHUNKS]);
     if (ce_outputs(&c) == 0)
         c.outputs |= CE_OUT_LOSS_ROWS;
     return c;

@@ -29,6 +29,7 @@ enum {
     CHOICE_SIGN, /* of the scale */
     CHOICE_BAD_TARGET,
     CHOICE_SEED,
+    CHOICE_CHUNKS, /* whether the rows are two chunks */
     CHOICES
 };
 extern const unsigned choices[CHOICES];
