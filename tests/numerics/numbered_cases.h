@@ -1,5 +1,5 @@
-/* Cases of gpuloss_cross_entropy whose choices are the digits of a number, from the lowest on. A search over random numbers
- * finds the ones that execute code of the kernels that no other case does. */
+/* Cases of gpuloss_cross_entropy whose choices are the digits of a number, from the lowest on. A search over random
+ * numbers finds the ones that execute code of the kernels that no other case does. */
 #ifndef TESTS_NUMERICS_NUMBERED_CASES_H
 #define TESTS_NUMERICS_NUMBERED_CASES_H
 
