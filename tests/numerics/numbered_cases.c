@@ -147,8 +147,8 @@ static void choose_values(const ce_case *c, const numbered_inputs *in, const uns
     }
 }
 
-/* Weights of very different sizes, or zeros among them, or nothing else. A product of two very different sizes would leave
- * the range. */
+/* Weights of very different sizes, or zeros among them, or nothing else. A product of two very different sizes would
+ * leave the range. */
 static void choose_weights(const ce_case *c, const numbered_inputs *in, const unsigned *choice) {
     static const int exponents[] = {0, 1, 20, -20, 60, -60, 25}, of_classes[] = {0, -100, 1, 20, 60, -60, 25};
     const unsigned kind =
