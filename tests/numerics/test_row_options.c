@@ -123,12 +123,24 @@ static void many_rows_with_options(void **state) {
     test_done();
 }
 
+/* Losses of 16 bits whose row tiles take exactly half of the ring of a warp, which has several of them. */
+static void many_rows_that_fill_stages(void **state) {
+    unsigned d, n;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 1; d < DTYPES; d++)
+        for (n = 0; n < SETS; n++) {
+            check_losses(dtypes[d], harness_small ? 8000 : 300000, 25, sets[n], n, 0);
+            check_losses(dtypes[d], harness_small ? 2700 : 100000, 75, sets[n], n, 0);
+        }
+    test_done();
+}
+
 int run_row_option_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_of_packed_losses),
-        cmocka_unit_test(options_of_packed_gradients),
-        cmocka_unit_test(options_of_block_losses),
-        cmocka_unit_test(many_rows_with_options),
+        cmocka_unit_test(options_of_packed_losses),   cmocka_unit_test(options_of_packed_gradients),
+        cmocka_unit_test(options_of_block_losses),    cmocka_unit_test(many_rows_with_options),
+        cmocka_unit_test(many_rows_that_fill_stages),
     };
     return cmocka_run_group_tests_name("row options", tests, NULL, NULL);
 }
