@@ -506,7 +506,10 @@ static void instruction(struct parser *parser, const char *opcode, const char *g
         room++;
     if (!parser->p[room])
         ptxsim_parse_fail(parser, E_INVALID_PTX, "instruction has no end");
-    char *operands = parser->operands = ptxsim_copy(parser->p, room);
+    while (room >= parser->operands_room)
+        parser->operands = ptxsim_grow(parser->operands, parser->operands_room, &parser->operands_room, 1);
+    char *operands = memcpy(parser->operands, parser->p, room);
+    operands[room] = 0;
     size_t n = 0;
     for (size_t i = 0; i < room; i++) {
         if (operands[i] == '\n')
@@ -525,8 +528,6 @@ static void instruction(struct parser *parser, const char *opcode, const char *g
     parser->line = line;
     ptxsim_decode(parser, opcode, operands, guard);
     parser->line = end;
-    free(operands);
-    parser->operands = NULL;
 }
 
 static void body(struct parser *parser) {

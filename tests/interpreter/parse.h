@@ -69,6 +69,7 @@ struct parser {
     uint32_t nshared;
     uint32_t pooled[PARSE_POOLED]; /* index in the kernel's pool of the last constant of a hash */
     char *operands;                /* text of the present instruction */
+    uint32_t operands_room;
     uint32_t discard;              /* a register for results that nobody wants */
 };
 
