@@ -5,7 +5,7 @@
 
 #include "run_common.h"
 
-const unsigned choices[CHOICES] = {8, 4, 64, 2, 4, 8, 256, 4, 4, 16, 4, 16, 8, 4, 2, 4, 3, 2, 4, 2, 2, 8, 2};
+const unsigned digit_values[DIGITS] = {8, 4, 64, 2, 4, 8, 256, 4, 4, 16, 4, 16, 8, 4, 2, 4, 3, 2, 4, 2, 2, 8, 2};
 
 enum { VALUES_NORMAL, VALUES_SPREAD, VALUES_BROKEN, VALUES_MASKED, VALUES_CONSTANT, VALUES_SUBNORMAL, VALUES_BLOCKED };
 enum { WEIGHTS_USUAL, WEIGHTS_SPREAD, WEIGHTS_OF_SOME, WEIGHTS_ZERO };
@@ -27,14 +27,14 @@ static const family families[] = {
     {{700, 1100, 2600, 3400}, 2, 60, {0}},
 };
 
-static option_shape shape_of(const unsigned *choice) {
-    const family *of = &families[choice[CHOICE_FAMILY]];
-    const int64_t width = dtype_width(all_dtypes[choice[CHOICE_DTYPE]]);
-    option_shape s = {of->rows[choice[CHOICE_ROWS]], 0, of->inner[choice[CHOICE_INNER]]};
-    s.classes = of->low + (of->high - of->low) * choice[CHOICE_CLASSES] / 64 + choice[CHOICE_SEED] % 4;
+static option_shape shape_of(const unsigned *digit) {
+    const family *of = &families[digit[DIGIT_FAMILY]];
+    const int64_t width = dtype_width(all_dtypes[digit[DIGIT_DTYPE]]);
+    option_shape s = {of->rows[digit[DIGIT_ROWS]], 0, of->inner[digit[DIGIT_INNER]]};
+    s.classes = of->low + (of->high - of->low) * digit[DIGIT_CLASSES] / 64 + digit[DIGIT_SEED] % 4;
     if (width == 2 && s.classes > MOST_DOUBLES)
         s.classes /= 2;
-    if (choice[CHOICE_WHOLE])
+    if (digit[DIGIT_WHOLE])
         s.classes = (s.classes + width - 1) / width * width;
     if (s.inner == 0 && s.rows * s.classes > MOST_ELEMENTS)
         s.rows = MOST_ELEMENTS / s.classes;
@@ -69,8 +69,8 @@ static const layout layouts[] = {
     {{STRIDE_16_BYTES, STRIDE_ONE_MORE, STRIDE_PACKED, STRIDE_PACKED}, {0, 0, 0, 0}},
 };
 
-static void choose_layout(ce_case *c, const unsigned *choice) {
-    const layout *of = &layouts[choice[CHOICE_LAYOUT]];
+static void choose_layout(ce_case *c, const unsigned *digit) {
+    const layout *of = &layouts[digit[DIGIT_LAYOUT]];
     c->logits_stride = of->stride[0];
     c->grad_stride = of->stride[1];
     c->targets_stride = of->stride[2];
@@ -79,13 +79,13 @@ static void choose_layout(ce_case *c, const unsigned *choice) {
     c->grad_offset = of->offset[1];
     c->target_offset = of->offset[2];
     c->grad_target_offset = of->offset[3];
-    c->result_offset = choice[CHOICE_LAYOUT] > 0 && choice[CHOICE_SEED] % 2;
-    if (choice[CHOICE_IN_PLACE] && c->outputs & CE_OUT_GRAD) {
+    c->result_offset = digit[DIGIT_LAYOUT] > 0 && digit[DIGIT_SEED] % 2;
+    if (digit[DIGIT_IN_PLACE] && c->outputs & CE_OUT_GRAD) {
         c->in_place = true;
         c->grad_dtype = c->dtype;
     }
     c->targets_in_place =
-        choice[CHOICE_IN_PLACE] && c->target_probabilities != NULL && (c->outputs & CE_OUT_GRAD_TARGETS) != 0;
+        digit[DIGIT_IN_PLACE] && c->target_probabilities != NULL && (c->outputs & CE_OUT_GRAD_TARGETS) != 0;
 }
 
 static double *logit(const ce_case *c, const numbered_inputs *in, int64_t row, int64_t k) {
@@ -137,22 +137,22 @@ static void break_row(const ce_case *c, const numbered_inputs *in, int64_t row, 
         *logit(c, in, row, y >= 0 ? y % c->classes : 0) = -inf;
 }
 
-static void choose_values(const ce_case *c, const numbered_inputs *in, const unsigned *choice) {
+static void choose_values(const ce_case *c, const numbered_inputs *in, const unsigned *digit) {
     int64_t row, k;
     for (row = 0; row < c->rows; row++) {
         for (k = 0; k < c->classes; k++)
-            choose_logit(c, choice[CHOICE_VALUES], choice[CHOICE_SEED], row, k, logit(c, in, row, k));
-        if (choice[CHOICE_VALUES] == VALUES_BROKEN)
-            break_row(c, in, row, choice[CHOICE_SEED]);
+            choose_logit(c, digit[DIGIT_VALUES], digit[DIGIT_SEED], row, k, logit(c, in, row, k));
+        if (digit[DIGIT_VALUES] == VALUES_BROKEN)
+            break_row(c, in, row, digit[DIGIT_SEED]);
     }
 }
 
 /* Weights of very different sizes, or zeros among them, or nothing else. A product of two very different sizes would
  * leave the range. */
-static void choose_weights(const ce_case *c, const numbered_inputs *in, const unsigned *choice) {
+static void choose_weights(const ce_case *c, const numbered_inputs *in, const unsigned *digit) {
     static const int exponents[] = {0, 1, 20, -20, 60, -60, 25}, of_classes[] = {0, -100, 1, 20, 60, -60, 25};
     const unsigned kind =
-        choice[CHOICE_VALUES] == VALUES_SPREAD && choice[CHOICE_WEIGHTS] == WEIGHTS_SPREAD ? 0 : choice[CHOICE_WEIGHTS];
+        digit[DIGIT_VALUES] == VALUES_SPREAD && digit[DIGIT_WEIGHTS] == WEIGHTS_SPREAD ? 0 : digit[DIGIT_WEIGHTS];
     int64_t i;
     for (i = 0; i < c->rows; i++)
         if (kind == WEIGHTS_SPREAD)
@@ -169,11 +169,11 @@ static void choose_weights(const ce_case *c, const numbered_inputs *in, const un
 }
 
 /* The lse that is given. It is above the highest logit, and need not be that of the row. */
-static void choose_lse(ce_case *c, numbered_inputs *in, const unsigned *choice) {
+static void choose_lse(ce_case *c, numbered_inputs *in, const unsigned *digit) {
     const double scale = c->logit_scale != 0 ? c->logit_scale : 1;
     int64_t row, k;
-    if (!choice[CHOICE_LSE] ||
-        !(choice[CHOICE_VALUES] == VALUES_NORMAL || (choice[CHOICE_VALUES] > VALUES_BLOCKED && scale == 1)))
+    if (!digit[DIGIT_LSE] ||
+        !(digit[DIGIT_VALUES] == VALUES_NORMAL || (digit[DIGIT_VALUES] > VALUES_BLOCKED && scale == 1)))
         return;
     c->lse_in = in->lse = require_doubles(c->rows);
     for (row = 0; row < c->rows; row++) {
@@ -186,7 +186,7 @@ static void choose_lse(ce_case *c, numbered_inputs *in, const unsigned *choice) 
     }
 }
 
-static void choose_outputs(ce_case *c, const unsigned *choice) {
+static void choose_outputs(ce_case *c, const unsigned *digit) {
     static const unsigned outputs[] = {CE_OUT_EVERY,
                                        CE_OUT_LOSS,
                                        CE_OUT_LOSS | CE_OUT_GRAD,
@@ -203,74 +203,74 @@ static void choose_outputs(ce_case *c, const unsigned *choice) {
                                        CE_OUT_LSE | CE_OUT_GRAD,
                                        CE_OUT_LOSS | CE_OUT_BAD_TARGETS,
                                        CE_OUT_LOSS | CE_OUT_LOSS_ROWS | CE_OUT_GRAD | CE_OUT_BAD_TARGETS};
-    c->reduction = all_reductions[choice[CHOICE_REDUCTION]];
-    c->outputs = outputs[choice[CHOICE_OUTPUTS]];
-    if (c->reduction == GPULOSS_MEAN && choice[CHOICE_DIVISOR] > 0) {
+    c->reduction = all_reductions[digit[DIGIT_REDUCTION]];
+    c->outputs = outputs[digit[DIGIT_OUTPUTS]];
+    if (c->reduction == GPULOSS_MEAN && digit[DIGIT_DIVISOR] > 0) {
         c->divisor = 2.75;
-        c->divisor_on_device = choice[CHOICE_DIVISOR] == 2;
+        c->divisor_on_device = digit[DIGIT_DIVISOR] == 2;
     }
 }
 
-static void choose_upstream(ce_case *c, numbered_inputs *in, unsigned choice) {
+static void choose_upstream(ce_case *c, numbered_inputs *in, unsigned digit) {
     static const double upstream = -0.75;
     int64_t row;
     if ((c->outputs & CE_OUT_GRAD) == 0)
         return;
-    if (choice % 2 && c->reduction != GPULOSS_NONE)
+    if (digit % 2 && c->reduction != GPULOSS_NONE)
         c->grad_loss = &upstream;
-    if (choice < 2)
+    if (digit < 2)
         return;
     c->grad_loss_rows = in->grad_loss_rows = require_doubles(c->rows);
     for (row = 0; row < c->rows; row++)
         in->grad_loss_rows[row] = (double)(row % 5) - 2;
 }
 
-static void choose_types(ce_case *c, numbered_inputs *in, const unsigned *choice) {
+static void choose_types(ce_case *c, numbered_inputs *in, const unsigned *digit) {
     static const double softcaps[] = {5, 1000, 30, 0x1p-14};
-    c->grad_dtype = all_dtypes[choice[CHOICE_GRAD_DTYPE]];
+    c->grad_dtype = all_dtypes[digit[DIGIT_GRAD_DTYPE]];
     if (c->target_probabilities)
-        option_target_dtype(c, &in->options, all_dtypes[choice[CHOICE_TYPE]]);
-    else if (choice[CHOICE_TYPE] == 1)
-        option_index_type_of_any(c, choice[CHOICE_TYPE]);
+        option_target_dtype(c, &in->options, all_dtypes[digit[DIGIT_TYPE]]);
+    else if (digit[DIGIT_TYPE] == 1)
+        option_index_type_of_any(c, digit[DIGIT_TYPE]);
     else
-        option_index_type(c, choice[CHOICE_TYPE]);
+        option_index_type(c, digit[DIGIT_TYPE]);
     if (c->softcap > 0)
-        c->softcap = softcaps[choice[CHOICE_SOFTCAP]];
-    if (choice[CHOICE_SIGN])
+        c->softcap = softcaps[digit[DIGIT_SOFTCAP]];
+    if (digit[DIGIT_SIGN])
         c->logit_scale = -c->logit_scale;
 }
 
 /* Indices of 8 bits are all classes, or ignored. */
-static void take_bad_target(const ce_case *c, const numbered_inputs *in, unsigned choice) {
-    if (choice && !c->target_probabilities && c->rows > 2 && c->index_type != GPULOSS_U8)
+static void take_bad_target(const ce_case *c, const numbered_inputs *in, unsigned digit) {
+    if (digit && !c->target_probabilities && c->rows > 2 && c->index_type != GPULOSS_U8)
         in->options.targets[2] = c->index_type == GPULOSS_I16 ? -3 : c->classes + 5;
 }
 
 /* The rows in two chunks, each of whole images. A sum is not divided by the rows of a chunk. */
-static void choose_chunks(ce_case *c, unsigned choice) {
+static void choose_chunks(ce_case *c, unsigned digit) {
     const int64_t image = c->inner > 1 ? c->inner : 1;
-    if (choice && c->reduction != GPULOSS_BATCHMEAN)
+    if (digit && c->reduction != GPULOSS_BATCHMEAN)
         c->chunk = (c->rows / image + 1) / 2 * image;
 }
 
 ce_case numbered_case(uint64_t number, numbered_inputs *in) {
-    unsigned choice[CHOICES], i;
+    unsigned digit[DIGITS], i;
     ce_case c;
-    for (i = 0; i < CHOICES; number /= choices[i], i++)
-        choice[i] = (unsigned)(number % choices[i]);
+    for (i = 0; i < DIGITS; number /= digit_values[i], i++)
+        digit[i] = (unsigned)(number % digit_values[i]);
     in->lse = in->grad_loss_rows = NULL;
-    c = option_case(all_dtypes[choice[CHOICE_DTYPE]], shape_of(choice), choice[CHOICE_OPTIONS],
-                    choice[CHOICE_VALUES] > VALUES_BLOCKED ? (logits_kind)choice[CHOICE_SEED] : LOGITS_NORMAL,
-                    choice[CHOICE_SEED], &in->options);
-    choose_outputs(&c, choice);
-    choose_types(&c, in, choice);
-    choose_layout(&c, choice);
-    choose_weights(&c, in, choice);
-    choose_values(&c, in, choice);
-    take_bad_target(&c, in, choice[CHOICE_BAD_TARGET]);
-    choose_upstream(&c, in, choice[CHOICE_UPSTREAM]);
-    choose_lse(&c, in, choice);
-    choose_chunks(&c, choice[CHOICE_CHUNKS]);
+    c = option_case(all_dtypes[digit[DIGIT_DTYPE]], shape_of(digit), digit[DIGIT_OPTIONS],
+                    digit[DIGIT_VALUES] > VALUES_BLOCKED ? (logits_kind)digit[DIGIT_SEED] : LOGITS_NORMAL,
+                    digit[DIGIT_SEED], &in->options);
+    choose_outputs(&c, digit);
+    choose_types(&c, in, digit);
+    choose_layout(&c, digit);
+    choose_weights(&c, in, digit);
+    choose_values(&c, in, digit);
+    take_bad_target(&c, in, digit[DIGIT_BAD_TARGET]);
+    choose_upstream(&c, in, digit[DIGIT_UPSTREAM]);
+    choose_lse(&c, in, digit);
+    choose_chunks(&c, digit[DIGIT_CHUNKS]);
     if (ce_outputs(&c) == 0)
         c.outputs |= CE_OUT_LOSS_ROWS;
     return c;

@@ -5,34 +5,34 @@
 
 #include "option_cases.h"
 
-/* The choices. Each has a digit of the number, and as many values as `choices` says. */
+/* The digits. `digit_values` has the number of values of each. */
 enum {
-    CHOICE_FAMILY, /* of shapes */
-    CHOICE_DTYPE,
-    CHOICE_CLASSES, /* from the fewest to the most of the family */
-    CHOICE_WHOLE,   /* whether the classes are whole vectors */
-    CHOICE_ROWS,
-    CHOICE_INNER,
-    CHOICE_OPTIONS, /* a set of options, probabilities among them */
-    CHOICE_TYPE,    /* of indices or of target probabilities */
-    CHOICE_GRAD_DTYPE,
-    CHOICE_OUTPUTS,
-    CHOICE_REDUCTION,
-    CHOICE_LAYOUT,
-    CHOICE_VALUES,
-    CHOICE_WEIGHTS,
-    CHOICE_LSE, /* whether the lse is given */
-    CHOICE_UPSTREAM,
-    CHOICE_DIVISOR,
-    CHOICE_IN_PLACE,
-    CHOICE_SOFTCAP,
-    CHOICE_SIGN, /* of the scale */
-    CHOICE_BAD_TARGET,
-    CHOICE_SEED,
-    CHOICE_CHUNKS, /* whether the rows are two chunks */
-    CHOICES
+    DIGIT_FAMILY, /* of shapes */
+    DIGIT_DTYPE,
+    DIGIT_CLASSES, /* from the fewest to the most of the family */
+    DIGIT_WHOLE,   /* whether the classes are whole vectors */
+    DIGIT_ROWS,
+    DIGIT_INNER,
+    DIGIT_OPTIONS, /* a set of options, probabilities among them */
+    DIGIT_TYPE,    /* of indices or of target probabilities */
+    DIGIT_GRAD_DTYPE,
+    DIGIT_OUTPUTS,
+    DIGIT_REDUCTION,
+    DIGIT_LAYOUT,
+    DIGIT_VALUES,
+    DIGIT_WEIGHTS,
+    DIGIT_LSE, /* whether the lse is given */
+    DIGIT_UPSTREAM,
+    DIGIT_DIVISOR,
+    DIGIT_IN_PLACE,
+    DIGIT_SOFTCAP,
+    DIGIT_SIGN, /* of the scale */
+    DIGIT_BAD_TARGET,
+    DIGIT_SEED,
+    DIGIT_CHUNKS, /* whether the rows are two chunks */
+    DIGITS
 };
-extern const unsigned choices[CHOICES];
+extern const unsigned digit_values[DIGITS];
 
 /* The memory lives as long as the inputs. */
 typedef struct numbered_inputs {

@@ -77,7 +77,7 @@ static void registers_of_two_logits(void **state) {
     test_done();
 }
 
-/* So many rows of a warp that its lanes finish theirs before the last one, on a GPU with a single multiprocessor. */
+/* On a GPU with a single multiprocessor, lanes of a warp finish rows before its last one. */
 static void many_labels_of_two_logits(void **state) {
     static const int64_t packed[][2] = {{36, 65}, {72, 129}};
     unsigned d, type, k;
@@ -97,8 +97,8 @@ static void many_labels_of_two_logits(void **state) {
     test_done();
 }
 
-/* The input of every row lies far above its target or below. All other differences are random, small or none. A target may
- * have another alignment. */
+/* The input of every row lies far above its target or below. The rows differ otherwise by random numbers, by small ones,
+ * or not at all. A target may have another alignment. */
 static void distant_sides_of_two_logits(void **state) {
     static const unsigned choices[] = {CHOICE_REVERSE, CHOICE_JS_HALF, CHOICE_JS, CHOICE_FORWARD};
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
@@ -127,7 +127,7 @@ static void distant_sides_of_two_logits(void **state) {
     test_done();
 }
 
-/* Rows whose last vectors begin another step, if a row does not begin on a line. A block has no room for that step. */
+/* Rows whose last vectors begin another step, if a row does not begin on a line. A block has no memory for that step. */
 static void last_steps_of_two_logits(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
     unsigned d, offset;

@@ -246,22 +246,24 @@ static void small_shares_of_longer_rows(void **state) {
 static void gradients_without_softmax(void **state) {
     enum { ROWS = 4 };
     static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
-    static const unsigned pairs[] = {2, 5, 6, 7};
-    unsigned d, k, choice;
+    static const unsigned pairs[] = {2, 5, 6, 7, 8}; /* one of logits, or both */
+    static const unsigned outputs[] = {KL_OUT_LOSS_ROWS | KL_OUT_GRAD | KL_OUT_GRAD_TARGET, KL_OUT_GRAD_TARGET};
+    unsigned d, k, choice, number;
     int64_t row, i;
     (void)state;
     REQUIRE_GPU();
     for (d = 0; d < 2; d++)
         for (k = 0; k < sizeof pairs / sizeof pairs[0]; k++)
-            for (choice = CHOICE_FORWARD; choice <= CHOICE_JS_HALF; choice++) {
-                const divergence_shape shape = {ROWS, 50 * dtype_width(passes[d]) + 1};
-                filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pairs[k], choice);
-                for (row = 0; row < ROWS; row++)
-                    for (i = 0; i < shape.classes && f.sides[row % 2].kind == GPULOSS_LOGITS; i++)
-                        if (row < 2 || i == 77)
-                            put(&f.sides[row % 2], row, i, row < 2 ? -inf : (double)NAN);
-                check_filled(&f, KL_OUT_LOSS_ROWS | KL_OUT_GRAD | KL_OUT_GRAD_TARGET, "without softmax");
-            }
+            for (choice = CHOICE_FORWARD; choice <= CHOICE_JS_HALF; choice++)
+                for (number = 0; number < 4; number++) {
+                    const divergence_shape shape = {ROWS, (number / 2 ? 50 : 10) * dtype_width(passes[d]) + 1};
+                    filled_case f = filled(passes[d], GPULOSS_DTYPE_UNSET, shape, pairs[k], choice);
+                    for (row = 0; row < ROWS; row++)
+                        for (i = 0; i < shape.classes && f.sides[row % 2].kind == GPULOSS_LOGITS; i++)
+                            if (row < 2 || i == 17)
+                                put(&f.sides[row % 2], row, i, row < 2 ? -inf : (double)NAN);
+                    check_filled(&f, outputs[number % 2], "without softmax");
+                }
     test_done();
 }
 
@@ -381,8 +383,8 @@ static void distant_logit_of_longest_rows(void **state) {
     test_done();
 }
 
-/* More rows of a team than it knows at a time, one by one and by fours, with each type of the target and of the labels. Some
- * have one step. They are so many on a GPU with a single multiprocessor. */
+/* Tiles of one row and of four rows, with each type of the target and of the labels. Some rows have one step. On a GPU
+ * with a single multiprocessor, a team has more rows than it knows at a time. */
 static void many_rows_of_pairs(void **state) {
     static const struct {
         gpuloss_dtype dtype, target;

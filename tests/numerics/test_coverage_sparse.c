@@ -132,8 +132,8 @@ static void equal_indices_of_odd_values(void **state) {
     test_done();
 }
 
-/* More rows of a team than it knows at a time, also by fours, on a GPU with a single multiprocessor: each type of indices,
- * labels and values. A teacher has a little more than everything, and a class that there is not. */
+/* Tiles of one row and of four rows, with each type of indices, labels and values. One teacher's values have a sum above 1,
+ * and one has a class out of range. On a GPU with a single multiprocessor, a team has more rows than it knows at a time. */
 static void many_rows_of_sparse_teachers(void **state) {
     enum { ROWS = 70, MANY = 520 };
     static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
@@ -162,7 +162,7 @@ static void many_rows_of_sparse_teachers(void **state) {
     test_done();
 }
 
-/* A class that there is not, where a cluster has the row. */
+/* A class out of range, where a cluster has the row. */
 static void bad_index_of_clusters(void **state) {
     static const gpuloss_dtype passes[] = {GPULOSS_F32, GPULOSS_BF16};
     unsigned d;
@@ -180,8 +180,8 @@ static void bad_index_of_clusters(void **state) {
     test_done();
 }
 
-/* Several classes to a bit of a block, or of a cluster. The teacher has one in each vector of a stage, and the last one of
- * the row. Other classes, which have their bits too, are in other ones. */
+/* Several classes share a bit of a block, or of a cluster. The teacher has a class in each vector of a stage, and the last
+ * class of the row. */
 static void many_classes_to_a_bit(void **state) {
     static const struct {
         gpuloss_dtype dtype;
