@@ -525,7 +525,7 @@ template <class E> struct Divergence : DivergenceCall<E> {
                           inverse_temperature, log_any_ratio(s.sum[kInput], s.sum[kTarget]))
                     : Limits<N>::nan();
         if (has_short_formulas()) {
-            const bool drops_nan = has_short_pairs() && !(s.sum[kInput] + s.sum[kTarget] >= 0);
+            const bool drops_nan = has_short_pairs() && !(s.sum[kInput] > 0 && s.sum[kTarget] > 0);
             of.is_fast = !drops_nan && in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget]);
 #pragma unroll
             for (int a = kInput; a <= kTarget; a++) {

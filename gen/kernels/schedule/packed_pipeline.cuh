@@ -52,7 +52,8 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
           queue(p.rows.scratch, (row_tiles + run - 1) / run, blockIdx.x * kTeams + threadIdx.x / kLanes,
                 gridDim.x * kTeams, run < kMaxStages ? 3 : 2, 14),
           producer{0, 0}, consumer{0, 0}, in_flight(0), next_tile(0), next_in_tile(0) {
-        stage_bytes = ring_bytes / stages & -kLine;
+        /* Stages begin on lines, unless row tiles fill the ring: two of 4800 bytes do in 9600. */
+        stage_bytes = max(rows * row_bytes, ring_bytes / stages & -kLine);
         last_rows = (int)(p.rows.rows - (int64_t)(row_tiles - 1) * rows);
         bool even = p.rows.flags & GPULOSSI_EVEN;
         int all = even ? row_bytes / GPULOSSI_VECTOR_BYTES : row_bytes / 4;
