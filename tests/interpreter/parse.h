@@ -70,7 +70,7 @@ struct parser {
     uint32_t pooled[PARSE_POOLED]; /* index in the kernel's pool of the last constant of a hash */
     char *operands;                /* text of the present instruction */
     uint32_t operands_room;
-    uint32_t discard;              /* a register for results that nobody wants */
+    uint32_t discard; /* a register for results that nobody wants */
 };
 
 _Noreturn void ptxsim_parse_fail(struct parser *parser, int code, const char *format, ...)
