@@ -761,6 +761,14 @@ static void bind_calls(struct parser *parser) {
     }
 }
 
+/* An upper bound of the instructions of a text. */
+static uint32_t most_instructions(const struct module *module) {
+    uint32_t count = 1;
+    for (const char *p = module->text; (p = memchr(p, ';', (size_t)(module->text + module->size - p))) != NULL; p++)
+        count++;
+    return count;
+}
+
 static void decode_kernel(struct parser *parser, struct function *function) {
     struct module *module = parser->module;
     struct kernel *kernel = calloc(1, sizeof *kernel);
@@ -770,6 +778,10 @@ static void decode_kernel(struct parser *parser, struct function *function) {
     kernel->module = module;
     kernel->name = ptxsim_copy(function->name, strlen(function->name));
     kernel->dynamic_align = 16;
+    kernel->code_room = most_instructions(module);
+    kernel->code = calloc(kernel->code_room, sizeof *kernel->code);
+    if (!kernel->code)
+        abort();
     kernel->next = module->kernels;
     module->kernels = kernel;
     parser->kernel = kernel;
