@@ -106,11 +106,13 @@ test: need-cmocka
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh usual
 
 test-all: need-cmocka
-	$(call side_by_side,examples shared $(BUILD)/test_numerics_sanitized $(BUILD)/test_driver $(INTERPRETER_LIB))
+	$(call side_by_side,examples shared $(BUILD)/test_numerics $(BUILD)/test_numerics_sanitized $(BUILD)/test_driver \
+		$(INTERPRETER_LIB))
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh deep
 
 test-release: need-cmocka
-	$(call side_by_side,examples shared $(BUILD)/test_numerics $(BUILD)/test_driver $(INTERPRETER_LIB))
+	$(call side_by_side,examples shared $(BUILD)/test_numerics $(BUILD)/test_numerics_sanitized $(BUILD)/test_driver \
+		$(INTERPRETER_LIB))
 	@BUILD=$(BUILD) CC='$(CC)' bash tests/run.sh release
 
 gpu-test: need-cmocka $(BUILD)/test_numerics $(BUILD)/test_driver $(BUILD)/interpreter/run_instructions examples

@@ -74,12 +74,15 @@ usual() {
     fi
 }
 
-# All numerics on sm_90 with sanitizers, other systems and languages, and calls at random.
+# All numerics on sm_90, half of them with sanitizers, other systems and languages, and calls at random.
 deep() {
     local part
     beside 'host, sanitized' of_host run_host_sanitized # the longest
-    for part in 1 2 3 4; do
+    for part in 1 2; do
         beside "sanitized numerics on sm_90, $part of 4" sanitized_numerics_on sm_90 1 --part $part/4
+    done
+    for part in 3 4; do
+        beside "numerics on sm_90, $part of 4" numerics_on sm_90 1 --part $part/4
     done
     beside 'driver interpreted' env GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 "$BUILD/test_driver" --small
     beside 'hostile programs' bash tests/hostile/run.sh
@@ -114,6 +117,9 @@ release() {
     beside 'numerics on sm_120, rows' numerics_on sm_120 0 --only '*rows*'
     for part in 5 6 7 8; do
         beside "numerics on sm_120, $part of 8" numerics_on sm_120 0 --skip '*rows*' --part $part/8
+    done
+    for part in 3 4; do
+        beside "sanitized numerics on sm_90, $part of 4" sanitized_numerics_on sm_90 1 --part $part/4
     done
     beside 'numerics on sm_70, some' numerics_on sm_70 0 --only '*every*'
     beside 'numerics with approx errors' numerics_with_approx_errors
