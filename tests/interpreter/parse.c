@@ -1,7 +1,6 @@
 /* Reads the text of a module: directives, variables and functions. Instruction lines go to decode.c. */
 #include "parse.h"
 
-#include <ctype.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,10 +54,6 @@ static bool is_blank(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
-
 static void skip(struct parser *parser) {
     const char *p = parser->p;
     for (;;) {
@@ -98,7 +93,7 @@ static void expect(struct parser *parser, char c) {
 
 static bool is_word(char c) {
     const char lower = (char)(c | 32);
-    return (lower >= 'a' && lower <= 'z') || is_digit(c) || c == '_' || c == '$' || c == '%' || c == '.';
+    return (lower >= 'a' && lower <= 'z') || ptxsim_is_digit(c) || c == '_' || c == '$' || c == '%' || c == '.';
 }
 
 /* A name, directive or opcode; "::" belongs to it, a single colon does not. */
@@ -126,77 +121,6 @@ static uint64_t integer(struct parser *parser) {
         ptxsim_parse_fail(parser, E_INVALID_PTX, "expected a number");
     parser->p = end;
     return value;
-}
-
-enum ptxsim_type ptxsim_type_name(const char *name) {
-    static const char *const names[] = {"",     ".pred", ".b8",    ".b16",  ".b32",    ".b64", ".b128",
-                                        ".u8",  ".u16",  ".u32",   ".u64",  ".s8",     ".s16", ".s32",
-                                        ".s64", ".f16",  ".f16x2", ".bf16", ".bf16x2", ".f32", ".f64"};
-    for (int i = 1; i <= T_F64; i++)
-        if (strcmp(name, names[i]) == 0)
-            return (enum ptxsim_type)i;
-    return T_NONE;
-}
-
-bool ptxsim_number(const char *text, const char **end, enum ptxsim_type type, uint64_t *value) {
-    const char *p = text;
-    bool minus = *p == '-';
-    bool is_float = ptxsim_is_float((int)type);
-    if (minus)
-        p++;
-    if (!is_digit(*p))
-        return false;
-    if (p[0] == '0' && (p[1] == 'f' || p[1] == 'F' || p[1] == 'd' || p[1] == 'D') && !minus) {
-        bool wide = p[1] == 'd' || p[1] == 'D';
-        size_t digits = wide ? 16 : 8;
-        char hex[17] = {0};
-        for (size_t i = 0; i < digits; i++) {
-            if (!isxdigit((unsigned char)p[2 + i]))
-                return false;
-            hex[i] = p[2 + i];
-        }
-        *value = strtoull(hex, NULL, 16);
-        *end = p + 2 + digits;
-        if (wide && type == T_F32) {
-            double d;
-            memcpy(&d, value, sizeof d);
-            float f = (float)d;
-            uint32_t u;
-            memcpy(&u, &f, sizeof u);
-            *value = u;
-        } else if (!wide && type == T_F64) {
-            uint32_t u = (uint32_t)*value;
-            float f;
-            memcpy(&f, &u, sizeof f);
-            double d = (double)f;
-            memcpy(value, &d, sizeof d);
-        }
-        return true;
-    }
-    char *stop;
-    size_t digits = strspn(p, "0123456789");
-    if (is_float && (p[digits] == '.' || p[digits] == 'e' || p[digits] == 'E')) {
-        double d = strtod(text, &stop);
-        float f = (float)d;
-        uint32_t u;
-        memcpy(&u, &f, sizeof u);
-        if (type == T_F64)
-            memcpy(value, &d, sizeof d);
-        else
-            *value = u;
-        *end = stop;
-        return true;
-    }
-    if (p[0] == '0' && (p[1] == 'b' || p[1] == 'B'))
-        *value = strtoull(p + 2, &stop, 2);
-    else
-        *value = strtoull(p, &stop, 0);
-    if (*stop == 'U')
-        stop++;
-    if (minus)
-        *value = 0 - *value;
-    *end = stop;
-    return true;
 }
 
 static void add_symbol(struct parser *parser, const char *name, enum symbol_kind kind, enum ptxsim_type type,
@@ -230,7 +154,7 @@ const struct symbol *ptxsim_symbol(const struct parser *parser, const char *name
             }
             continue;
         }
-        if (!is_digit(*rest) || (*rest == '0' && rest[1]))
+        if (!ptxsim_is_digit(*rest) || (*rest == '0' && rest[1]))
             continue;
         char *end;
         unsigned long number = strtoul(rest, &end, 10);

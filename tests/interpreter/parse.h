@@ -1,4 +1,4 @@
-/* State that parse.c and decode.c share while one module is read. */
+/* State that parse.c and decode.c share while one module is read, and the literals of literals.c. */
 #ifndef PTXSIM_PARSE_H
 #define PTXSIM_PARSE_H
 
@@ -75,6 +75,10 @@ struct parser {
 
 _Noreturn void ptxsim_parse_fail(struct parser *parser, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Whether a character is a digit in every locale. */
+static inline bool ptxsim_is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
 char *ptxsim_copy(const char *text, size_t length);
 void ptxsim_decode(struct parser *parser, const char *opcode, char *operands, const char *guard);
 uint32_t ptxsim_callee(struct parser *parser, const char *name);
