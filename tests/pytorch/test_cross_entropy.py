@@ -338,6 +338,8 @@ class Extras(Case):
             loss, *outputs = gpuloss.cross_entropy(input, target, **dict.fromkeys(names, True))
             self.assert_within(loss, want.loss(), want.loss_bound(input.dtype))
             self.assertEqual(len(outputs), len(names))
+            again = gpuloss.cross_entropy(input, target, **dict.fromkeys(names, True))
+            self.assertTrue(all(torch.equal(one, other) for one, other in zip((loss, *outputs), again)))
             for name, output in zip(names, outputs):
                 if name == "return_lse":
                     self.assert_lse_within(output, want, input.dtype)
