@@ -203,10 +203,11 @@ int64_t tile_bytes_of(const fake_launched *l, int64_t rows) {
 
 /* Blocks with tiles of floats or doubles have less where the rows of all threads fit. */
 static unsigned shared_bytes_of_tiles(const fake_launched *l) {
-    const int is_16 = strstr(l->entry, "f64") == NULL && strstr(l->entry, "f32") == NULL;
-    if (!is_16 && tile_bytes_of(l, 128 / l->parameters.rows.group) <= 14848)
-        return 14848;
-    return strstr(l->entry, "f64") != NULL ? 36864 : 20480;
+    const int is_f64 = strstr(l->entry, "f64") != NULL, is_16 = !is_f64 && strstr(l->entry, "f32") == NULL;
+    const unsigned less = is_f64 ? 24576 : 14848;
+    if (!is_16 && tile_bytes_of(l, 128 / l->parameters.rows.group) <= less)
+        return less;
+    return is_f64 ? 36864 : 20480;
 }
 
 unsigned shared_bytes_of(const fake_launched *l) {
@@ -231,10 +232,11 @@ int is_pipeline_of_divergences(const char *entry) {
 
 unsigned blocks_at_once(const fake_launched *l) {
     const unsigned bytes = shared_bytes_of(l);
-    return (unsigned)(fake.multiprocessors * (bytes == 0 ? fake.blocks_small
-                                              : bytes == 32768 || bytes == 38400 || bytes == 38912 || bytes == 14848
-                                                  ? fake.blocks_less
-                                                  : fake.blocks_shared));
+    return (unsigned)(fake.multiprocessors *
+                      (bytes == 0 ? fake.blocks_small
+                       : bytes == 32768 || bytes == 38400 || bytes == 38912 || bytes == 14848 || bytes == 24576
+                           ? fake.blocks_less
+                           : fake.blocks_shared));
 }
 
 void expect_row_group(const fake_launched *l, int64_t rows, unsigned group, int line) {

@@ -199,7 +199,9 @@ static unsigned less_shared_bytes(const fake_module *module, unsigned whole) {
     const int has_options = (module->words[GPULOSSI_CALL_WORD] & GPULOSSI_CE_ROW_OPTIONS) != 0;
     if (has_narrow_rings(module->entry))
         return has_options ? 38400 : 38912;
-    return has_tiles(module->entry) ? 14848 : whole / 2;
+    if (has_tiles(module->entry))
+        return strstr(module->entry, "_f64") != NULL ? 24576 : 14848;
+    return whole / 2;
 }
 int fake_blocks_per_sm(int *blocks, void *function, int threads, size_t shared_bytes) {
     int code = fake_begin("cuOccupancyMaxActiveBlocksPerMultiprocessor", NEEDS_CONTEXT);

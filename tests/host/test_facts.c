@@ -138,10 +138,11 @@ static gpuloss_cross_entropy_desc random_shard(void) {
 static gpuloss_cross_entropy_desc random_packed(void) {
     gpuloss_cross_entropy_desc d = some_cross_entropy();
     d.dtype = every_dtype[pick(DTYPES)].dtype;
-    d.classes = pick_classes();
+    d.classes = chance(3) ? 4096 : pick_classes(); /* a block for each row, or any */
     d.loss_rows = perhaps(5, 3);
     d.grad_logits = (void *)(uintptr_t)perhaps(4, 2);
     d.lse_in = perhaps(11, 3);
+    d.argmax = (int64_t *)perhaps(7, 4);
     d.class_weights = perhaps(9, 4);
     d.row_weights = perhaps(10, 4);
     d.label_smoothing = chance(4) ? 0.1 : 0.0;

@@ -1,7 +1,8 @@
-/* The kernels without options that take a few options: smoothing, class weights, row weights and a z-loss. */
+/* The kernels without options that take a few options: smoothing, class weights, row weights, a z-loss, and the class of
+ * the maximum. */
 #include "choice.h"
 
-/* Smoothing, class weights, row weights and a z-loss take the kernels of rows without options where these are fast. */
+/* A few options take the kernels of rows without options where these are fast. */
 static void rows_with_few_options(void **state) {
     gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
     (void)state;
@@ -15,14 +16,19 @@ static void rows_with_few_options(void **state) {
     TAKES((d.class_weights = AT(6), d.row_weights = AT(7), d.lse_square_scale = 0.5), "packed_smem");
     TAKES((d.label_smoothing = 0.1, d.row_weights = AT(6), d.lse_square_scale = 0.5), "packed_smem");
     TAKES((d.label_smoothing = 0.1, d.loss_rows = AT(7), d.lse = AT(8)), "packed_smem");
+    TAKES((d.label_smoothing = 0.1, d.class_weights = AT(6)), "packed_smem");
+    TAKES((d.lse_square_scale = 0.5, d.argmax = (int64_t *)AT(6)), "packed_smem");
+    TAKES(d.correct = (int64_t *)AT(6), "packed_smem");
     /* A gradient and other options take the other schedules. */
     TAKES((d.label_smoothing = 0.1, d.grad_logits = AT(4)), "row_thread");
     TAKES((d.class_weights = AT(6), d.grad_logits = AT(4)), "row_thread");
     TAKES((d.class_weights = AT(6), d.lse_square_scale = 0.5, d.z_loss = AT(7)), "row_thread");
-    TAKES((d.label_smoothing = 0.1, d.class_weights = AT(6)), "row_thread");
+    TAKES((d.label_smoothing = 0.1, d.class_weights = AT(6), d.grad_logits = AT(4)), "row_thread");
+    TAKES((d.argmax = (int64_t *)AT(6), d.grad_logits = AT(4)), "row_thread");
+    TAKES((d.argmax = (int64_t *)AT(6), d.lse_in = AT(7)), "row_thread");
+    TAKES((d.argmax = (int64_t *)AT(6), d.softcap = 2.0), "row_thread");
     TAKES((d.label_smoothing = 0.1, d.logit_scale = 2.0), "row_thread");
     TAKES((d.lse_square_scale = 0.5, d.z_loss = AT(6)), "row_thread");
-    TAKES((d.lse_square_scale = 0.5, d.argmax = (int64_t *)AT(6)), "row_thread");
     TAKES((d.lse_square_scale = 0.5, d.lse_in = AT(6)), "row_thread");
     base.classes = 20;
     TAKES(d.label_smoothing = 0.1, "packed_reg");
@@ -44,7 +50,9 @@ static void rows_with_few_options(void **state) {
     TAKES((d.class_weights = AT(6), d.classes = 17), "row_thread");
     TAKES((d.label_smoothing = 0.1, d.lse_square_scale = 0.5), "packed_reg");
     TAKES((d.label_smoothing = 0.1, d.grad_dtype = GPULOSS_BF16), "row_thread");
-    TAKES((d.label_smoothing = 0.1, d.class_weights = AT(6)), "row_thread");
+    TAKES((d.label_smoothing = 0.1, d.class_weights = AT(6)), "packed_reg");
+    TAKES(d.argmax = (int64_t *)AT(6), "packed_reg");
+    TAKES((d.argmax = (int64_t *)AT(6), d.classes = 17), "row_thread");
     TAKES((d.label_smoothing = 0.1, d.lse_in = AT(7)), "row_thread");
     TAKES(d.row_weights = AT(6), "row_thread");
     base.grad_logits = NULL;
@@ -54,6 +62,7 @@ static void rows_with_few_options(void **state) {
     TAKES((d.class_weights = AT(6), d.dtype = GPULOSS_BF16), "block_rows");
     TAKES((d.class_weights = AT(6), d.grad_logits = AT(4)), "pipeline");
     TAKES((d.class_weights = AT(6), d.label_smoothing = 0.1), "pipeline");
+    TAKES(d.argmax = (int64_t *)AT(6), "pipeline");
     TAKES((d.row_weights = AT(6), d.dtype = GPULOSS_BF16), "block_rows");
     TAKES((d.label_smoothing = 0.1, d.dtype = GPULOSS_BF16), "pipeline");
     TAKES((d.label_smoothing = 0.1, d.logits_stride = 4001), "pipeline");
@@ -100,11 +109,31 @@ static void rings_of_few_options(void **state) {
     gpuloss_destroy(choice_context);
 }
 
+/* Smoothing with class weights reads vectors of both, or words of both. */
+static void alignment_of_class_weights(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    choice_context = new_context();
+    base.classes = 1000;
+    base.dtype = GPULOSS_BF16;
+    base.grad_logits = NULL;
+    base.label_smoothing = 0.1;
+    TAKES(d.class_weights = AT(6), "packed_smem");
+    assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED, 0);
+    TAKES(d.class_weights = GPULOSS_PTR((uintptr_t)AT(6) + 8), "packed_smem");
+    assert_true(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED);
+    assert_int_equal(last_launch()->parameters.rows.flags & GPULOSSI_EVEN, 0);
+    TAKES((d.class_weights = GPULOSS_PTR((uintptr_t)AT(6) + 8), d.label_smoothing = 0.0), "packed_smem");
+    assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED, 0);
+    gpuloss_destroy(choice_context);
+}
+
 int few_option_tests(void) {
     const struct CMUnitTest tests[] = {
         TEST(rows_with_few_options),
         TEST(weights_of_few_options),
         TEST(rings_of_few_options),
+        TEST(alignment_of_class_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

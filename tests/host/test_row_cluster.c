@@ -161,6 +161,31 @@ static void rows_of_several_starts(void **state) {
     gpuloss_destroy(context);
 }
 
+/* From an lse they take gradients alone, of rows that do not all begin at vectors. */
+static void long_rows_from_an_lse(void **state) {
+    gpuloss_cross_entropy_desc d = rows_of(GPULOSS_F32, 5341, 1);
+    (void)state;
+    context = new_context();
+    d.classes = d.logits_stride = d.grad_logits_stride = 50257;
+    d.lse_in = AT(8);
+    expect_pipeline(d, __LINE__);
+    d.loss = NULL;
+    expect_row_cluster(d, 20, 6, 9, __LINE__);
+    assert_true(last_launch()->module->words[GPULOSSI_CALL_WORD] & GPULOSSI_CE_LSE_IN);
+    d.loss_rows = AT(9);
+    expect_pipeline(d, __LINE__);
+    d.loss_rows = NULL;
+    d.z_loss_rows = AT(9);
+    expect_pipeline(d, __LINE__);
+    d.z_loss_rows = NULL;
+    d.argmax = (int64_t *)AT(9);
+    expect_pipeline(d, __LINE__);
+    d.argmax = NULL;
+    d.classes = d.logits_stride = d.grad_logits_stride = 50256;
+    expect_pipeline(d, __LINE__);
+    gpuloss_destroy(context);
+}
+
 /* They are specialised for the options of the call. */
 static void features_of_long_rows(void **state) {
     const uint32_t options = GPULOSSI_CE_LOSS | GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS;
@@ -232,9 +257,9 @@ static void gpus_that_keep_nothing(void **state) {
 
 int row_cluster_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(clusters_that_are_done_first), TEST(few_rows_are_spread),   TEST(long_rows_alone),
-        TEST(rows_of_several_starts),       TEST(features_of_long_rows), TEST(gpus_that_keep_less),
-        TEST(gpus_that_keep_nothing),
+        TEST(clusters_that_are_done_first), TEST(few_rows_are_spread),    TEST(long_rows_alone),
+        TEST(rows_of_several_starts),       TEST(features_of_long_rows),  TEST(long_rows_from_an_lse),
+        TEST(gpus_that_keep_less),          TEST(gpus_that_keep_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -225,6 +225,25 @@ static void types_of_tiles(void **state) {
     gpuloss_destroy(choice_context);
 }
 
+/* Blocks whose rows of all threads fit have smaller tiles. */
+static void smaller_tiles(void **state) {
+    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    (void)state;
+    choice_context = new_context();
+    base.softcap = 2.0;
+    base.rows = 100000;
+    TAKES((d.dtype = GPULOSS_F64, d.classes = 21), "row_thread");
+    assert_int_equal(last_launch()->shared_bytes, 24576);
+    assert_int_equal(last_launch()->parameters.rows.of.tile_rows, 128);
+    TAKES((d.dtype = GPULOSS_F64, d.classes = 24), "row_thread");
+    assert_int_equal(last_launch()->shared_bytes, 36864);
+    TAKES(d.classes = 28, "row_thread");
+    assert_int_equal(last_launch()->shared_bytes, 14848);
+    TAKES(d.classes = 30, "row_thread");
+    assert_int_equal(last_launch()->shared_bytes, 20480);
+    gpuloss_destroy(choice_context);
+}
+
 /* A tile has other arrays, too: probabilities that lie like the logits, and gradients of another type without gaps or
  * of whole vectors. Probabilities of columns are in it if a column needs no more threads then. */
 static void check_arrays_of_tiles(gpuloss_cross_entropy_desc base) {
@@ -376,7 +395,7 @@ int tile_tests(void) {
         TEST(short_rows_in_tiles),       TEST(what_fits_a_tile), TEST(layouts_of_tiles),
         TEST(rows_and_threads_of_tiles), TEST(types_of_tiles),   TEST(blocks_with_tiles),
         TEST(weights_of_tiles),          TEST(arrays_of_tiles),  TEST(rows_beside_other_arrays),
-        TEST(texts_of_newer_gpus),
+        TEST(texts_of_newer_gpus),       TEST(smaller_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

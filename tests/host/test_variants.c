@@ -91,7 +91,8 @@ static void calls_of(gpuloss_dtype dtype) {
     VARIANT("smoothing_gradient", 1, 8192, 4000, d.label_smoothing = 0.1);
     VARIANT("smoothing_short_loss", 0, 131072, 125, (d.label_smoothing = 0.1, d.logits_stride = d.classes + 16));
     VARIANT("weights_loss", 0, 131072, 250, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
-    VARIANT("weights_short_loss", 0, 131072, 125, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
+    VARIANT("weights_short_loss", 0, 131072, 125,
+            (d.label_smoothing = 0.1, d.class_weights = AT(6), d.logits_stride = d.classes + 16));
     VARIANT("weights_gradient", 1, 131072, 250, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
     VARIANT("row_weights_gradient", 1, 8192, 4000, d.row_weights = AT(6));
     VARIANT("z_loss_gradient", 1, 8192, 4000, d.lse_square_scale = 1e-4);
@@ -122,6 +123,10 @@ static void calls_of(gpuloss_dtype dtype) {
     BASIC("packed_smem", "packed_weights_loss", 0, 20, d.class_weights = AT(6));
     BASIC("packed_reg", "short_weights_gradient", 1, 2, d.class_weights = AT(6));
     BASIC("packed_reg", "short_smoothing_gradient", 1, 2, d.label_smoothing = 0.1);
+    BASIC("packed_smem", "packed_argmax_loss", 0, 20, d.argmax = (int64_t *)AT(6));
+    BASIC("packed_smem", "packed_both_weights_loss", 0, 20, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
+    BASIC("packed_reg", "short_argmax_gradient", 1, 2, d.correct = (int64_t *)AT(6));
+    BASIC("packed_reg", "short_both_weights_gradient", 1, 2, (d.label_smoothing = 0.1, d.class_weights = AT(6)));
     TILES("smoothing_loss", 0, 5, 2, (d.label_smoothing = 0.1, d.logits = GPULOSS_PTR(((uintptr_t)1 << 57) + 4)));
     TILES("smoothing_gradient", 1, 5, 2, d.label_smoothing = 0.1);
     TILES("shared_gradient", 1, 20, 2, d.label_smoothing = 0.1);

@@ -303,6 +303,62 @@ static void ties_of_argmax(void **state) {
     test_corner(prepare_ties, "equal maxima", (OPTION_ALL | OPTION_PROBABILITIES) & ~(unsigned)OPTION_SOFTCAP);
 }
 
+/* The maximum at each class in turn: alone, then equal to that of the last class, infinite like that, and a NaN like that.
+ * Then rows of -inf. */
+static ce_case best_class_case(gpuloss_dtype dtype, int64_t classes, unsigned options, uint64_t seed,
+                               option_inputs *in) {
+    static const double best[] = {64, 64, INFINITY, (double)NAN};
+    const int64_t step = classes / 40 + 1, places = (classes - 1) / step + 1;
+    const option_shape shape = {5 * places, classes, 0};
+    ce_case c = option_case(dtype, shape, options, LOGITS_NORMAL, seed, in);
+    int64_t row;
+    for (row = 0; row < c.rows; row++) {
+        const int64_t kind = row / places, column = (row + kind) % places * step; /* in any lane */
+        if (kind == 4) {
+            fill(&c, in, row, -inf);
+            continue;
+        }
+        put(&c, in, row, column, best[kind]);
+        if (kind > 0)
+            put(&c, in, row, classes - 1, best[kind]);
+        if (row % 2)
+            in->targets[row] = column;
+    }
+    c.reduction = GPULOSS_SUM;
+    return c;
+}
+
+/* Packed rows: in registers up to 22 or 23 classes, and up to 4 KiB shared by up to 32 lanes. */
+static void best_classes_of_packed_rows(void **state) {
+    static const int64_t classes[] = {1,  2,  3,  7,  8,   10,  11,  16,  21,  22,  23,
+                                      24, 33, 64, 75, 100, 101, 150, 257, 600, 1000};
+    static const unsigned sets[] = {0, OPTION_SMOOTHING | OPTION_ROW_WEIGHTS, OPTION_WEIGHTS | OPTION_IGNORE_INDEX,
+                                    OPTION_SMOOTHING | OPTION_WEIGHTS};
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F16};
+    unsigned i, k, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (i = 0; i < sizeof classes / sizeof classes[0]; i++)
+        for (k = 0; k < 4 * 3; k++, number++) {
+            option_inputs in;
+            ce_case c;
+            if (harness_small && (i + k + k / 3) % 3 != 0)
+                continue;
+            c = best_class_case(dtypes[k % 3], classes[i], sets[k / 3], number, &in);
+            c.outputs = CE_OUT_ARGMAX | CE_OUT_CORRECT;
+            c.result_offset = number % 5 == 3;
+            if (number % 2)
+                c.outputs |= CE_OUT_LOSS_ROWS | CE_OUT_LSE;
+            if (number % 4 < 2)
+                c.outputs |= CE_OUT_LOSS;
+            if (classes[i] < 24 && number / 2 % 2)
+                c.outputs |= CE_OUT_GRAD;
+            ce_test(&c, "best class");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 static void prepare_all_smoothed(ce_case *c, option_inputs *in) {
     c->label_smoothing = 1;
     put(c, in, 4, c->classes - 1, -inf);
@@ -349,6 +405,7 @@ int run_cross_entropy_option_corner_tests(void) {
         cmocka_unit_test(overflowing_z_loss),
         cmocka_unit_test(distant_and_smoothed),
         cmocka_unit_test(ties_of_argmax),
+        cmocka_unit_test(best_classes_of_packed_rows),
         cmocka_unit_test(all_smoothed),
         cmocka_unit_test(targets_without_weight),
     };

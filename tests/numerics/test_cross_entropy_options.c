@@ -1,4 +1,5 @@
 /* gpuloss_cross_entropy with its options against the reference: sets of options, element types, outputs, factors. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -275,14 +276,53 @@ static void options_from_lse(void **state) {
     test_done();
 }
 
+/* Long rows that do not begin at vectors, from an lse: one outside of the fast range, and rows with a masked class or
+ * without a target. */
+static void long_ragged_gradients_from_lse(void **state) {
+    enum { ROWS = 5 };
+    static const double lse[ROWS] = {10.25, 5000, 10, 9.75, 10.5};
+    static const unsigned sets[] = {OPTION_WEIGHTS | OPTION_SMOOTHING, OPTION_WEIGHTS | OPTION_SMOOTHING |
+                                                                           OPTION_ROW_WEIGHTS | OPTION_Z_LOSS |
+                                                                           OPTION_IGNORE_INDEX};
+    static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_BF16, GPULOSS_F16};
+    unsigned d, s;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++)
+        for (s = 0; s < sizeof sets / sizeof sets[0]; s++) {
+            const option_shape shape = {ROWS, dtypes[d] == GPULOSS_F32 ? 8209 : 16421, 0};
+            option_inputs in;
+            ce_case c;
+            if (harness_small && d != s)
+                continue;
+            c = option_case(dtypes[d], shape, sets[s], LOGITS_NORMAL, 10 + s, &in);
+            in.x[3 * shape.classes + 5000] = -INFINITY;
+            c.lse_in = lse;
+            c.outputs = CE_OUT_GRAD | CE_OUT_BAD_TARGETS;
+            ce_test(&c, "gradients of long ragged rows");
+            c.in_place = true;
+            c.reduction = GPULOSS_NONE;
+            ce_test(&c, "gradients of long ragged rows in place");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 int run_cross_entropy_option_tests(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_set_of_options),  cmocka_unit_test(shapes_options_f32),
-        cmocka_unit_test(shapes_options_f64),    cmocka_unit_test(shapes_options_f16),
-        cmocka_unit_test(shapes_options_bf16),   cmocka_unit_test(options_of_every_kind_of_logits),
-        cmocka_unit_test(every_triple_of_types), cmocka_unit_test(every_index_type),
-        cmocka_unit_test(every_pair_of_outputs), cmocka_unit_test(factors_and_divisors),
-        cmocka_unit_test(options_from_lse),      cmocka_unit_test(every_type_of_probabilities),
+        cmocka_unit_test(every_set_of_options),
+        cmocka_unit_test(shapes_options_f32),
+        cmocka_unit_test(shapes_options_f64),
+        cmocka_unit_test(shapes_options_f16),
+        cmocka_unit_test(shapes_options_bf16),
+        cmocka_unit_test(options_of_every_kind_of_logits),
+        cmocka_unit_test(every_triple_of_types),
+        cmocka_unit_test(every_index_type),
+        cmocka_unit_test(every_pair_of_outputs),
+        cmocka_unit_test(factors_and_divisors),
+        cmocka_unit_test(options_from_lse),
+        cmocka_unit_test(every_type_of_probabilities),
+        cmocka_unit_test(long_ragged_gradients_from_lse),
     };
     return cmocka_run_group_tests_name("cross_entropy options", tests, NULL, NULL);
 }

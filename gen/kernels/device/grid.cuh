@@ -297,12 +297,14 @@ struct AllWanted {
 
 /* The sums and counts of a launch over all rows, which are the first ones of the scratch. `Wanted` says which of them
  * have anything to add up. */
-template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
+template <int n_sums, int n_counts, class Wanted = AllWanted, bool kSharesWord = false> struct Total {
     typedef Wanted WantedOnes;
     enum { kSums = n_sums, kCounts = n_counts };
     Exact sums[n_sums];
-    uint32_t counts[n_counts];
-    uint32_t some_in_memory; /* 1 if a number went to memory at once */
+    /* The last word has kMemoryBit if a number went to memory at once. With kSharesWord it is the last count, too, where
+     * another word would take shared memory that a block more needs. */
+    enum : uint32_t { kLast = n_counts - kSharesWord, kMemoryBit = 1u << 31 };
+    uint32_t counts[kLast + 1];
 
     DEVICE Total zero() {
         Total t;
@@ -310,32 +312,32 @@ template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
         for (int i = 0; i < n_sums; i++)
             t.sums[i] = Exact::zero();
 #pragma unroll
-        for (int i = 0; i < n_counts; i++)
+        for (int i = 0; i <= (int)kLast; i++)
             t.counts[i] = 0;
-        t.some_in_memory = 0;
         return t;
     }
 
     template <class R> __device__ __forceinline__ void add(int sum, R x, gpulossi_scratch *scratch) {
         if (sums[sum].add(x))
             return;
-        some_in_memory = 1;
+        counts[kLast] |= kMemoryBit;
         Exact::add_digits(x, scratch->digits[sum]);
     }
     __device__ __forceinline__ void count_bad(gpulossi_scratch *scratch, uint64_t bad) {
         atomicAdd((unsigned long long *)&scratch->bad_targets, (unsigned long long)bad);
-        some_in_memory = 1;
+        counts[kLast] |= kMemoryBit;
     }
     __device__ __forceinline__ void add(const Total &other) {
 #pragma unroll
         for (int i = 0; i < n_sums; i++)
             if (Wanted::sum(i))
                 sums[i].add_integer(other.sums[i].low, other.sums[i].high);
+        const uint32_t memory_bit = (counts[kLast] | other.counts[kLast]) & kMemoryBit;
 #pragma unroll
         for (int i = 0; i < n_counts; i++)
             if (Wanted::count(i))
                 counts[i] += other.counts[i];
-        some_in_memory |= other.some_in_memory;
+        counts[kLast] |= memory_bit;
     }
 
     /* At the end the blocks add up words, one a lane: the digits of each sum, the counts, and whether numbers went to
@@ -354,9 +356,12 @@ template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
 
     /* Adds up all blocks. Returns true in the last block, whose lanes then have the words of all blocks: it writes the
      * results. The first warp of a block calls with the block's total. */
-    __device__ __forceinline__ bool last(gpulossi_scratch *scratch, bool prepared, int64_t &word) {
+    __device__ __forceinline__ bool last(gpulossi_scratch *scratch, bool prepared, int64_t &word,
+                                         bool &some_in_memory) {
         uint32_t lane = threadIdx.x % kLanes;
         __syncwarp();
+        some_in_memory = __any_sync(0xffffffffu, (counts[kLast] & kMemoryBit) != 0);
+        counts[kLast] &= ~kMemoryBit;
         reduce_warp();
         if (some_in_memory)
             order();
@@ -413,7 +418,6 @@ template <int n_sums, int n_counts, class Wanted = AllWanted> struct Total {
             counts[i] = is_sm_80() ? (uint32_t)sum_over(WholeWarp(), (int)counts[i])
                                    : SomeLanes{kLanes}.over<Sum>(counts[i]); /* not unrolled */
         }
-        some_in_memory = __any_sync(0xffffffffu, some_in_memory != 0);
     }
 };
 
@@ -488,9 +492,10 @@ DEVICE void conclude(const Loss &loss, gpulossi_scratch *scratch, bool some_in_m
 template <class Loss>
 DEVICE void end_of_warp(const Loss &loss, gpulossi_scratch *scratch, typename Loss::Totals total) {
     int64_t word;
+    bool some_in_memory;
     let_next_begin();
-    if (loss.concludes() && total.last(scratch, loss.prepared(), word))
-        conclude(loss, scratch, total.some_in_memory, word);
+    if (loss.concludes() && total.last(scratch, loss.prepared(), word, some_in_memory))
+        conclude(loss, scratch, some_in_memory, word);
 }
 /* The last step of a kernel. Each thread has left its total in shared memory. */
 template <int threads = GPULOSSI_BLOCK, class Loss>

@@ -41,6 +41,10 @@ template <class N, int n> DEVICE N products_in_halves(const N (&x)[n], const N (
     return in_halves<Sum>(part);
 }
 
+template <class N> DEVICE N products_in_halves(const N (&x)[1], const N (&y)[1]) {
+    return x[0] * y[0];
+}
+
 /* The largest element of array `a` of K vectors, ignoring NaN. Newer GPUs compare two elements of 16 bits at a time. */
 template <class E, int K, int A, bool in_pairs> struct Largest {
     DEVICE typename E::Number of(const Vector<E> (&x)[K][A], int a) {

@@ -116,6 +116,18 @@ template <int bytes, int rows = 1> struct Pieces {
         else
             *(uint32_t *)to = words[0];
     }
+    /* Calls `use` with the words of each piece from number k on, in the order of memory, and with the number, until it
+     * returns true. */
+    template <class Use> __device__ __forceinline__ void until(int k, Use use) const {
+        uint32_t words[kWords];
+        int at = start + k * step;
+#pragma unroll 1
+        for (; k < count + more; k++, at += step) {
+            load(at, words);
+            if (use(words, k))
+                return;
+        }
+    }
     template <bool writes, int m, class Use> __device__ __forceinline__ void some(int &at, Use use) const {
         uint32_t words[rows][m * kWords];
         int from[m];

@@ -85,7 +85,7 @@ DEVICE double rows_that_divide(const gpulossi_cross_entropy &p) {
     if (!(p.rows.flags & GPULOSSI_DATA_DIVISOR))
         return 1;
     if (p.rows.flags & GPULOSSI_PREPARED)
-        return p.class_weights ? scratch->target_weights : (double)scratch->counts[GPULOSSI_COUNT_ROWS];
+        return has(GPULOSSI_CE_CLASS_WEIGHTS) ? scratch->target_weights : (double)scratch->counts[GPULOSSI_COUNT_ROWS];
     return (double)count_rows(p);
 }
 

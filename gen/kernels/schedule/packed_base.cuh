@@ -37,6 +37,13 @@ class PackedRows : protected RowTiles<RowLoss, kThreads, GPULOSSI_RING_STEPS> {
     static_assert(sizeof(N) == 4, "an element is at most a word of 4 bytes");
     static_assert(kRing / sizeof(Bits) <= INT16_MAX, "class indices are 16 bits");
 
+    /* The best class of a row is that of its first NaN, which is its index, or else the first one of its maximum, which is
+     * its index and kNumber. It is the least of all its classes, or kNoClass. */
+    enum : uint32_t { kNumber = 0x80000000u, kNoClass = 0xffffffffu };
+    DEVICE uint32_t best_class(N x, N row_max, int index) {
+        return x != x ? (uint32_t)index : x == row_max ? (uint32_t)index | kNumber : kNoClass;
+    }
+
     int64_t y[kTargets]; /* The targets of the next row tile. */
     N next_weight;       /* The weight of this lane's first row of it. */
     /* The sums of losses and class weights, and the number of rows with a class, that the totals do not include yet. */
@@ -92,7 +99,13 @@ class PackedRows : protected RowTiles<RowLoss, kThreads, GPULOSSI_RING_STEPS> {
     __device__ __forceinline__ N weight_of(int64_t first, int row, int count) const {
         return loss.weight_of(first + min(row, count - 1));
     }
+    /* The sum of the weights of all classes in the smoothing. */
+    __device__ __forceinline__ N sum_of_weights() const {
+        return Loss::weighs_classes() ? Loss::weight_sum() : (N)this->classes;
+    }
     __device__ __forceinline__ void add(Row &r, const State &state, N x_y, Totals &total) {
+        if (Loss::finds_best())
+            loss.put_best(r, total);
         if (Loss::has_options() || Loss::has_row_outputs() || r.position < -1) {
             sum += (double)loss.result(loss.unfinished(r, state, &x_y), total);
             if (Loss::sums_weights())

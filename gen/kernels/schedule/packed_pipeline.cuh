@@ -132,6 +132,7 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
     template <int bytes> struct Part {
         Pieces<bytes, A> pieces;
         Bits *lone;
+        int first_class; /* of this lane's first piece */
 
         __device__ __forceinline__ Part(int stage_offset, int row, bool live, const RowTiles &of) {
             int first = row * of.row_bytes;
@@ -142,6 +143,7 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
                 first = (first + 2) & ~3;
             }
             pieces.start = stage_offset + first + of.rank * bytes;
+            first_class = (first - row * of.row_bytes + of.rank * bytes) / (int)sizeof(Bits);
             pieces.twist = of.swizzle;
             pieces.row_stride = of.ring_bytes;
             pieces.step = of.size * bytes;

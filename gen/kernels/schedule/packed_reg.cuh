@@ -48,16 +48,55 @@ class PackedRegisters
             of_row = loss.scale_of(row) + N(0);
     }
 
+    /* The weight of a class in the smoothing. */
+    __device__ __forceinline__ N weight_of_class(int c) const {
+        return Loss::weighs_classes() ? loss.weight_of_class(c) : N(1);
+    }
+
+    /* The first class of a row's words that is its maximum, or a large number if it is not among them. The swizzle changes
+     * the order of vectors. */
+    template <bool even, int most> __device__ __forceinline__ int best_of(const uint32_t (&x)[most], N row_max) const {
+        enum { kWords = even ? GPULOSSI_VECTOR_BYTES / 4 : most, kMissing = 1 << 16 };
+        int best = kMissing;
+#pragma unroll
+        for (int first = 0; first < most; first += kWords) {
+            int at = kMissing;
+#pragma unroll
+            for (int i = kWords * kElements - 1; i >= 0; i--)
+                at = Of::get(x[first + i / kElements], i % kElements) == row_max ? i : at;
+            best = min(best, at + (even ? first ^ swizzle / 4 : first) * kElements);
+        }
+        return best;
+    }
+
     /* Works on the rows of this lane in the stage. Returns a mask of the rows that are left to the second pass. A row
      * has `least` to `most` whole words, and maybe a lone element. `even`: rows are whole vectors. */
     template <bool even, int least, int most>
     __device__ __forceinline__ uint32_t rows_of(int64_t first, int count, N &product, Totals &total) {
         enum { n = most * kElements, kPiece = even ? GPULOSSI_VECTOR_BYTES : 4, kWords = kPiece / 4 };
+        /* Whether the weights of all classes stay in registers. */
+        enum { kHasRegWeights = n <= 10 };
         const int words_of_row = classes / kElements;
         const uint32_t begin = ring_address + (uint32_t)(stage_offset(consumer) + lane * row_bytes);
         const bool odd = !even && kElements > 1 && (classes & 1);
         const uint32_t to_words = odd && (lane & 1) ? sizeof(Bits) : 0,
                        to_lone = lane & 1 ? 0 : row_bytes - (uint32_t)sizeof(Bits);
+        const int skipped = (int)(to_words / sizeof(Bits)); /* The class of the first word. */
+        const auto is_inside = [&](int i) { return i / kElements < least || i / kElements < words_of_row; };
+        const auto read_weight = [&](int i) {
+            const int word = i / kElements, first = word & -kWords;
+            const int c = ((even ? first ^ swizzle / 4 : first) + word % kWords) * kElements + i % kElements;
+            return is_inside(i) ? weight_of_class(c + skipped) : N(0);
+        };
+        const N weight_of_lone = odd ? weight_of_class(skipped > 0 ? 0 : classes - 1) : N(0);
+        N reg_weights[n];
+        if (kHasRegWeights && Loss::weighs_classes())
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                reg_weights[i] = read_weight(i);
+        const auto weight_at = [&](int i) {
+            return kHasRegWeights && Loss::weighs_classes() ? reg_weights[i] : read_weight(i);
+        };
         uint32_t left = 0, this_row = 1, at = begin, at_index = Shared::address(targets() + lane);
 #pragma unroll 1
         for (int row = lane; row < count; row += kLanes, this_row <<= 1, at += kLanes * row_bytes) {
@@ -89,6 +128,10 @@ class PackedRegisters
                 left |= this_row;
                 continue;
             }
+            if (Loss::finds_best()) {
+                const int of_words = best_of<even>(x, r.row_max) + skipped;
+                r.best = of_lone == r.row_max ? min(of_words, skipped > 0 ? 0 : classes - 1) : of_words;
+            }
             ScaledExp<N> below(r.row_max);
             of_lone = below.power(of_lone);
 #pragma unroll
@@ -98,8 +141,9 @@ class PackedRegisters
                 N powers[n];
 #pragma unroll
                 for (int i = 0; i < n; i++)
-                    powers[i] = i / kElements < least || i / kElements < words_of_row ? e[i] : N(0);
-                r.drop = loss.drop_of(r.row_max, in_halves<Sum>(powers) + (odd ? of_lone : N(0)), (N)classes);
+                    powers[i] = is_inside(i) ? e[i] * weight_at(i) : N(0);
+                r.drop = loss.drop_of(r.row_max, in_halves<Sum>(powers) + (odd ? of_lone * weight_of_lone : N(0)),
+                                      this->sum_of_weights());
                 if (!(fabs(r.drop) < Limits<N>::infinity())) {
                     left |= this_row;
                     continue;
@@ -111,8 +155,13 @@ class PackedRegisters
                 e[i] = power_of_2(e[i]);
             if (Loss::reduces())
                 state.sum = (in_halves<Sum>(e) + of_lone) * below.factor;
+            if (Loss::finds_best() && state.sum != state.sum) {
+                left |= this_row;
+                continue;
+            }
             state.row_max = r.row_max;
-            if (Loss::has_row_outputs() || Loss::has_z_loss() || Loss::has_class_weights()) {
+            const bool is_alone = Loss::has_row_outputs() || Loss::has_z_loss() || Loss::has_class_weights();
+            if (is_alone) {
                 add(r, state, x_y, total);
             } else if (r.position >= 0) {
                 const N of_target = r.row_max - x_y;
@@ -120,16 +169,18 @@ class PackedRegisters
                 sum += (double)(Loss::is_smoothed() ? fma(loss.keep(), of_target, r.drop) : of_target);
                 counted++;
             }
+            if (Loss::finds_best() && !is_alone)
+                loss.put_best(r, total);
             if (Loss::writes()) {
                 N inverse = quick_reciprocal(state.sum) * below.factor, weight = inverse * of_row, own = N(0);
                 if constexpr (kHasOptions) {
                     typename Loss::OptionSlope slope = loss.option_slope(r, state);
-                    own = slope.of_target(below.exp(x_y) * inverse);
+                    own = slope.of_target(below.exp(x_y) * inverse, weight_of_class(max(r.position, 0)));
                     slope.weight *= inverse;
 #pragma unroll
                     for (int i = 0; i < n; i++)
-                        e[i] = slope.of(e[i]);
-                    of_lone = slope.of(of_lone);
+                        e[i] = slope.of(e[i], weight_at(i));
+                    of_lone = slope.of(of_lone, weight_of_lone);
                 } else {
                     own = Loss::of_target(below.exp(x_y) * inverse, of_row);
 #pragma unroll
@@ -183,7 +234,12 @@ class PackedRegisters
                 state.sum += exp_below(E::widen(x[c]), State::finite(state.row_max));
 #pragma unroll 1
             for (int c = 0; Loss::is_smoothed() && c < classes; c++)
-                r.drop += Loss::smooth() * difference(State::finite(state.row_max), E::widen(x[c]));
+                r.drop += loss.drop_of_class(State::finite(state.row_max), E::widen(x[c]), c);
+            uint32_t best = Base::kNoClass;
+#pragma unroll 1
+            for (int c = 0; Loss::finds_best() && c < classes; c++)
+                best = min(best, Base::best_class(E::widen(x[c]), state.row_max, c));
+            r.best = (int)(best & ~Base::kNumber);
         }
         r.row_max = Loss::reduces() ? state.row_max : ((const N *)p.lse_in)[r.row];
         r.class_weight = loss.class_weight_of(r.position);
@@ -202,11 +258,12 @@ class PackedRegisters
         for (int c = 0; c < classes; c++) {
             N of_x = exp_below(E::widen(x[c]), r.row_max) * (r.inverse * r.scale);
             if (kHasOptions)
-                of_x = slope.of(probability(E::widen(x[c])));
+                of_x = slope.of(probability(E::widen(x[c])), weight_of_class(c));
             x[c] = E::narrow(r.position >= 0 ? of_x : N(0));
         }
         if (r.position >= 0)
-            x[r.position] = E::narrow(kHasOptions ? slope.of_target(probability(x_y)) : loss.of_target(r, x_y));
+            x[r.position] = E::narrow(kHasOptions ? slope.of_target(probability(x_y), weight_of_class(r.position))
+                                                  : loss.of_target(r, x_y));
     }
 
     __device__ __forceinline__ int first_row() const {

@@ -29,28 +29,75 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
     template <int bytes> using Part = typename Base::template Part<bytes>;
     using Base::p, Base::loss, Base::lane, Base::rank, Base::size, Base::shift, Base::row_bytes, Base::ring_base;
     using Base::stage_offset, Base::consumer, Base::add, Base::settle_sum;
+    using Base::swizzle, Base::kNumber, Base::kNoClass;
     enum { kNone = -1, kElements = Of::kElements };
 
     /* A reduced row that is not finished yet. If several lanes share a row, each lane defers another row. */
     struct Deferred {
         int64_t row;
         N row_max, sum, x_y;
-        int target;
+        int target, best;
         N weight, drop;
     } deferred;
     int deferred_count;
 
     __device__ __forceinline__ explicit Packed(const Params &p) : Base(p), deferred_count(0) { deferred.row = kNone; }
 
+    /* Elements of a piece. */
+    template <int bytes> static constexpr int kOf = bytes / 4 * kElements;
+    /* The number in the order of memory of the piece that this lane reads as its k-th. The swizzle changes the order. */
+    template <int bytes> __device__ __forceinline__ int order(int k) const {
+        return bytes == 4 ? k : k ^ (swizzle >> (4 + shift));
+    }
+    /* The first class of this lane's k-th piece in the order of memory. */
+    template <int bytes> __device__ __forceinline__ int class_of(const Part<bytes> &part, int k) const {
+        return part.first_class + k * size * kOf<bytes>;
+    }
+    /* Reads the weights of the classes of a piece from class c on: those of a vector, which are aligned, or of a word. */
+    __device__ __forceinline__ void read_weights(int c, N (&weights)[4 * kElements]) const {
+        const float4 *from = (const float4 *)((const N *)p.class_weights + c);
+#pragma unroll
+        for (int i = 0; i < kElements; i++) {
+            const float4 four = from[i];
+            weights[4 * i] = four.x, weights[4 * i + 1] = four.y, weights[4 * i + 2] = four.z;
+            weights[4 * i + 3] = four.w;
+        }
+    }
+    __device__ __forceinline__ void read_weights(int c, N (&weights)[kElements]) const {
+#pragma unroll
+        for (int i = 0; i < kElements; i++)
+            weights[i] = loss.weight_of_class(c + i);
+    }
+    template <int bytes> __device__ __forceinline__ int class_of_lone(const Part<bytes> &part) const {
+        return part.first_class == 0 ? this->classes - 1 : 0;
+    }
+
+    /* The largest number of this lane's pieces, and the number of the piece from which on it is found. Pieces are read in
+     * pairs, and the swizzle changes the order of the pairs. */
+    struct Highest {
+        N number;
+        int piece;
+        __device__ __forceinline__ void see(N of_pieces, int first) {
+            if (of_pieces > number || (of_pieces == number && first < piece))
+                number = of_pieces, piece = first;
+        }
+    };
+
     template <int bytes> __device__ __forceinline__ void reduce(const Part<bytes> &part, Row &r, State &state) const {
         typename Of::WordMax row_max = Of::none();
+        Highest highest = {loss.absent(0), 0};
+        int pieces = 0;
         part.pieces.template each<false>([&](auto &words) {
             enum { n = sizeof words / 4 };
             typename Of::WordMax of_word[n];
 #pragma unroll
             for (int i = 0; i < n; i++)
                 of_word[i] = Of::word_max(words[i]);
-            row_max = Of::larger_of(row_max, LargestWordMax<Of, n>::of(of_word));
+            const typename Of::WordMax of_words = LargestWordMax<Of, n>::of(of_word);
+            row_max = Of::larger_of(row_max, of_words);
+            if (Loss::finds_best())
+                highest.see(Of::number(of_words), bytes == 4 ? pieces : order<bytes>(pieces) & -2);
+            pieces += (int)sizeof words / bytes;
         });
         N lone = part.lone ? E::widen(*part.lone) : loss.absent(0);
         UpTo<kLanes> lanes = {size};
@@ -60,17 +107,28 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
         N from = State::finite(state.row_max);
         if (ScaledExp<N>::in_fast_range(from)) {
             ScaledExp<N> below(from);
+            int piece = 0;
             state.sum = below.exp(lone);
-            if (Loss::is_smoothed())
-                r.drop = part.lone ? below.power(lone) : N(0);
+            if (Loss::is_smoothed() && part.lone)
+                r.drop =
+                    below.power(lone) * (Loss::weighs_classes() ? loss.weight_of_class(class_of_lone(part)) : N(1));
             part.pieces.template each<false>([&](auto &words) {
                 enum { n = sizeof words / 4 * kElements };
                 N e[n];
 #pragma unroll
                 for (int i = 0; i < n; i++)
                     e[i] = below.power(Of::get(words[i / kElements], i % kElements));
-                if (Loss::is_smoothed())
+                if (Loss::weighs_classes()) {
+                    N weights[n];
+#pragma unroll
+                    for (int k = 0; k < (int)sizeof words / bytes; k++)
+                        read_weights(class_of(part, order<bytes>(piece + k)),
+                                     (N(&)[kOf<bytes>])weights[k * kOf<bytes>]);
+                    r.drop += products_in_halves(e, weights);
+                    piece += (int)sizeof words / bytes;
+                } else if (Loss::is_smoothed()) {
                     r.drop += in_halves<Sum>(e);
+                }
 #pragma unroll
                 for (int i = 0; i < n; i++)
                     e[i] = power_of_2(e[i]);
@@ -96,22 +154,56 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
             state.sum = lanes.template over<Sum>(state.sum);
         if (Loss::is_smoothed())
             r.drop = drop_of(part, lone, from, lanes, r.drop);
+        if (Loss::finds_best())
+            r.best = best_of(part, highest, lone, state, lanes);
+    }
+    /* The first class among this lane's pieces from number k on that `is_best` accepts. */
+    template <int bytes, class IsBest>
+    __device__ __forceinline__ uint32_t first_best(const Part<bytes> &part, int k, const IsBest &is_best) const {
+        enum { n = kOf<bytes> };
+        uint32_t best = kNoClass;
+        part.pieces.until(k, [&](auto &words, int piece) {
+            int at = kNone;
+#pragma unroll
+            for (int i = n - 1; i >= 0; i--)
+                at = is_best(Of::get(words[i / kElements], i % kElements)) ? i : at;
+            if (at != kNone)
+                best = (uint32_t)(class_of(part, piece) + at);
+            return at != kNone;
+        });
+        return best;
+    }
+    /* The class of the row's maximum, or of its first NaN. Infinities may make the sum a NaN, too. All lanes of the warp
+     * call. */
+    template <int bytes>
+    __device__ __forceinline__ int best_of(const Part<bytes> &part, const Highest &highest, N lone, const State &state,
+                                           const UpTo<kLanes> &lanes) const {
+        uint32_t best = kNoClass;
+        if (highest.number == state.row_max)
+            best = first_best(part, highest.piece, [&](N x) { return x == state.row_max; }) | kNumber;
+        if (state.sum != state.sum)
+            best = min(best, first_best(part, 0, [](N x) { return x != x; }));
+        if (part.lone)
+            best = min(best, Base::best_class(lone, state.row_max, class_of_lone(part)));
+        return (int)((size > 1 ? lanes.template over<Minimum>(best) : best) & ~kNumber);
     }
     /* The drop of a row, from the sum of powers of each lane. They may be infinite where it is not: then it is summed term
      * by term. All lanes of the warp call. */
     template <int bytes>
     __device__ __forceinline__ N drop_of(const Part<bytes> &part, N lone, N from, const UpTo<kLanes> &lanes,
                                          N powers) const {
-        const N quick = loss.drop_of(from, size > 1 ? lanes.template over<Sum>(powers) : powers, (N)this->classes);
+        const N quick =
+            loss.drop_of(from, size > 1 ? lanes.template over<Sum>(powers) : powers, this->sum_of_weights());
         const bool is_quick = ScaledExp<N>::in_fast_range(from) && fabs(quick) < Limits<N>::infinity();
         if (__all_sync(0xffffffffu, is_quick))
             return quick;
-        N drop = part.lone ? Loss::smooth() * difference(from, lone) : N(0);
-        part.pieces.template each_slowly<false>([&](auto &words) {
-            enum { n = sizeof words / 4 * kElements };
+        N drop = part.lone ? loss.drop_of_class(from, lone, class_of_lone(part)) : N(0);
+        part.pieces.until(0, [&](auto &words, int piece) {
 #pragma unroll
-            for (int i = 0; i < n; i++)
-                drop += Loss::smooth() * difference(from, Of::get(words[i / kElements], i % kElements));
+            for (int i = 0; i < kOf<bytes>; i++)
+                drop +=
+                    loss.drop_of_class(from, Of::get(words[i / kElements], i % kElements), class_of(part, piece) + i);
+            return false;
         });
         if (size > 1)
             drop = lanes.template over<Sum>(drop);
@@ -162,6 +254,7 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
             r.weight = Loss::has_row_weights() ? deferred.weight : N(1);
             r.class_weight = loss.class_weight_of(r.position);
             r.drop = Loss::is_smoothed() ? deferred.drop : N(0);
+            r.best = deferred.best;
             add(r, state, deferred.x_y, total);
             settle_sum(total);
         }
@@ -193,7 +286,8 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
         } else if (loss.has_results()) {
             if (live && rank == deferred_count)
                 deferred.row = r.row, deferred.row_max = r.row_max, deferred.sum = state.sum, deferred.x_y = x_y,
-                deferred.target = r.position, deferred.weight = r.weight, deferred.drop = r.drop;
+                deferred.target = r.position, deferred.weight = r.weight, deferred.drop = r.drop,
+                deferred.best = r.best;
             if (++deferred_count == size)
                 finish(total);
         }

@@ -24,8 +24,7 @@
 
 template <class E> class RowCluster {
     enum : uint32_t {
-        kNever = GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_TARGET_GRADIENT | GPULOSSI_CE_LOGIT_SCALE |
-                 GPULOSSI_CE_SOFTCAP | GPULOSSI_CE_LSE_IN
+        kNever = GPULOSSI_CE_PROBABILITIES | GPULOSSI_CE_TARGET_GRADIENT | GPULOSSI_CE_LOGIT_SCALE | GPULOSSI_CE_SOFTCAP
     };
     typedef CrossEntropy<E, typename E::Number, int, kNever> Loss;
     typedef typename E::Bits Bits;
@@ -637,6 +636,8 @@ template <class E> class RowCluster {
             r.weight = __shfl_sync(0xffffffffu, row.weight, of_lane);
             if (has(GPULOSSI_CE_CLASS_WEIGHTS))
                 r.class_weight = __shfl_sync(0xffffffffu, row.class_weight, of_lane);
+            if (has(GPULOSSI_CE_LSE_IN))
+                r.lse = __shfl_sync(0xffffffffu, row.lse, of_lane);
             return r;
         }
 
@@ -690,7 +691,7 @@ template <class E> class RowCluster {
                     it.y = r.target_class;
                     it.vector = it.y < 0 ? -1 : of.cut.vector_of(it.y);
                 }
-                good = good && finite(it.of_exp) && finite(it.of_weight);
+                good = good && finite(it.of_exp) && finite(it.of_weight) && (!has(GPULOSSI_CE_LSE_IN) || g.is_fast);
             }
             it.recompute = good ? kNone : kItself;
             it.recomputed = (int)recomputed;
