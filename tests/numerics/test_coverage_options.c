@@ -472,6 +472,7 @@ static void divisors_of_every_kernel(void **state) {
     } kernels[] = {{{70, 21, 0}, 0},
                    {{70, 150, 0}, 0},
                    {{70, 150, 0}, OPTION_SMOOTHING},
+                   {{70, 150, 0}, OPTION_SCALE},
                    {{9, 1000, 0}, 0},
                    {{9, 4096, 0}, 0},
                    {{9, 8200, 0}, 0},
