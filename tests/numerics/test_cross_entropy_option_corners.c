@@ -362,6 +362,7 @@ static void best_classes_of_packed_rows(void **state) {
 static void prepare_all_smoothed(ce_case *c, option_inputs *in) {
     c->label_smoothing = 1;
     put(c, in, 4, c->classes - 1, -inf);
+    in->targets[4] = c->classes - 1; /* whose own part has the factor 0 */
     in->class_weights[c->classes - 1] = 0;
 }
 
@@ -370,6 +371,28 @@ static void all_smoothed(void **state) {
     REQUIRE_GPU();
     test_corner(prepare_all_smoothed, "smoothing of 1",
                 (OPTION_ALL | OPTION_PROBABILITIES) & ~(unsigned)OPTION_SOFTCAP);
+}
+
+/* The same without outputs that other kernels have. */
+static void all_smoothed_losses(void **state) {
+    static const int64_t classes[] = {10, 33, 4096};
+    unsigned d, k, weighs;
+    (void)state;
+    REQUIRE_GPU();
+    for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+        for (d = 0; d < DTYPE_COUNT; d++)
+            for (weighs = 0; weighs < 2; weighs++) {
+                const option_shape shape = {9, classes[k], 0};
+                option_inputs in;
+                ce_case c = option_case(all_dtypes[d], shape, OPTION_SMOOTHING | (weighs ? OPTION_WEIGHTS : 0u),
+                                        LOGITS_NORMAL, k, &in);
+                prepare_all_smoothed(&c, &in);
+                c.reduction = GPULOSS_NONE;
+                c.outputs = CE_OUT_LOSS_ROWS;
+                ce_test(&c, "losses with a smoothing of 1");
+                option_inputs_free(&in);
+            }
+    test_done();
 }
 
 /* Targets whose class has no weight, masked and not; with `every` there is no weight at all. */
@@ -407,6 +430,7 @@ int run_cross_entropy_option_corner_tests(void) {
         cmocka_unit_test(ties_of_argmax),
         cmocka_unit_test(best_classes_of_packed_rows),
         cmocka_unit_test(all_smoothed),
+        cmocka_unit_test(all_smoothed_losses),
         cmocka_unit_test(targets_without_weight),
     };
     return cmocka_run_group_tests_name("cross_entropy option corners", tests, NULL, NULL);
