@@ -308,12 +308,12 @@ static void ties_of_argmax(void **state) {
 static ce_case best_class_case(gpuloss_dtype dtype, int64_t classes, unsigned options, uint64_t seed,
                                option_inputs *in) {
     static const double best[] = {64, 64, INFINITY, (double)NAN};
-    const int64_t step = classes / 40 + 1, places = (classes - 1) / step + 1;
-    const option_shape shape = {5 * places, classes, 0};
+    const int64_t step = classes / 40 + 1, positions = (classes - 1) / step + 1;
+    const option_shape shape = {5 * positions, classes, 0};
     ce_case c = option_case(dtype, shape, options, LOGITS_NORMAL, seed, in);
     int64_t row;
     for (row = 0; row < c.rows; row++) {
-        const int64_t kind = row / places, column = (row + kind) % places * step; /* in any lane */
+        const int64_t kind = row / positions, column = (row + kind) % positions * step; /* in any lane */
         if (kind == 4) {
             fill(&c, in, row, -inf);
             continue;
