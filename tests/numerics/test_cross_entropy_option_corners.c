@@ -303,8 +303,8 @@ static void ties_of_argmax(void **state) {
     test_corner(prepare_ties, "equal maxima", (OPTION_ALL | OPTION_PROBABILITIES) & ~(unsigned)OPTION_SOFTCAP);
 }
 
-/* The maximum at each class in turn: alone, then equal to that of the last class, infinite like that, and a NaN like that.
- * Then rows of -inf. */
+/* The maximum at each class in turn: alone, equal to that of the last class, infinite as well, and a NaN as well. Then rows
+ * of -inf. */
 static ce_case best_class_case(gpuloss_dtype dtype, int64_t classes, unsigned options, uint64_t seed,
                                option_inputs *in) {
     static const double best[] = {64, 64, INFINITY, (double)NAN};
