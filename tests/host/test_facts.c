@@ -7,7 +7,7 @@
 #include <fnmatch.h>
 #include <stdio.h>
 
-enum { CALLS_OF_CONTEXT = 400 };
+enum { CALLS_OF_CONTEXT = 800 };
 
 static uint64_t random_state = 1;
 static unsigned char seen[FACTS][MOST_CLAUSES]; /* a text whose words satisfy all other clauses */
