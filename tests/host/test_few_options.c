@@ -93,14 +93,20 @@ static void weights_of_few_options(void **state) {
     gpuloss_destroy(choice_context);
 }
 
+/* Losses of packed rows of 1000 classes of 16 bits. */
+static gpuloss_cross_entropy_desc packed_losses(void) {
+    gpuloss_cross_entropy_desc d = some_cross_entropy();
+    d.classes = 1000;
+    d.dtype = GPULOSS_BF16;
+    d.grad_logits = NULL;
+    return d;
+}
+
 /* Bytes of a block whose rings are smaller, so that five blocks fit a multiprocessor. */
 static void rings_of_few_options(void **state) {
-    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    gpuloss_cross_entropy_desc base = packed_losses(), d;
     (void)state;
     choice_context = new_context();
-    base.classes = 1000;
-    base.dtype = GPULOSS_BF16;
-    base.grad_logits = NULL;
     TAKES((void)0, "packed_smem");
     assert_int_equal(last_launch()->shared_bytes, 4 * 9728);
     TAKES(d.class_weights = AT(6), "packed_smem");
@@ -111,12 +117,9 @@ static void rings_of_few_options(void **state) {
 
 /* Smoothing with class weights reads vectors of both, or words of both. */
 static void alignment_of_class_weights(void **state) {
-    gpuloss_cross_entropy_desc base = some_cross_entropy(), d;
+    gpuloss_cross_entropy_desc base = packed_losses(), d;
     (void)state;
     choice_context = new_context();
-    base.classes = 1000;
-    base.dtype = GPULOSS_BF16;
-    base.grad_logits = NULL;
     base.label_smoothing = 0.1;
     TAKES(d.class_weights = AT(6), "packed_smem");
     assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED, 0);

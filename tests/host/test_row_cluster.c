@@ -178,6 +178,9 @@ static void long_rows_from_an_lse(void **state) {
     d.z_loss_rows = AT(9);
     expect_pipeline(d, __LINE__);
     d.z_loss_rows = NULL;
+    d.z_loss = AT(9);
+    expect_pipeline(d, __LINE__);
+    d.z_loss = NULL;
     d.argmax = (int64_t *)AT(9);
     expect_pipeline(d, __LINE__);
     d.argmax = NULL;
