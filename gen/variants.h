@@ -88,9 +88,9 @@ typedef struct variant {
     VARIANT(kl_div, sparse_memory, f64, name, call, 0)                                                                 \
     VARIANT(kl_div, sparse_memory, any16, "f16_" name, call, GPULOSSI_FORMAT_SM_80)                                    \
     VARIANT(kl_div, sparse_memory, any16, "bf16_" name, call, VARIANT_BF16)                                            \
-    VARIANT(kl_div, sparse_pipeline, f32, name, call, GPULOSSI_FORMAT_SHORT_ROWS)                                      \
-    VARIANT(kl_div, sparse_pipeline, any16, "f16_" name, call, GPULOSSI_FORMAT_SHORT_ROWS)                             \
-    VARIANT(kl_div, sparse_pipeline, any16, "bf16_" name, call, GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_BF16)
+    VARIANT(kl_div, sparse_pipeline, f32, name, call, GPULOSSI_FORMAT_NO_LINES)                                        \
+    VARIANT(kl_div, sparse_pipeline, any16, "f16_" name, call, GPULOSSI_FORMAT_NO_LINES)                               \
+    VARIANT(kl_div, sparse_pipeline, any16, "bf16_" name, call, GPULOSSI_FORMAT_NO_LINES | GPULOSSI_FORMAT_BF16)
 
 /* Of a mean over rows that are not ignored. With many rows and a gradient another kernel counts them before. */
 enum {
@@ -98,7 +98,7 @@ enum {
     VARIANT_GRADIENT = GPULOSSI_CE_LOSS | GPULOSSI_CE_GRADIENT,
     VARIANT_WEIGHTS = GPULOSSI_CE_SMOOTHING | GPULOSSI_CE_CLASS_WEIGHTS, /* whose sum that kernel has, too */
     VARIANT_WEIGHTS_LOSS = GPULOSSI_CE_LOSS | GPULOSSI_CE_COUNTS | VARIANT_WEIGHTS,
-    VARIANT_ROWS = GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_ONE_STEP, /* of a warp */
+    VARIANT_ROWS = GPULOSSI_FORMAT_NO_LINES | GPULOSSI_FORMAT_ONE_STEP, /* of a warp */
     VARIANT_SMEM = GPULOSSI_FORMAT_SMEM_WEIGHTS | VARIANT_ROWS,
     VARIANT_SHORT = GPULOSSI_FORMAT_SHORT_STAGES | GPULOSSI_FORMAT_THREE_BLOCKS | VARIANT_ROWS,
     VARIANT_SHORT_ROWS = GPULOSSI_FORMAT_PACKED | GPULOSSI_FORMAT_REGISTERS, /* row_basic */
@@ -147,7 +147,7 @@ static const variant usual_variants[] = {
     PIPELINE("argmax_cluster_gradient", VARIANT_GRADIENT | GPULOSSI_CE_ARGMAX, VARIANT_CLUSTER, VARIANT_CLUSTER)
     F64_PIPELINE("loss", VARIANT_LOSS, 0)
     F64_PIPELINE("gradient", VARIANT_GRADIENT, 0)
-    F64_PIPELINE("weights_loss", VARIANT_WEIGHTS_LOSS, GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_SHORT_ROWS)
+    F64_PIPELINE("weights_loss", VARIANT_WEIGHTS_LOSS, GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_NO_LINES)
     F64_PIPELINE("weights_gradient", VARIANT_GRADIENT | VARIANT_WEIGHTS, VARIANT_STAGED)
     F64_PIPELINE("probabilities_gradient", VARIANT_GRADIENT | GPULOSSI_CE_PROBABILITIES, VARIANT_STAGED)
     F64_PIPELINE("cluster_gradient", VARIANT_GRADIENT, GPULOSSI_FORMAT_CLUSTER)

@@ -33,7 +33,7 @@ enum {
 /* But for the bits that follow from others, from the length of rows, or from the GPU. */
 static void expect_words(const fake_launched *l, uint32_t call, uint32_t format, int line) {
     const uint32_t *got = l->module->words;
-    const uint32_t others = GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_THREE_BLOCKS | GPULOSSI_FORMAT_SM_80;
+    const uint32_t others = GPULOSSI_FORMAT_NO_LINES | GPULOSSI_FORMAT_THREE_BLOCKS | GPULOSSI_FORMAT_SM_80;
     if ((got[GPULOSSI_CALL_WORD] & ~(uint32_t)FOLLOWING) != call || (got[GPULOSSI_FORMAT_WORD] & ~others) != format)
         fail_msg("line %d: %s has the words %#x, %#x instead of %#x, %#x", line, l->entry, got[GPULOSSI_CALL_WORD],
                  got[GPULOSSI_FORMAT_WORD], call, format);
@@ -420,9 +420,9 @@ static void rows_without_lines(void **state) {
     gpuloss_kl_div_desc d = rows_of(GPULOSS_F16, 1000, 512);
     (void)state;
     begin();
-    assert_false(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_SHORT_ROWS));
+    assert_false(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES));
     d.classes--;
-    assert_true(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_SHORT_ROWS));
+    assert_true(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES));
     end();
 }
 

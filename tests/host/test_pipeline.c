@@ -16,8 +16,7 @@ static const fake_launched *launched(const gpuloss_cross_entropy_desc *d, int li
 /* The feature words of a call, which the last launch was specialised for. */
 /* But for the bits of the length of rows. */
 static void expect_word(const gpuloss_cross_entropy_desc *d, int number, uint32_t want, int line) {
-    const uint32_t of_length =
-        number == GPULOSSI_FORMAT_WORD ? GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_ONE_STEP : 0;
+    const uint32_t of_length = number == GPULOSSI_FORMAT_WORD ? GPULOSSI_FORMAT_NO_LINES | GPULOSSI_FORMAT_ONE_STEP : 0;
     const uint32_t got = launched(d, line)->module->words[number] & ~of_length;
     if (got != want)
         fail_msg("line %d: word %d is %#x instead of %#x", line, number, got, want);
@@ -319,7 +318,7 @@ static void rows_without_lines(void **state) {
         for (longer = 0; longer < 2; longer++) {
             gpuloss_cross_entropy_desc d = rows_of(dtypes[i], 1000, 512);
             d.classes -= !longer;
-            assert_int_equal(has_format(launched(&d, __LINE__), GPULOSSI_FORMAT_SHORT_ROWS), !longer);
+            assert_int_equal(has_format(launched(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES), !longer);
         }
     gpuloss_destroy(context);
 }

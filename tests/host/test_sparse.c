@@ -118,7 +118,7 @@ static void gpus_without_a_pipeline(void **state) {
 static void expect_words(const fake_launched *l, uint32_t call, uint32_t format, int line) {
     const uint32_t *got = l->module->words;
     if (got[GPULOSSI_CALL_WORD] != call ||
-        (got[GPULOSSI_FORMAT_WORD] & ~(uint32_t)(GPULOSSI_FORMAT_SHORT_ROWS | GPULOSSI_FORMAT_SM_80)) != format)
+        (got[GPULOSSI_FORMAT_WORD] & ~(uint32_t)(GPULOSSI_FORMAT_NO_LINES | GPULOSSI_FORMAT_SM_80)) != format)
         fail_msg("line %d: %s has the words %#x, %#x instead of %#x, %#x", line, l->entry, got[GPULOSSI_CALL_WORD],
                  got[GPULOSSI_FORMAT_WORD], call, format);
 }
@@ -360,9 +360,9 @@ static void rows_without_lines(void **state) {
     gpuloss_kl_div_sparse_desc d = rows_of(GPULOSS_BF16, 1, 1000, 512, 16);
     (void)state;
     begin();
-    assert_false(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_SHORT_ROWS));
+    assert_false(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES));
     d.classes--;
-    assert_true(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_SHORT_ROWS));
+    assert_true(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES));
     end();
 }
 

@@ -369,7 +369,7 @@ template <class Loss> class RowPipeline {
     DEVICE bool counts_lines(const Params &p, int most_vectors) {
         const uint32_t of_line = kLine / (uint32_t)sizeof(Bits), classes = (uint32_t)p.rows.classes;
         uint64_t begins = (uint64_t)Loss::first_input(p) | (uint64_t)Loss::stride_of_input(p) * sizeof(Bits);
-        if (has_even_weights() || has_format(GPULOSSI_FORMAT_SHORT_ROWS))
+        if (has_even_weights() || has_format(GPULOSSI_FORMAT_NO_LINES))
             begins = 0;
         return (begins % kLine != 0) & ((classes + of_line - 1) / W <= (uint32_t)most_vectors);
     }
@@ -468,7 +468,7 @@ template <class Loss> class RowPipeline {
         return has_format(GPULOSSI_FORMAT_ONE_STEP) ? 0 : (step * team.warps + team.warp) * vectors() * kLanes;
     }
     __device__ __forceinline__ Cut<E> cut_of(int64_t row) const {
-        const bool is_even = has_format(GPULOSSI_FORMAT_SHORT_ROWS) && !has_format(GPULOSSI_FORMAT_RAGGED);
+        const bool is_even = has_format(GPULOSSI_FORMAT_NO_LINES) && !has_format(GPULOSSI_FORMAT_RAGGED);
         return has_even_weights() || is_even ? Cut<E>(0, p.rows.classes)
                                              : Cut<E>::counted(loss.logits(row), p.rows.classes, has_lines, kLine);
     }
