@@ -206,12 +206,13 @@ static void add_manifest(text *manifest, const char *scratch, const char *folder
 
 /* Adds packed bytes as words, the last of which ends in zeros. Hexadecimal constants can do without ULL. */
 static void add_words(text *block, const char *name, const text *packed) {
+    enum { LINE = 48 }; /* bytes, whose words take up to 115 columns */
     text_add(block, "static const unsigned long long gpulossi_%s[] = {\n", name);
     for (size_t at = 0; at < packed->length; at += 8) {
         const size_t left = packed->length - at;
         uint64_t word = 0;
         memcpy(&word, packed->bytes + at, left < 8 ? left : 8);
-        text_add(block, "0x%016" PRIx64 "%s%s", word, left > 8 ? "," : "", left <= 8 || at % 32 == 24 ? "\n" : "");
+        text_add(block, "0x%" PRIx64 "%s%s", word, left > 8 ? "," : "", left <= 8 || at % LINE == LINE - 8 ? "\n" : "");
     }
     text_add(block, "};\n");
 }

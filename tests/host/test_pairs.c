@@ -30,10 +30,11 @@ enum {
                 GPULOSSI_KL_TARGET_SUM | GPULOSSI_KL_VALUES | GPULOSSI_KL_WRITTEN_VALUES
 };
 
-/* But for the bits that follow from others, from the length of rows, or from the GPU. */
+/* But for the bits that follow from others, from the length of rows and stages, or from the GPU. */
 static void expect_words(const fake_launched *l, uint32_t call, uint32_t format, int line) {
     const uint32_t *got = l->module->words;
-    const uint32_t others = GPULOSSI_FORMAT_NO_LINES | GPULOSSI_FORMAT_THREE_BLOCKS | GPULOSSI_FORMAT_SM_80;
+    const uint32_t others =
+        GPULOSSI_FORMAT_NO_LINES | GPULOSSI_FORMAT_THREE_BLOCKS | GPULOSSI_FORMAT_LONG_STAGES | GPULOSSI_FORMAT_SM_80;
     if ((got[GPULOSSI_CALL_WORD] & ~(uint32_t)FOLLOWING) != call || (got[GPULOSSI_FORMAT_WORD] & ~others) != format)
         fail_msg("line %d: %s has the words %#x, %#x instead of %#x, %#x", line, l->entry, got[GPULOSSI_CALL_WORD],
                  got[GPULOSSI_FORMAT_WORD], call, format);
@@ -415,14 +416,62 @@ static void rows_of_one_step(void **state) {
     end();
 }
 
-/* Rows of 8 KiB may begin on lines. */
+/* Vectors of rows of 8 KiB are counted from lines, unless all rows begin on lines. */
 static void rows_without_lines(void **state) {
-    gpuloss_kl_div_desc d = rows_of(GPULOSS_F16, 1000, 512);
+    gpuloss_kl_div_desc base = rows_of(GPULOSS_F16, 1000, 512), d = base;
     (void)state;
     begin();
-    assert_false(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES));
-    d.classes--;
-    assert_true(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES));
+#define LINES(change, has_lines)                                                                                       \
+    do {                                                                                                               \
+        d = base;                                                                                                      \
+        change;                                                                                                        \
+        assert_int_equal(!has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES), has_lines);                 \
+    } while (0)
+    LINES((void)0, 0);
+    LINES(d.input = (const char *)d.input + 64, 1);
+    LINES(d.input_stride = d.classes + 32, 1);
+    LINES(d.input_stride = d.classes + 64, 0);
+    LINES(d.target = (const char *)d.target + 64, 0);
+    LINES((d.classes--, d.input_stride = d.classes + 33), 0);
+#undef LINES
+    end();
+}
+
+/* Stages of floats beside 16 bits are long. Those of two arrays of one type are if a row takes more than two of them, and
+ * none is retained for another sweep, but for gradients of 16 bits that take many instructions. */
+static void long_stages(void **state) {
+    gpuloss_kl_div_desc d;
+    (void)state;
+    begin();
+#define LONG(dtype, rows, vectors, change, is_long)                                                                    \
+    do {                                                                                                               \
+        d = rows_of(dtype, rows, vectors);                                                                             \
+        d.grad_input = NULL;                                                                                           \
+        change;                                                                                                        \
+        assert_int_equal(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_LONG_STAGES), is_long);                 \
+    } while (0)
+    LONG(GPULOSS_F32, 100000, 12 * 32 + 1, (void)0, 1);
+    LONG(GPULOSS_F32, 100000, 12 * 32, (void)0, 0);
+    LONG(GPULOSS_F32, 100000, 12 * 32 + 1, d.target_dtype = GPULOSS_F64, 0);
+    LONG(GPULOSS_F32, 100000, 12 * 32 + 1, d.grad_input = AT(6), 0);
+    LONG(GPULOSS_F32, 100000, 3500, (d.grad_input = AT(6), d.divergence = GPULOSS_REVERSE_KL), 0);
+    LONG(GPULOSS_F16, 100000, 1024, (d.grad_input = AT(6), d.divergence = GPULOSS_REVERSE_KL), 1);
+    LONG(GPULOSS_F16, 100000, 1024, d.grad_input = AT(6), 0);
+    LONG(GPULOSS_F16, 100000, 1024,
+         (d.target_kind = GPULOSS_LOGITS, d.divergence = GPULOSS_REVERSE_KL, d.grad_input = AT(6),
+          d.grad_target = AT(7)),
+         0);
+    LONG(GPULOSS_F16, 100, 1024, (void)0, 0);
+    LONG(GPULOSS_F16, 100000, 200, (d.grad_input = AT(6), d.target_dtype = GPULOSS_F32), 1);
+    LONG(GPULOSS_F16, 100000, 50, d.target_dtype = GPULOSS_F32, 0);
+    LONG(GPULOSS_F16, 100000, 512, (d.grad_input = AT(6), d.divergence = GPULOSS_TOTAL_VARIATION), 0);
+    LONG(GPULOSS_F16, 1395, 16032, d.grad_input = AT(6), 0);
+    assert_true(last_launch()->cluster > 0);
+    LONG(GPULOSS_F16, 1000, 16032, (d.grad_input = AT(6), d.target_dtype = GPULOSS_F32), 1);
+    assert_true(last_launch()->cluster > 0);
+    LONG(GPULOSS_F16, 100, 16032, d.target_dtype = GPULOSS_F32, 0);
+    LONG(GPULOSS_F16, 132, 16032, d.target_dtype = GPULOSS_F32, 1);
+#undef LONG
     end();
 }
 
@@ -544,7 +593,7 @@ static void many_rows_for_clusters(void **state) {
                  {GPULOSS_F32, GPULOSS_F32, 2796, 8000, 2},    {GPULOSS_F32, GPULOSS_F32, 697, 32064, 8},
                  {GPULOSS_F16, GPULOSS_F16, 2796, 12288, 0},   {GPULOSS_F16, GPULOSS_F16, 2796, 12800, 1},
                  {GPULOSS_BF16, GPULOSS_BF16, 1395, 16032, 2}, {GPULOSS_BF16, GPULOSS_F32, 4194, 3072, 0},
-                 {GPULOSS_BF16, GPULOSS_F32, 4194, 4000, 1},   {GPULOSS_BF16, GPULOSS_F32, 1046, 16032, 1},
+                 {GPULOSS_BF16, GPULOSS_F32, 4194, 4000, 1},   {GPULOSS_BF16, GPULOSS_F32, 1046, 16032, 8},
                  {GPULOSS_F32, GPULOSS_F64, 697, 32064, 0}};
     gpuloss_kl_div_desc d;
     size_t i;
@@ -575,7 +624,11 @@ static void many_rows_for_clusters(void **state) {
 #undef ROWS
     d = rows_of(GPULOSS_BF16, 1395, 16032);
     d.divergence = GPULOSS_REVERSE_KL;
-    assert_int_equal(in_pipeline(&d, __LINE__)->cluster, 0);
+    assert_int_equal(in_pipeline(&d, __LINE__)->cluster, 2);
+    d = rows_of(GPULOSS_BF16, 1046, 16032);
+    d.target_kind = GPULOSS_LOGITS;
+    d.grad_target = GPULOSS_PTR((uintptr_t)1 << 57);
+    assert_int_equal(in_pipeline(&d, __LINE__)->cluster, 4);
     end();
 }
 
@@ -610,7 +663,7 @@ static void teams_of_blocks(void **state) {
                  {GPULOSS_F16, GPULOSS_F16, 0, 0, 1048576, 512, 32, 4, 0},
                  {GPULOSS_F16, GPULOSS_F16, 0, 0, 1048576, 513, 32, 1, 0},
                  {GPULOSS_F16, GPULOSS_F32, 1, 1, 1000, 48, 64, 1, SHORT},
-                 {GPULOSS_BF16, GPULOSS_F32, 1, 1, 100000, 512, 32, 4, 0},
+                 {GPULOSS_BF16, GPULOSS_F32, 1, 1, 100000, 512, 64, 4, 0},
                  {GPULOSS_BF16, GPULOSS_F32, 0, 0, 1048576, 256, 32, 4, 0},
                  {GPULOSS_F32, GPULOSS_F64, 1, 0, 100000, 128, 32, 4, SHORT},
                  {GPULOSS_F32, GPULOSS_F64, 1, 0, 1046, 32064, 64, 1, 0},
@@ -715,12 +768,12 @@ static void gpus_without_a_pipeline(void **state) {
 
 int pair_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_bit_for_each_option),     TEST(a_bit_for_each_kind),     TEST(a_bit_for_counts),
-        TEST(columns_of_pairs),          TEST(bits_that_follow),        TEST(rows_that_are_ragged),
-        TEST(types_of_targets),          TEST(sweeps_of_calls),         TEST(rows_for_clusters),
-        TEST(rows_of_one_step),          TEST(rows_without_lines),      TEST(three_blocks_of_pairs),
-        TEST(clusters_of_pairs),         TEST(many_rows_for_clusters),  TEST(teams_of_blocks),
-        TEST(calls_that_share_a_kernel), TEST(gpus_without_a_pipeline),
+        TEST(a_bit_for_each_option), TEST(a_bit_for_each_kind),       TEST(a_bit_for_counts),
+        TEST(columns_of_pairs),      TEST(bits_that_follow),          TEST(rows_that_are_ragged),
+        TEST(types_of_targets),      TEST(sweeps_of_calls),           TEST(rows_for_clusters),
+        TEST(rows_of_one_step),      TEST(rows_without_lines),        TEST(three_blocks_of_pairs),
+        TEST(long_stages),           TEST(clusters_of_pairs),         TEST(many_rows_for_clusters),
+        TEST(teams_of_blocks),       TEST(calls_that_share_a_kernel), TEST(gpus_without_a_pipeline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,9 +14,11 @@ static const fake_launched *launched(const gpuloss_cross_entropy_desc *d, int li
 }
 
 /* The feature words of a call, which the last launch was specialised for. */
-/* But for the bits of the length of rows. */
+/* But for the bits of the length of rows and stages. */
 static void expect_word(const gpuloss_cross_entropy_desc *d, int number, uint32_t want, int line) {
-    const uint32_t of_length = number == GPULOSSI_FORMAT_WORD ? GPULOSSI_FORMAT_NO_LINES | GPULOSSI_FORMAT_ONE_STEP : 0;
+    const uint32_t of_length = number == GPULOSSI_FORMAT_WORD
+                                   ? GPULOSSI_FORMAT_NO_LINES | GPULOSSI_FORMAT_ONE_STEP | GPULOSSI_FORMAT_LONG_STAGES
+                                   : 0;
     const uint32_t got = launched(d, line)->module->words[number] & ~of_length;
     if (got != want)
         fail_msg("line %d: word %d is %#x instead of %#x", line, number, got, want);
@@ -276,7 +278,7 @@ static void short_stages(void **state) {
 }
 
 /* A warp alone takes a row of at most 8 vectors of a lane in one step. A second array has its part of these, and 4 are left
- * for the first one. */
+ * for the first one. Floats beside 16 bits have 8 of the 12 vectors of a long stage. */
 static void rows_of_one_step(void **state) {
     static const struct {
         gpuloss_dtype dtype;
@@ -288,8 +290,9 @@ static void rows_of_one_step(void **state) {
                  {GPULOSS_BF16, 100000, 256, 32, 0, 1}, {GPULOSS_BF16, 100000, 257, 32, 0, 0},
                  {GPULOSS_F32, 100000, 128, 32, 1, 1},  {GPULOSS_F32, 100000, 129, 64, 1, 0},
                  {GPULOSS_F32, 100000, 64, 32, 1, 0},   {GPULOSS_F32, 100000, 65, 32, 1, 1},
-                 {GPULOSS_BF16, 100000, 64, 32, 1, 0},  {GPULOSS_BF16, 100000, 65, 32, 1, 0},
-                 {GPULOSS_BF16, 100000, 128, 32, 1, 0}, {GPULOSS_F32, 8, 257, 64, 0, 0}};
+                 {GPULOSS_BF16, 100000, 64, 32, 1, 1},  {GPULOSS_BF16, 100000, 65, 32, 1, 1},
+                 {GPULOSS_BF16, 100000, 128, 32, 1, 1}, {GPULOSS_BF16, 100000, 129, 64, 1, 0},
+                 {GPULOSS_F32, 8, 257, 64, 0, 0}};
     size_t i;
     (void)state;
     context = new_context();
@@ -307,7 +310,7 @@ static void rows_of_one_step(void **state) {
     gpuloss_destroy(context);
 }
 
-/* Rows of 8 KiB may begin on lines. */
+/* Vectors of rows of 8 KiB are counted from lines, unless all rows begin on lines. */
 static void rows_without_lines(void **state) {
     static const gpuloss_dtype dtypes[] = {GPULOSS_F32, GPULOSS_F16, GPULOSS_BF16};
     size_t i;
@@ -317,9 +320,49 @@ static void rows_without_lines(void **state) {
     for (i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
         for (longer = 0; longer < 2; longer++) {
             gpuloss_cross_entropy_desc d = rows_of(dtypes[i], 1000, 512);
+            d.label_smoothing = 0.1;
+            assert_true(has_format(launched(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES));
+            d.logits_stride = d.classes + (dtypes[i] == GPULOSS_F32 ? 16 : 32);
+            d.classes -= !longer;
+            assert_int_equal(has_format(launched(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES), !longer);
+            d.classes += !longer;
+            d.logits_stride = 2 * d.classes;
+            d.logits = (const char *)d.logits + 64;
             d.classes -= !longer;
             assert_int_equal(has_format(launched(&d, __LINE__), GPULOSSI_FORMAT_NO_LINES), !longer);
         }
+    gpuloss_destroy(context);
+}
+
+/* Stages of floats beside 16 bits are long. Those of two arrays of one type are if a row takes more than two of them, and
+ * none is retained for a gradient. */
+static void long_stages(void **state) {
+    gpuloss_cross_entropy_desc d;
+    (void)state;
+    context = new_context();
+#define LONG(dtype, rows, vectors, change, is_long)                                                                    \
+    do {                                                                                                               \
+        d = rows_of(dtype, rows, vectors);                                                                             \
+        give_probabilities(&d);                                                                                        \
+        d.grad_logits = NULL;                                                                                          \
+        change;                                                                                                        \
+        assert_int_equal(has_format(launched(&d, __LINE__), GPULOSSI_FORMAT_LONG_STAGES), is_long);                    \
+    } while (0)
+    LONG(GPULOSS_F32, 100000, 12 * 32 + 1, (void)0, 1);
+    LONG(GPULOSS_F32, 100000, 12 * 32, (void)0, 0);
+    LONG(GPULOSS_F32, 100000, 12 * 32 + 1, d.target_dtype = GPULOSS_F16, 0);
+    LONG(GPULOSS_F32, 100000, 1500, d.grad_logits = AT(6), 0);
+    LONG(GPULOSS_F16, 100000, 500, (d.grad_logits = AT(6), d.target_dtype = GPULOSS_F32), 1);
+    LONG(GPULOSS_F16, 100000, 500, (d.target_dtype = GPULOSS_F32, d.class_weights = AT(7)), 0);
+    LONG(GPULOSS_F32, 100000, 4000,
+         (d.target_probabilities = NULL, d.targets = AT(5), d.target_type = GPULOSS_I64, d.class_weights = AT(7),
+          d.label_smoothing = 0.1, d.loss = NULL, d.lse_in = AT(8), d.grad_logits = AT(6)),
+         1);
+    LONG(GPULOSS_F16, 100, 16032, d.target_dtype = GPULOSS_F32, 0);
+    assert_true(last_launch()->cluster > 0);
+    LONG(GPULOSS_F16, 10000, 16032, (d.grad_logits = AT(6), d.target_dtype = GPULOSS_F32), 0);
+    assert_true(last_launch()->cluster > 0);
+#undef LONG
     gpuloss_destroy(context);
 }
 
@@ -564,6 +607,7 @@ int pipeline_tests(void) {
         TEST(short_stages),
         TEST(rows_of_one_step),
         TEST(rows_without_lines),
+        TEST(long_stages),
         TEST(stages_of_targets),
         TEST(three_blocks_of_losses),
         TEST(rows_of_a_team),

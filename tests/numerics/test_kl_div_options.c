@@ -222,6 +222,31 @@ static void divergence_factors(void **state) {
     test_done();
 }
 
+/* Targets of floats beside inputs of 16 bits: rows of one step of a warp, and of several long stages. */
+static void divergences_of_floats_and_16_bits(void **state) {
+    static const int64_t classes[] = {480, 1000, 1024, 1608, 5603};
+    static const unsigned outputs[] = {KL_OUT_LOSS | KL_OUT_LOSS_ROWS, KL_OUT_LOSS | KL_OUT_GRAD,
+                                       KL_OUT_GRAD | KL_OUT_GRAD_TARGET};
+    unsigned d, k, pair, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (pair = 0; pair < KL_KIND_PAIRS; pair++, number++) {
+                const divergence_shape shape = {40, classes[k]};
+                kl_case c = divergence_case(d == 0 ? GPULOSS_F16 : GPULOSS_BF16, GPULOSS_F32, shape, pair,
+                                            number % (CHOICE_JS + 1));
+                kl_inputs in;
+                if (harness_small && number % 3 != 0)
+                    continue;
+                in = divergence_inputs(&c, DISTRIBUTIONS_RANDOM, 0, number);
+                c.outputs = outputs[number / 3 % 3];
+                kl_test(&c, "floats and 16 bits");
+                kl_inputs_free(&in);
+            }
+    test_done();
+}
+
 /* Rows that no cluster retains whole: each sweep after the first copies steps of them once more. The last sweep writes, or is
  * that of the values. */
 static void divergences_of_rows_that_do_not_fit(void **state) {
@@ -423,6 +448,7 @@ int run_kl_div_option_tests(void) {
         cmocka_unit_test(few_long_rows_of_two_logits),
         cmocka_unit_test(many_long_rows_for_clusters),
         cmocka_unit_test(divergences_of_rows_that_do_not_fit),
+        cmocka_unit_test(divergences_of_floats_and_16_bits),
         cmocka_unit_test(many_losses_of_probabilities),
         cmocka_unit_test(betas_next_to_0_and_1),
     };

@@ -292,6 +292,30 @@ static void types_of_the_pipeline(void **state) {
     test_done();
 }
 
+/* Target probabilities of floats beside logits of 16 bits: rows of one step of a warp, and of several long stages. */
+static void floats_beside_16_bits(void **state) {
+    static const layout layouts[] = {{40, 60, 0, STRIDE_PACKED, 0, 0},
+                                     {40, 128, 0, STRIDE_PACKED, 0, 0},
+                                     {40, 129, 3, STRIDE_ONE_MORE, 0, 0},
+                                     {40, 700, 0, STRIDE_PACKED, 0, 0}};
+    unsigned d, k;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < 2; d++)
+        for (k = 0; k < sizeof layouts / sizeof layouts[0]; k++) {
+            option_inputs in;
+            ce_case c =
+                case_of(d == 0 ? GPULOSS_F16 : GPULOSS_BF16, &layouts[k], OPTION_PROBABILITIES, LOGITS_NORMAL, k, &in);
+            option_target_dtype(&c, &in, GPULOSS_F32);
+            c.outputs = CE_OUT_EVERY;
+            ce_test(&c, "floats beside 16 bits");
+            c.outputs = CE_OUT_LOSS;
+            ce_test(&c, "floats beside 16 bits");
+            option_inputs_free(&in);
+        }
+    test_done();
+}
+
 /* More steps than there are stages: the ring wraps within a row, and where there is a gradient, steps are copied again. */
 static void steps_of_the_pipeline(void **state) {
     static const struct {
@@ -474,6 +498,7 @@ int run_row_pipeline_tests(void) {
         cmocka_unit_test(steps_of_the_pipeline),  cmocka_unit_test(many_rows_of_the_pipeline),
         cmocka_unit_test(logits_of_the_pipeline), cmocka_unit_test(doubles_far_from_0),
         cmocka_unit_test(shards_of_the_pipeline), cmocka_unit_test(many_calls_of_the_pipeline),
+        cmocka_unit_test(floats_beside_16_bits),
     };
     return cmocka_run_group_tests_name("row pipeline", tests, NULL, NULL);
 }

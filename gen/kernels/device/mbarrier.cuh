@@ -6,7 +6,7 @@
 
 /* The dynamic shared memory of a launch, aligned to a line of 128 bytes. A bulk copy to an address inside a line is
  * slower by up to a seventh. */
-enum { kLine = 128 };
+enum { kLine = GPULOSSI_LINE_BYTES };
 DEVICE uint4 *stash_of_block() {
     extern __shared__ __align__(kLine) uint4 stash[];
     return stash;

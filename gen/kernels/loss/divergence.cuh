@@ -35,7 +35,7 @@ template <class E> struct Divergence : DivergenceCall<E> {
     typedef typename Base::Params Params;
     typedef typename Base::Gradients Gradients;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
-    using Base::exp_from, Base::finite, Base::inverse_temperature;
+    using Base::exp_from, Base::exponent, Base::finite, Base::inverse_temperature;
     using Base::has_ratios, Base::writes_ratios, Base::has_distance, Base::in_one_sweep, Base::is_direct;
     using Base::has_short_pairs, Base::has_short_formulas, Base::logits_weigh, Base::has_divergence, Base::has_sum;
     using Base::is_logits, Base::is_logarithm, Base::is_probability, Base::has_logits, Base::has_two_logits,
@@ -44,6 +44,8 @@ template <class E> struct Divergence : DivergenceCall<E> {
     using Base::may_be_small, Base::is_float_shannon, Base::kSmall;
     using Base::may_have_values, Base::sums_while_writing, Base::wants_of_probability;
     using Base::p;
+    using Base::side_of_other, Base::of_logits, Base::of_other, Base::is_other_short, Base::log_unit,
+        Base::weight_of_other;
     using Base::weighing, Base::own, Base::other;
     enum { W = Base::W, kHasEntries = 0, kClusterSlots = GPULOSSI_PAIR_SLOTS };
     /* Logits of two sides that differ by more are subtracted after a number is subtracted from each. */
@@ -133,13 +135,12 @@ template <class E> struct Divergence : DivergenceCall<E> {
     template <class Lanes> DEVICE N shift_of(N x, N t, const Lanes &lanes) {
         const N logit = of_logits(x, t), other = of_other(x, t),
                 log_other = is_probability(side_of_other()) ? quick_log(other) : other,
-                shift = logit - log_other * reciprocal(Base::smem_inverse_temperature());
+                shift = logit - log_other * Base::smem_temperature();
         const bool is_finite = fabs(shift) < Limits<N>::infinity();
         N sums[2] = {is_finite ? N(1) : N(0), is_finite ? shift * N(1.0 / 64) : N(0)}; /* no sum of 32 overflows */
         lanes.template over_all<Sum>(sums);
-        return sums[0] > 0 ? sums[1] * (N(64) * reciprocal(sums[0])) : N(0);
+        return sums[0] > 0 ? sums[1] * (N(64) * quick_reciprocal(sums[0])) : N(0);
     }
-    DEVICE int side_of_other() { return is_logits(kInput) ? kTarget : kInput; }
 
     /* ---- the sums of a row ---- */
 
@@ -367,13 +368,6 @@ template <class E> struct Divergence : DivergenceCall<E> {
             accumulate_direct(s, z, e[kInput], of_logits(factor[kInput], factor[kTarget]));
         }
     }
-    /* The number of the side of logits of a direct KL, and of the other one. */
-    DEVICE N of_logits(N of_input, N of_target) {
-        return is_logits(kInput) ? of_input : of_target;
-    }
-    DEVICE N of_other(N of_input, N of_target) {
-        return is_logits(kInput) ? of_target : of_input;
-    }
     /* Adds a vector to the sums of a direct KL. e is the exponentials of its logits. */
     __device__ __forceinline__ void accumulate_direct(State &s, const N (&z)[2][W], const N (&e)[W], N factor) const {
         N v[W], weight[W];
@@ -406,29 +400,37 @@ template <class E> struct Divergence : DivergenceCall<E> {
             }
             all = products_in_halves(weight, v);
         }
-        s.weighted = logits_weigh() ? fma(all, factor, s.weighted) : s.weighted + all;
+        s.weighted = fma(all, logits_weigh() ? factor * log_unit() : log_unit(), s.weighted);
     }
-    /* Whether the elements of the side that is no logits have 16 bits. */
-    DEVICE bool is_other_short() {
-        return sizeof(Bits) == 2 && (side_of_other() == kInput || !Targets::is(GPULOSSI_FORMAT_F32));
+    /* The probabilities of the side of a direct KL that is no logits. A negative one makes NaN. */
+    __device__ __forceinline__ void direct_weights(const N (&z)[2][W], N (&weight)[W]) const {
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            weight[i] = weight_of_other(of_other(z[kInput][i], z[kTarget][i]));
+        if (is_probability(side_of_other()) && !are_between(0, weight, Format<N>::bits(Limits<N>::infinity())))
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                weight[i] = weight[i] < 0 ? Limits<N>::nan() : weight[i];
     }
-    /* v of a direct KL, and the probabilities of the side that is no logits. A negative one makes NaN. The logarithm of a
-     * probability of less than 2^-125 is any number if that probability weighs it. */
+    /* v of a direct KL in log_unit(), and direct_weights(). The logarithm of a probability of less than 2^-125 is any
+     * number if that probability weighs it. */
     __device__ __forceinline__ void direct_distances(N shift, const N (&z)[2][W], N (&v)[W], N (&weight)[W]) const {
         const bool has_logs = !is_probability(side_of_other());
         const auto least = logits_weigh() ? Format<N>::least() : 0;
+        const bool is_natural = log_unit() == N(1);
+        const N of_log = is_natural ? N(1) : N(1.442695041), slope = is_natural ? inverse_temperature : exponent;
 #pragma unroll
         for (int i = 0; i < W; i++) {
             const N other = of_other(z[kInput][i], z[kTarget][i]);
-            v[i] = has_logs || !is_other_short() ? other : quick_log(other);
-            weight[i] = !has_logs ? other : is_other_short() ? (N)short_exponential((float)other) : exponential(other);
+            v[i] = has_logs || !is_other_short() ? other : (N)log2_of((float)other);
+            weight[i] = weight_of_other(other);
         }
-        /* Above 1/2 a quick_log() has too few digits. */
+        /* Above 1/2 log2_of() has too few digits. */
         if (!has_logs && !(is_other_short() && are_between(least, weight, Format<N>::bits(N(0.5))))) {
             if (are_between(least, weight, Format<N>::least() + Format<N>::range())) {
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    v[i] = ordinary_log(weight[i]);
+                    v[i] = ordinary_log(weight[i]) * of_log;
             } else {
 #pragma unroll
                 for (int i = 0; i < W; i++) {
@@ -437,12 +439,12 @@ template <class E> struct Divergence : DivergenceCall<E> {
                 }
 #pragma unroll 1
                 for (int i = 0; i < W; i++)
-                    shift_in(v, natural_log(v[0]));
+                    shift_in(v, natural_log(v[0]) * of_log);
             }
         }
 #pragma unroll
         for (int i = 0; i < W; i++)
-            v[i] = fma(-difference(of_logits(z[kInput][i], z[kTarget][i]), shift), inverse_temperature, v[i]);
+            v[i] = fma(-difference(of_logits(z[kInput][i], z[kTarget][i]), shift), slope, v[i]);
     }
     /* The difference of the two sides over T, without the number that is the same for the row. */
     __device__ __forceinline__ N distance_of(const Batch &of, N x, N t) const {
@@ -819,6 +821,7 @@ template <class E> struct Divergence : DivergenceCall<E> {
         /* u is -p of the weighing side for the other one, and p (d + 1) of its own. */
         if (has(GPULOSSI_KL_OWN_GRADIENT)) {
             g.sum[kInput] = g.sum[kTarget] = (N)outcome(r, s).sum();
+            g.is_fast = g.is_fast && fabs(g.sum[kInput]) < Limits<N>::infinity();
             if (in_one_sweep())
                 set_less(g, r);
         } else if (is_direct())
@@ -865,14 +868,18 @@ template <class E> struct Divergence : DivergenceCall<E> {
     }
     /* The gradients of the input's logits of a direct KL. */
     __device__ __forceinline__ void direct_gradients(const Gradient &g, N (&z)[2][W]) const {
-        N v[W], p[W];
-        direct_distances(g.sides.shift[kInput], z, v, p);
-        const N less = g.sides.lse_difference + g.sum[kInput], of_q = g.sides.of_exp[kInput] * g.sum[kInput];
+        N v[W] = {}, p[W];
+        if (logits_weigh())
+            direct_distances(g.sides.shift[kInput], z, v, p);
+        else
+            direct_weights(z, p);
+        const N less = g.sides.lse_difference + g.sum[kInput],
+                of_q = g.sides.of_exp[kInput] * (logits_weigh() ? g.scale[kInput] : g.sum[kInput]);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            const N e = g.sides.exp[kInput].exp(z[kInput][i]), q = e * g.sides.of_exp[kInput],
-                    own = q == 0 ? N(0) : q * (-v[i] - less);
-            z[kInput][i] = fma(logits_weigh() ? own : fma(e, of_q, -p[i]), g.scale[kInput], N(0));
+            const N e = g.sides.exp[kInput].exp(z[kInput][i]), of_own = finite_of(fma(-v[i], log_unit(), -less));
+            z[kInput][i] =
+                logits_weigh() ? fma(e * of_q, of_own, N(0)) : fma(fma(e, of_q, -p[i]), g.scale[kInput], N(0));
         }
     }
     /* The gradients of both sides from short_pairs(). */

@@ -61,6 +61,24 @@ template <class E> struct DivergenceCall : DivergenceRows<E, gpulossi_kl_div> {
                !has(GPULOSSI_KL_ELEMENTS);
     }
     DEVICE bool logits_weigh() { return is_logits(weighing()); }
+    /* The side of a direct KL that is no logits. */
+    DEVICE int side_of_other() { return is_logits(kInput) ? kTarget : kInput; }
+    /* The number of the side of logits of a direct KL, and of the other one. */
+    DEVICE N of_logits(N of_input, N of_target) { return is_logits(kInput) ? of_input : of_target; }
+    DEVICE N of_other(N of_input, N of_target) { return is_logits(kInput) ? of_target : of_input; }
+    /* Whether the elements of the side that is no logits have 16 bits. */
+    DEVICE bool is_other_short() {
+        return sizeof(Bits) == 2 &&
+               (side_of_other() == kInput || !has_format(GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT));
+    }
+    /* The unit of v in a direct KL. Short probabilities take logarithms to base 2. */
+    DEVICE N log_unit() { return is_other_short() && is_probability(side_of_other()) ? N(0.693147181) : N(1); }
+    /* The probability of an element of the side that is no logits. */
+    DEVICE N weight_of_other(N other) {
+        return is_probability(side_of_other()) ? other
+               : is_other_short()              ? (N)short_exponential((float)other)
+                                               : exponential(other);
+    }
     DEVICE bool has_divergence() { return has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS | GPULOSSI_KL_OWN_GRADIENT); }
     /* Whether the gradient of a side needs a sum of the sweep for the sums. */
     DEVICE bool has_sum(int side) { return has(side == kInput ? GPULOSSI_KL_INPUT_SUM : GPULOSSI_KL_TARGET_SUM); }

@@ -37,6 +37,7 @@ template <class E, class RowParams> struct DivergenceRows {
                 p.rows.flags & GPULOSSI_PREPARED ? (double)scratch()->counts[GPULOSSI_COUNT_ROWS] : 1.0;
             grad_scale() = gradient_scale<N>(p.rows, counted);
             smem_inverse_temperature() = inverse_temperature;
+            smem_temperature() = reciprocal(inverse_temperature);
         }
         __syncthreads();
     }
@@ -106,6 +107,10 @@ template <class E, class RowParams> struct DivergenceRows {
         return of_block;
     }
     DEVICE N &smem_inverse_temperature() {
+        __shared__ N of_block;
+        return of_block;
+    }
+    DEVICE N &smem_temperature() {
         __shared__ N of_block;
         return of_block;
     }

@@ -65,7 +65,8 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
 
     DEVICE bool is_variation() { return has(GPULOSSI_KL_TOTAL_VARIATION); }
     DEVICE bool is_shannon() { return has(GPULOSSI_KL_JENSEN_SHANNON); }
-    DEVICE bool is_reverse() { return has(GPULOSSI_KL_REVERSE); }
+    /* Reverse KL is that of floats. */
+    DEVICE bool is_reverse() { return sizeof(Bits) == 4 && has(GPULOSSI_KL_REVERSE); }
     DEVICE bool is_half() { return has(GPULOSSI_KL_HALF_BETA); }
     DEVICE bool has_gradient() { return has(GPULOSSI_KL_GRADIENT); }
     DEVICE bool has_wide() { return is_half() && W < 8; }

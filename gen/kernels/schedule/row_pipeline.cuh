@@ -23,9 +23,11 @@ template <class Loss> class RowPipeline {
     typedef typename Loss::Totals Totals;
     enum {
         W = Width<E>::value,
-        /* Vectors of a thread in a stage, and in a short stage. */
+        /* Vectors of a thread in a stage, in a short stage, and in a long stage of two arrays. */
         kStageVectors = GPULOSSI_RING_VECTORS,
         kShortVectors = kStageVectors / 2,
+        kLongVectors = GPULOSSI_LONG_VECTORS,
+        kSlots = Loss::kClusterSlots, /* vectors of a thread of a cluster in all stages */
         kMaxStages = 2 * GPULOSSI_RING_STEPS,
         kMaxRows = 4,
         /* Sixteenths of the tiles that are static, if a warp has a row and only reads it. */
@@ -69,8 +71,8 @@ template <class Loss> class RowPipeline {
     RowInput last_input;      /* loads in flight of the last known row */
     uint32_t values_number;   /* earlier reductions of values */
 
-    /* A stage with target probabilities or class weights has half of the vectors, or a quarter if their elements are
-     * twice as large as logits. */
+    /* A stage of two arrays has half of the vectors for each, or a quarter if elements of the second one are twice as
+     * large. A long stage then has a third. Fewer steps take fewer instructions besides their vectors. */
     DEVICE int second_bytes() {
         return !has_format(GPULOSSI_FORMAT_TWO_ARRAYS)                           ? 0
                : has_format(GPULOSSI_FORMAT_F32 << GPULOSSI_FORMAT_TARGET_SHIFT) ? W * 4
@@ -81,17 +83,23 @@ template <class Loss> class RowPipeline {
             return Loss::stages_weights();
         return false;
     }
-    DEVICE int vectors_of_stage() {
-        return has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? (int)kShortVectors : (int)kStageVectors;
+    /* A number for each length of a stage. The assembler does not divide one of several constants. */
+    template <int of_long, int of_short, int of_others> DEVICE int by_length() {
+        return has_format(GPULOSSI_FORMAT_LONG_STAGES)    ? of_long
+               : has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? of_short
+                                                          : of_others;
     }
     DEVICE int vectors() {
-        const int all = vectors_of_stage();
-        return second_bytes() == 0 ? all : second_bytes() == GPULOSSI_VECTOR_BYTES ? all / 2 : all / 4;
+        return second_bytes() == 0 ? by_length<kLongVectors, kShortVectors, kStageVectors>()
+               : second_bytes() == GPULOSSI_VECTOR_BYTES
+                   ? by_length<kLongVectors / 2, kShortVectors / 2, kStageVectors / 2>()
+                   : by_length<kLongVectors / 3, kShortVectors / 4, kStageVectors / 4>();
     }
     DEVICE int stages() {
         if (has_format(GPULOSSI_FORMAT_CLUSTER))
-            return Loss::kClusterSlots / vectors_of_stage();
-        const int all = Loss::kHasEntries || has_format(GPULOSSI_FORMAT_SMEM_WEIGHTS) ? 2 : (int)GPULOSSI_RING_STEPS;
+            return by_length<kSlots / kLongVectors, kSlots / kShortVectors, kSlots / kStageVectors>();
+        const uint32_t with_two = GPULOSSI_FORMAT_SMEM_WEIGHTS | GPULOSSI_FORMAT_LONG_STAGES;
+        const int all = Loss::kHasEntries || has_format(with_two) ? 2 : (int)GPULOSSI_RING_STEPS;
         if (has_format(GPULOSSI_FORMAT_THREE_BLOCKS))
             return has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? all : 2;
         return has_format(GPULOSSI_FORMAT_SHORT_STAGES) ? 2 * all : all;
@@ -129,8 +137,7 @@ template <class Loss> class RowPipeline {
         __device__ __forceinline__ int64_t first(int k) const { return cut.first(vector(k)); }
         __device__ __forceinline__ int count(int k) const { return k >= begin && k < end ? (int)W : 0; }
         __device__ __forceinline__ bool is_inside(int, int) const { return true; }
-        enum { kHasPartialVectors = 0 };
-        enum { kExcludesEntries = 0 };
+        enum { kHasPartialVectors = 0, kExcludesEntries = 0 };
         enum { kElements = W }; /* of a vector, which may be in the row */
         DEVICE bool is_edge() { return false; }
         __device__ __forceinline__ int position(int k) const { return (in_block(v) + k * kLanes) * W; }
@@ -616,8 +623,8 @@ template <class Loss> class RowPipeline {
                 if (Loss::adds_together())
                     return accumulate_doubles(side, state);
             N highest = highest_of_half(side, 0);
-            if (vectors() > kStageVectors / 2)
-                highest = larger(highest, highest_of_half(side, kStageVectors / 2));
+            if (vectors() > kShortVectors)
+                highest = larger(highest, highest_of_half(side, kShortVectors));
             loss.raise(state, highest);
             auto best = loss.highest_before(state);
             auto batch = loss.batch_of(state);

@@ -288,14 +288,13 @@ template <class Loss> class RowTile {
     }
     /* Prefetches columns of the tile into the L2 cache. Each lane of a warp has a class at a time. */
     __device__ __forceinline__ void prefetch_columns(uint64_t array, int64_t stride) const {
-        enum { kLine = 128 };
         if (within + count > p.inner)
             return;
 #pragma unroll 1
         for (int c = (int)threadIdx.x; c < classes; c += kLanes) {
             const char *first = (const char *)((const Bits *)array + image * stride + within + c * p.inner);
 #pragma unroll 1
-            for (int at = 0; at < count * (int)sizeof(Bits); at += kLine)
+            for (int at = 0; at < count * (int)sizeof(Bits); at += GPULOSSI_LINE_BYTES)
                 asm volatile("prefetch.global.L2 [%0];" ::"l"(first + at));
         }
     }
