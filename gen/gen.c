@@ -207,7 +207,7 @@ static void add_manifest(text *manifest, const char *scratch, const char *folder
 /* Adds packed bytes as words, the last of which ends in zeros. Hexadecimal constants can do without ULL. */
 static void add_words(text *block, const char *name, const text *packed) {
     enum { LINE = 48 }; /* bytes, whose words take up to 115 columns */
-    text_add(block, "static const unsigned long long gpulossi_%s[] = {\n", name);
+    text_add(block, "static const unsigned long long GPULOSSI_WORD_ALIGNED gpulossi_%s[] = {\n", name);
     for (size_t at = 0; at < packed->length; at += 8) {
         const size_t left = packed->length - at;
         uint64_t word = 0;

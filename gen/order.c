@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES_OF_A_TEXT = 2000 /* that packing must save for one more text to be unpacked ahead of it */ };
+enum { BYTES_OF_A_TEXT = 700 /* that packing must save for one more text to be unpacked ahead of it */ };
 
 typedef struct pairs {
     size_t count;
