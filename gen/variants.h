@@ -219,6 +219,8 @@ static const variant usual_variants[] = {
     PAIR_PIPELINE("teacher_reverse_gradient", VARIANT_TEACHER_REVERSE | GPULOSSI_KL_GRADIENT, VARIANT_PAIRS, VARIANT_PAIRS)
     PAIR_PIPELINE("teacher_cluster_gradient", VARIANT_TEACHER | GPULOSSI_KL_GRADIENT, VARIANT_STAGED_CLUSTER,
                   VARIANT_STAGED_CLUSTER)
+    PAIR_PIPELINE("reverse_cluster_gradient", VARIANT_REVERSE | GPULOSSI_KL_GRADIENT, VARIANT_STAGED_CLUSTER,
+                  VARIANT_STAGED_CLUSTER)
     PAIR_PIPELINE("teacher_long_loss", VARIANT_TEACHER, VARIANT_LONG, VARIANT_LONG)
     VARIANT(kl_div, row_pipeline, any16, "f16_float_gradient", VARIANT_KL | GPULOSSI_KL_GRADIENT, VARIANT_FLOATS)
     VARIANT(kl_div, row_pipeline, any16, "bf16_float_gradient", VARIANT_KL | GPULOSSI_KL_GRADIENT, VARIANT_FLOATS | GPULOSSI_FORMAT_BF16)
@@ -235,7 +237,6 @@ static const variant usual_variants[] = {
     DISTANCES("any_beta_gradient", GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_GRADIENT)
     DISTANCES("variation_loss", GPULOSSI_KL_TOTAL_VARIATION)
     DISTANCES("variation_gradient", GPULOSSI_KL_TOTAL_VARIATION | GPULOSSI_KL_GRADIENT)
-    VARIANT(kl_div, distances_clustered, f32, "reverse_gradient", GPULOSSI_KL_REVERSE | GPULOSSI_KL_GRADIENT, 0)
     /* clang-format on */
 };
 

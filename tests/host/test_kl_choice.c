@@ -139,8 +139,7 @@ static void options_leave_the_basic_kernels(void **state) {
 }
 
 /* `gaps`: the kernel of rows that are not contiguous or do not begin on 16 bytes. `losses`: without a gradient.
- * `distances`: of Jensen-Shannon and total variation, and of reverse KL of floats. `options`: with options that the kernels of
- * logits do not have. */
+ * `distances`: of Jensen-Shannon and total variation. `options`: with options that the kernels of logits do not have. */
 static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const char *logits, const char *gaps,
                                          const char *losses, const char *distances, const char *options) {
     gpuloss_kl_div_desc base = *call, d;
@@ -148,9 +147,9 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES((void)0, logits, 0);
     TAKES(d.input_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
     TAKES(d.target_kind = GPULOSS_LOG_PROBABILITIES, options, 0);
-    TAKES(d.divergence = GPULOSS_REVERSE_KL, base.dtype == GPULOSS_F32 ? distances : options, 0);
+    TAKES(d.divergence = GPULOSS_REVERSE_KL, options, 0);
     TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.5), distances, 0);
-    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), base.dtype == GPULOSS_F32 ? distances : options, 0);
+    TAKES((d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 1.0), options, 0);
     TAKES(d.divergence = GPULOSS_TOTAL_VARIATION, distances, 0);
     TAKES(d.target_dtype = other, options, 0);
     TAKES(d.grad_target = AT(6), options, 0);
@@ -267,12 +266,8 @@ static void long_rows_of_logits(void **state) {
                 expect_losses_of(65536, d, loss, __LINE__);
                 d.divergence = GPULOSS_REVERSE_KL;
                 expect_logits_of(256, d, "row_pipeline", "row_pipeline", __LINE__);
-                expect_losses_of(257, d, "row_pipeline", __LINE__);
-                expect_losses_of(65536, d, "row_pipeline", __LINE__);
-                distances = d.dtype == GPULOSS_F32 ? "distances_clustered" : "row_pipeline";
-                expect_gradients_of(257, d, distances, "row_pipeline", __LINE__);
-                expect_gradients_of(32768, d, distances, "row_pipeline", __LINE__);
-                expect_gradients_of(32769, d, "row_pipeline", "row_pipeline", __LINE__);
+                expect_logits_of(257, d, "row_pipeline", "row_pipeline", __LINE__);
+                expect_logits_of(65536, d, "row_pipeline", "row_pipeline", __LINE__);
             } else {
                 expect_logits_of(256, d, "row_memory", "row_memory", __LINE__);
                 expect_logits_of(5130, d, "row_memory", "row_memory", __LINE__);

@@ -589,11 +589,11 @@ static void many_rows_for_clusters(void **state) {
         gpuloss_dtype dtype, target;
         int64_t rows, vectors;
         unsigned size;
-    } cases[] = {{GPULOSS_F32, GPULOSS_F32, 2796, 6144, 0},    {GPULOSS_F32, GPULOSS_F32, 2796, 7000, 1},
+    } cases[] = {{GPULOSS_F32, GPULOSS_F32, 2796, 6144, 0},    {GPULOSS_F32, GPULOSS_F32, 2796, 7000, 2},
                  {GPULOSS_F32, GPULOSS_F32, 2796, 8000, 2},    {GPULOSS_F32, GPULOSS_F32, 697, 32064, 8},
-                 {GPULOSS_F16, GPULOSS_F16, 2796, 12288, 0},   {GPULOSS_F16, GPULOSS_F16, 2796, 12800, 1},
-                 {GPULOSS_BF16, GPULOSS_BF16, 1395, 16032, 2}, {GPULOSS_BF16, GPULOSS_F32, 4194, 3072, 0},
-                 {GPULOSS_BF16, GPULOSS_F32, 4194, 4000, 1},   {GPULOSS_BF16, GPULOSS_F32, 1046, 16032, 8},
+                 {GPULOSS_F16, GPULOSS_F16, 2796, 12288, 0},   {GPULOSS_F16, GPULOSS_F16, 2796, 12800, 4},
+                 {GPULOSS_BF16, GPULOSS_BF16, 1395, 16032, 4}, {GPULOSS_BF16, GPULOSS_F32, 4194, 3072, 0},
+                 {GPULOSS_BF16, GPULOSS_F32, 4194, 4000, 2},   {GPULOSS_BF16, GPULOSS_F32, 1046, 16032, 8},
                  {GPULOSS_F32, GPULOSS_F64, 697, 32064, 0}};
     gpuloss_kl_div_desc d;
     size_t i;
@@ -624,7 +624,14 @@ static void many_rows_for_clusters(void **state) {
 #undef ROWS
     d = rows_of(GPULOSS_BF16, 1395, 16032);
     d.divergence = GPULOSS_REVERSE_KL;
-    assert_int_equal(in_pipeline(&d, __LINE__)->cluster, 2);
+    assert_int_equal(in_pipeline(&d, __LINE__)->cluster, 4);
+    d = rows_of(GPULOSS_F32, 2097, 8000);
+    d.target_kind = GPULOSS_LOGITS;
+    d.grad_target = GPULOSS_PTR((uintptr_t)1 << 57);
+    assert_int_equal(in_pipeline(&d, __LINE__)->cluster, 3);
+    d.rows = 523, d.classes = 128256;
+    d.input_stride = d.target_stride = d.grad_input_stride = d.grad_target_stride = 0;
+    assert_int_equal(in_pipeline(&d, __LINE__)->cluster, 8);
     d = rows_of(GPULOSS_BF16, 1046, 16032);
     d.target_kind = GPULOSS_LOGITS;
     d.grad_target = GPULOSS_PTR((uintptr_t)1 << 57);
@@ -699,6 +706,11 @@ static void teams_of_blocks(void **state) {
                      last_launch()->module->words[GPULOSSI_FORMAT_WORD]);
         expect_row_group(last_launch(), d.rows, rows->group, __LINE__);
     }
+    /* A KL whose pairs take few instructions does not hide copies of 16 bits. */
+    gpuloss_kl_div_desc few = rows_of(GPULOSS_BF16, 43690, 512);
+    assert_int_equal(in_pipeline(&few, __LINE__)->parameters.rows.group, 64);
+    few.divergence = GPULOSS_REVERSE_KL;
+    assert_int_equal(in_pipeline(&few, __LINE__)->parameters.rows.group, 32);
     end();
 }
 

@@ -191,6 +191,7 @@ static void long_pairs_of_calls(gpuloss_dtype dtype) {
     const char *kernel = "row_pipeline";
     const int64_t vectors = 16032;
     PAIRS("teacher_cluster_gradient", 1, (d.rows = 1395, d.target_kind = GPULOSS_PROBABILITIES));
+    PAIRS("reverse_cluster_gradient", 1, (d.rows = 1395, d.divergence = GPULOSS_REVERSE_KL));
     PAIRS("teacher_long_loss", 0, d.target_kind = GPULOSS_PROBABILITIES);
     if (dtype != GPULOSS_F32)
         PAIRS("float_gradient", 1, (d.classes = 8000, d.target_dtype = GPULOSS_F32));
@@ -205,8 +206,6 @@ static void distances_of_calls(gpuloss_dtype dtype) {
     PAIRS("any_beta_gradient", 1, (d.divergence = GPULOSS_JENSEN_SHANNON, d.beta = 0.25));
     PAIRS("variation_loss", 0, d.divergence = GPULOSS_TOTAL_VARIATION);
     PAIRS("variation_gradient", 1, d.divergence = GPULOSS_TOTAL_VARIATION);
-    if (dtype == GPULOSS_F32)
-        PAIRS("reverse_gradient", 1, d.divergence = GPULOSS_REVERSE_KL);
 }
 
 /* Divergences of a sparse teacher, whose other classes are a bucket unless a call renormalises. */

@@ -592,6 +592,45 @@ static void offsets_of_one_side_of_logits(void **state) {
     test_done();
 }
 
+/* Classes in the middle of every other row that are far from the others: both logits, or the logarithms of one side. Relative
+ * to these, exponentials leave the range of floats. */
+static void check_middle(gpuloss_dtype dtype, const offset_shape *shape, unsigned number) {
+    const int64_t width = (int64_t)(16 / dtype_size(dtype));
+    kl_case c = logits_case(dtype, harness_small ? 2 : shape->rows, shape->vectors * width + shape->more, 0);
+    const bool has_two = number % 2 == 0;
+    const double middle = number / 2 % 2 ? 100 : -200;
+    random_source random = random_from(number);
+    kl_inputs in;
+    int64_t i;
+    c.divergence = number / 4 % 2 ? GPULOSS_REVERSE_KL : GPULOSS_FORWARD_KL;
+    if (!has_two)
+        *(number / 8 % 2 ? &c.input_kind : &c.target_kind) = GPULOSS_LOG_PROBABILITIES;
+    c.outputs = shape->outputs;
+    in = kl_inputs_unset(&c);
+    for (i = 0; i < c.rows * c.classes; i++) {
+        const int64_t from_middle = i % c.classes - c.classes / 2;
+        const double far = i / c.classes % 2 == 1 && from_middle >= 0 && from_middle < 32 ? middle : 0;
+        const double t = 2 * random_normal(&random), x = t + 0.3 * random_normal(&random);
+        in.target[i] = dtype_round(dtype, t + (has_two || c.target_kind != GPULOSS_LOGITS ? far : 0));
+        in.input[i] = dtype_round(dtype, x + (has_two || c.input_kind != GPULOSS_LOGITS ? far : 0));
+    }
+    for (i = 0; i < c.rows && !has_two; i++)
+        set_kind(dtype, GPULOSS_LOG_PROBABILITIES, c.classes,
+                 (c.target_kind == GPULOSS_LOGITS ? in.input : in.target) + i * c.classes);
+    test_call(&c, "a middle that is far from the others");
+    kl_inputs_free(&in);
+}
+static void middles_far_from_others(void **state) {
+    static const offset_shape shapes[] = {{24, 0, 41, OUT_ALL}, {9, 125, 0, OUT_ALL}, {3, 300, 1, OUT_ALL}};
+    unsigned d, number;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (number = 0; number < 16 * 3; number++)
+            check_middle(all_dtypes[d], &shapes[number / 16], number);
+    test_done();
+}
+
 /* Runs a call whose classes of probability 0 are masked by numbers, and checks it as one where the mask is -inf. */
 static void check_masked(kl_case *c, const kl_inputs *in, const bool *is_masked, const char *what) {
     char text[KL_DESCRIPTION];
@@ -781,6 +820,7 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(offsets_between_two_logits),
         cmocka_unit_test(offsets_of_rows_of_two_logits),
         cmocka_unit_test(offsets_of_one_side_of_logits),
+        cmocka_unit_test(middles_far_from_others),
         cmocka_unit_test(masked_middles),
         cmocka_unit_test(probabilities_that_become_0),
         cmocka_unit_test(masked_classes_without_a_float),

@@ -202,6 +202,7 @@ template <class N> struct ScaledExp;
 template <> struct ScaledExp<float> {
     float slope, offset, factor;
     DEVICE bool in_fast_range(float row_max) { return fabs(row_max) < 4096.0f; }
+    __device__ __forceinline__ bool is_fast() const { return fabs(offset) < 4096.0f * 1.4426f; }
     DEVICE float least() { return -4095.0f; } /* in the fast range */
     /* With a scale, exp(scale x - scale row_max). */
     __device__ __forceinline__ explicit ScaledExp(float row_max, float scale = 1.0f)
@@ -211,14 +212,25 @@ template <> struct ScaledExp<float> {
     __device__ __forceinline__ float power(float x) const { return fmaf(x, slope, -offset); }
     /* The d above: power(x) is (x - row_max) slope + d. */
     __device__ __forceinline__ float rounding(float row_max) const { return fmaf(row_max, slope, -offset); }
-    __device__ __forceinline__ float exp(float x) const { return power_of_2(power(x)); }
+    /* power() anywhere. */
+    __device__ __forceinline__ float power(float x, float row_max) const { return difference(x, row_max) * slope; }
+    /* The exponential of a power, and the logarithm of the number whose powers they are. */
+    DEVICE float exp_of(float power) { return power_of_2(power); }
+    DEVICE float unit() { return 0.693147181f; }
+    __device__ __forceinline__ float exp(float x) const { return exp_of(power(x)); }
 };
 template <> struct ScaledExp<double> {
     double row_max, scale, factor;
     DEVICE bool in_fast_range(double) { return true; }
+    DEVICE bool is_fast() { return true; }
     __device__ __forceinline__ explicit ScaledExp(double row_max, double scale = 1.0)
         : row_max(row_max), scale(scale), factor(1) {}
-    __device__ __forceinline__ double exp(double x) const { return exp_of_difference(difference(x, row_max) * scale); }
+    __device__ __forceinline__ double power(double x) const { return power(x, row_max); }
+    __device__ __forceinline__ double power(double x, double row_max) const { return difference(x, row_max) * scale; }
+    DEVICE double rounding(double) { return 0; }
+    DEVICE double exp_of(double power) { return exp_of_difference(power); }
+    DEVICE double unit() { return 1; }
+    __device__ __forceinline__ double exp(double x) const { return exp_of(power(x)); }
 };
 
 /* log2(x), approximately. */

@@ -12,6 +12,14 @@ DEVICE uint4 *stash_of_block() {
     return stash;
 }
 
+/* Whether this lane is the one of its warp that is elected. All lanes of the warp call. The assembler knows that only one
+ * lane is, and that saves a loop over lanes for each bulk copy. */
+DEVICE bool is_elected() {
+    uint32_t elected;
+    asm volatile("{ .reg .pred one; elect.sync _|one, 0xffffffff; selp.u32 %0, 1, 0, one; }" : "=r"(elected)::"memory");
+    return elected != 0;
+}
+
 /* An mbarrier counts arrivals and the bytes of copies. Its phases have alternating parity. */
 struct Arrival {
     uint64_t barrier;

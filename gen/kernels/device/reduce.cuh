@@ -163,6 +163,10 @@ struct WholeWarp {
         for (int i = 0; i < m; i++)
             x[i] = over<Op>(x[i]);
     }
+    /* The lanes for which a condition is true. */
+    DEVICE int count(bool condition) {
+        return __popc(__ballot_sync(0xffffffffu, condition));
+    }
 };
 struct SomeLanes {
     int width;
@@ -179,6 +183,9 @@ struct SomeLanes {
 #pragma unroll
             for (int i = 0; i < m; i++)
                 x[i] = Op::of(x[i], __shfl_xor_sync(0xffffffffu, x[i], distance));
+    }
+    __device__ __forceinline__ int count(bool condition) const {
+        return over<Sum>((int)condition);
     }
 };
 

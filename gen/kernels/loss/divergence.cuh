@@ -18,8 +18,9 @@
  *
  *   KL(p || z) = sum p v + lse sum p      KL(z || p) = -E[v] - lse      E is the mean under the softmax of z
  *
- * M makes the mean v of some classes in the middle of the row 0, so that the two parts do not cancel. A huge number may
- * mask these classes. If M would be far from the maximum of z that a thread knows, it is that maximum.
+ * Exponentials are relative to a reference, from some classes in the middle of the row, so that no maximum is searched. That
+ * of a direct KL is the M for which their mean v is 0: then the two parts do not cancel. A huge number may mask these
+ * classes. Where the exponentials of a thread leave the range, it takes its maximum instead, and adds the vectors again.
  *
  * The loss works on vectors of a row in registers. It uses no thread index but in its constructor. */
 #ifndef GPULOSSI_DIVERGENCE_CUH
@@ -76,7 +77,7 @@ template <class E> struct Divergence : DivergenceCall<E> {
     };
     template <bool kMayHaveColumns = false> __device__ __forceinline__ RowInput fetch(int64_t row, int lane) const {
         RowInput in = {0, N(1), Bits(0), 0};
-        const int64_t c = min(p.rows.classes / 2 + lane, p.rows.classes - 1);
+        const int classes = (int)p.rows.classes, c = min(classes / 2 + lane, classes - 1);
         if (has(GPULOSSI_KL_LABELS))
             in.label = read_index(p.labels, p.label_type, row);
         if (has(GPULOSSI_KL_ROW_WEIGHTS))
@@ -95,75 +96,76 @@ template <class E> struct Divergence : DivergenceCall<E> {
         const int64_t image = (int64_t)((uint64_t)row / (uint64_t)p.inner);
         return image * stride + (row - image * p.inner) + c * p.inner;
     }
-    /* The sides of a row are subtracted after `shift` is subtracted from each, and then `rest`. A large distance is
-     * subtracted first, which keeps digits; a small one last. The shift of a direct KL is
-     * the M of its logits, unless that is far from their maximum. */
+    /* The two sides of a row are subtracted after shift() is subtracted from each, and then rest(). A large distance is
+     * subtracted first, which keeps digits; a small one last. */
     struct Row {
         static const int target_class = -1;
         N weight; /* A weight of 0 means no divergence and gradients of 0, whatever the elements are. */
         bool is_counted;
-        N shift[2], rest;
+        N reference[2]; /* of the exponentials of each side of logits */
+
+        __device__ __forceinline__ N distance() const { return difference(reference[kTarget], reference[kInput]); }
+        __device__ __forceinline__ bool is_far() const { return has_two_logits() && fabs(distance()) > N(kFar); }
+        __device__ __forceinline__ N shift(int side) const { return is_far() ? reference[side] : N(0); }
+        __device__ __forceinline__ N rest() const { return is_far() ? N(0) : distance(); }
     };
     typedef Row DeferredRow;
     /* All lanes of a row call. */
     template <class Lanes> __device__ __forceinline__ Row row_of(const RowInput &in, const Lanes &lanes) const {
-        Row r = {in.weight, true, {N(0), N(0)}, N(0)};
+        Row r = {in.weight, true, {N(0), N(0)}};
         if (has(GPULOSSI_KL_LABELS) && in.label == p.ignore_index) {
             r.weight = N(0);
             r.is_counted = false;
         }
         if (is_direct()) {
-            const N of_row = shift_of(E::widen(in.input), Targets::widen(in.target), lanes);
-            r.shift[kInput] = is_logits(kInput) ? of_row : N(0);
-            r.shift[kTarget] = is_logits(kTarget) ? of_row : N(0);
+            r.reference[kInput] = r.reference[kTarget] =
+                reference_of(E::widen(in.input), Targets::widen(in.target), lanes);
         } else if (has_distance()) {
             const N x = E::widen(in.input), distance = Targets::widen(in.target) - x;
             const bool is_finite = fabs(distance) < Limits<N>::infinity();
-            N sums[3] = {is_finite ? N(1) : N(0), is_finite ? x : N(0), is_finite ? distance : N(0)};
+            N sums[2] = {is_finite ? x : N(0), is_finite ? distance : N(0)};
+            const int count = lanes.count(is_finite);
             lanes.template over_all<Sum>(sums);
-            if (sums[0] > 0) {
-                const N mean = sums[2] * reciprocal(sums[0]), of_input = sums[1] * reciprocal(sums[0]);
-                const bool is_far = fabs(mean) > N(kFar);
-                r.shift[kInput] = is_far ? of_input : N(0);
-                r.shift[kTarget] = is_far ? of_input + mean : N(0);
-                r.rest = is_far ? N(0) : mean;
+            if (count > 0) {
+                r.reference[kInput] = sums[0] * quick_reciprocal(N(count));
+                r.reference[kTarget] = fma(sums[1], quick_reciprocal(N(count)), r.reference[kInput]);
             }
         }
         return r;
     }
     /* The M of a direct KL, from a class of each lane. */
-    template <class Lanes> DEVICE N shift_of(N x, N t, const Lanes &lanes) {
+    template <class Lanes> DEVICE N reference_of(N x, N t, const Lanes &lanes) {
         const N logit = of_logits(x, t), other = of_other(x, t),
                 log_other = is_probability(side_of_other()) ? quick_log(other) : other,
                 shift = logit - log_other * Base::smem_temperature();
         const bool is_finite = fabs(shift) < Limits<N>::infinity();
-        N sums[2] = {is_finite ? N(1) : N(0), is_finite ? shift * N(1.0 / 64) : N(0)}; /* no sum of 32 overflows */
-        lanes.template over_all<Sum>(sums);
-        return sums[0] > 0 ? sums[1] * (N(64) * quick_reciprocal(sums[0])) : N(0);
+        const int count = lanes.count(is_finite);
+        const N sum = lanes.template over<Sum>(is_finite ? shift * N(1.0 / 64) : N(0)); /* no sum of 32 overflows */
+        return count > 0 ? sum * (N(64) * quick_reciprocal(N(count))) : N(0);
     }
 
     /* ---- the sums of a row ---- */
 
     struct Softmax {
-        /* Maximum and sum of each side of logits. A direct KL also has the sum of the side that weighs. The other
-         * side's maximum is then the largest logit whose term is infinite. */
+        /* Sum of each side of logits, and what it is relative to: a reference, or a maximum. A direct KL also has the sum
+         * of the side that weighs. The other side's maximum is then the largest logit whose term is infinite. */
         N max[2], sum[2];
-        N weighted; /* sum of exp(a) v, or p v */
-        union {
-            N excess; /* sum of exp(a) (v + expm1(-v)) */
-            N shift;  /* the M of a direct KL, or -infinity before anything is added */
-        };
+        N weighted; /* sum of exp(a) v, or p v; that of a direct KL is relative to the maximum, too */
+        N excess;   /* sum of exp(a) (v + expm1(-v)) */
 
         DEVICE Softmax empty() {
             const N lowest = -Limits<N>::infinity();
-            Softmax s = {{lowest, lowest}, {N(0), N(0)}, N(0), {is_direct() ? lowest : N(0)}};
+            Softmax s = {{lowest, lowest}, {N(0), N(0)}, N(0), N(0)};
             return s;
         }
         /* Raises the maximum of a side. */
         __device__ __forceinline__ void raise(int side, N higher) {
             if (higher == max[side])
                 return;
-            const N down = exp_of_difference(Base::smem_inverse_temperature() * difference(max[side], higher));
+            const N by = Base::smem_inverse_temperature() * difference(higher, max[side]),
+                    down = exp_of_difference(-by);
+            if (is_direct() && own(sum) > 0 && max[side] > -Limits<N>::infinity())
+                weighted = fma(own(sum), by, weighted);
             max[side] = higher;
             sum[side] *= down;
             if (side == weighing()) {
@@ -175,28 +177,11 @@ template <class E> struct Divergence : DivergenceCall<E> {
                 }
             }
         }
-        /* Whether M is so far from the maximum that v is large where probabilities are. */
-        DEVICE bool is_far(N m, N max) {
-            enum { kMost = 32 };
-            return !(fabs(difference(max, m)) * Base::smem_inverse_temperature() <= kMost);
-        }
-        __device__ __forceinline__ void shift_to(N m) {
-            const N weight = own(sum);
-            if (weight > 0)
-                weighted = fma(weight * difference(m, shift), Base::smem_inverse_temperature(), weighted);
-            shift = m;
-        }
         template <class Lanes> __device__ __forceinline__ void reduce(const Lanes &lanes) {
 #pragma unroll
             for (int side = kInput; side <= kTarget; side++)
                 if (is_logits(side)) {
                     raise(side, largest_over(lanes, max[side]));
-                    if (is_direct()) {
-                        const N lowest = -Limits<N>::infinity();
-                        if (shift > lowest && max[side] > lowest && is_far(shift, max[side]))
-                            shift_to(max[side]);
-                        shift_to(largest_over(lanes, shift));
-                    }
                     sum[side] = lanes.template over<Sum>(sum[side]);
                 } else if (is_direct() && logits_weigh() && has_divergence()) {
                     max[side] = largest_over(lanes, max[side]);
@@ -249,6 +234,7 @@ template <class E> struct Divergence : DivergenceCall<E> {
     }
     template <class Side>
     __device__ __forceinline__ void note_highest(Highest &highest, const Vector<E> &x, const Side &side, int k) const {
+        enum { m = Side::kElements };
         if (is_logits(kInput))
             highest.of_input = larger_of(highest.of_input, x);
         if (!is_logits(kTarget))
@@ -256,61 +242,124 @@ template <class E> struct Divergence : DivergenceCall<E> {
         if (side.has_vectors_of_target()) {
             highest.of_target = larger_of(highest.of_target, side.load_target(k));
         } else {
-            N t[W];
+            N t[m];
             load_target(side, k, t);
             highest.of_other = larger(highest.of_other, in_halves<Maximum>(t));
         }
     }
     __device__ __forceinline__ void raise(State &s, const Highest &highest) const {
         if (is_logits(kInput))
-            s.raise(kInput, larger(s.max[kInput], LargestOf<E, 1>::of({highest.of_input}, false)));
+            s.raise(kInput, larger(s.max[kInput], highest_of_input(highest)));
         if (is_logits(kTarget))
-            s.raise(kTarget,
-                    larger(larger(s.max[kTarget], highest.of_other), LargestOf<E, 1>::of({highest.of_target}, false)));
+            s.raise(kTarget, larger(s.max[kTarget], highest_of_target(highest)));
+    }
+    DEVICE N highest_of_input(const Highest &highest) {
+        return LargestOf<E, 1>::of({highest.of_input}, false);
+    }
+    DEVICE N highest_of_target(const Highest &highest) {
+        return larger(highest.of_other, LargestOf<E, 1>::of({highest.of_target}, false));
+    }
+    /* The first maxima of a thread are the references of the row. */
+    __device__ __forceinline__ void refer(const Row &r, State &s) const {
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            if (is_logits(a) && s.max[a] == -Limits<N>::infinity())
+                s.max[a] = r.reference[a];
+    }
+    /* Whether exponentials relative to the maxima are neither large nor all small. Next to a sum of at least 2^-64 those
+     * below 2^-126 are nothing. */
+    DEVICE bool in_range(const State &s) {
+        bool are_all = true;
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            if (is_logits(a))
+                are_all &= s.sum[a] > N(0x1p-64) && s.sum[a] < N(0x1p64);
+        return are_all;
+    }
+    /* The same for vectors of which the largest elements are known. The exponential of 40 is 2^58. */
+    __device__ __forceinline__ bool in_range(const State &s, const Highest &highest) const {
+        enum { kMost = 40 };
+        return (!is_logits(kInput) ||
+                fabs(difference(highest_of_input(highest), s.max[kInput])) * inverse_temperature < kMost) &&
+               (!is_logits(kTarget) ||
+                fabs(difference(highest_of_target(highest), s.max[kTarget])) * inverse_temperature < kMost);
+    }
+    /* Adds a vector in the first sweep. */
+    template <class Side>
+    __device__ __forceinline__ void accumulate(const Row &r, State &s, const Vector<E> &x, const Side &side) const {
+        Highest highest = lowest();
+        note_highest(highest, x, side, 0);
+        State referred = s;
+        refer(r, referred);
+        if (has_distance() && in_range(referred, highest))
+            s = referred;
+        else
+            raise(s, highest);
+        add_vector(s, batch_of(r, s), x, side, 0);
+    }
+    /* Adds the vectors of a stage. */
+    template <class Side>
+    __device__ __forceinline__ void accumulate_stage(const Row &r, State &s, const Side &side) const {
+        const State before = s;
+        bool searches = !has_distance();
+#pragma unroll 1
+        for (; side.begin < side.end; searches = true) {
+            if (searches) {
+                Highest highest = lowest();
+#pragma unroll 2
+                for (int k = side.begin; k < side.end; k++)
+                    note_highest(highest, side.load(k), side, k);
+                raise(s, highest);
+            } else {
+                refer(r, s);
+            }
+            const Batch batch = batch_of(r, s);
+#pragma unroll 1
+            for (int k = side.begin; k < side.end; k++)
+                add_vector(s, batch, side.load(k), side, k);
+            if (searches || in_range(s))
+                break;
+            s = before;
+        }
     }
 
     /* The elements of a vector of each side. Elements outside the row have a probability of 0. */
-    template <class Side>
-    __device__ __forceinline__ void load(const Vector<E> &x, const Side &side, int k, N (&z)[2][W]) const {
+    template <class Side, int m>
+    __device__ __forceinline__ void load(const Vector<E> &x, const Side &side, int k, N (&z)[2][m]) const {
         x.unpack(z[kInput]);
         load_target(side, k, z[kTarget]);
 #pragma unroll
-        for (int i = 0; i < W; i++)
+        for (int i = 0; i < m; i++)
             z[kInput][i] = side.is_inside(k, i) ? z[kInput][i] : padding(kInput);
     }
-    template <class Side> __device__ __forceinline__ void load_target(const Side &side, int k, N (&t)[W]) const {
+    template <class Side, int m> __device__ __forceinline__ void load_target(const Side &side, int k, N (&t)[m]) const {
         side.read_staged(Targets(p.target, side.start(p.target_stride)), k, t);
 #pragma unroll
-        for (int i = 0; i < W; i++)
+        for (int i = 0; i < m; i++)
             t[i] = side.is_inside(k, i) ? t[i] : padding(kTarget);
     }
-    /* Whether exponentials of a side may be taken by a ScaledExp. */
-    __device__ __forceinline__ bool in_fast_range(int side, N max) const {
-        return !is_logits(side) || ScaledExp<N>::in_fast_range(finite(max) * inverse_temperature);
+    /* Whether exponentials of both sides may be taken by a ScaledExp. */
+    DEVICE bool are_fast(const ScaledExp<N> (&exp)[2]) {
+        return (!is_logits(kInput) || exp[kInput].is_fast()) && (!is_logits(kTarget) || exp[kTarget].is_fast());
     }
-    /* The constants of some vectors in the first sweep, of which no logit is above the maximum of its side. */
+    /* The constants of some vectors in the first sweep. */
     struct Batch {
         ScaledExp<N> exp[2];
         N shift[2], rest; /* of the row */
         N to_a;           /* e_b to_a is e_a exp(-v) */
         bool is_fast;
     };
-    __device__ __forceinline__ Batch batch_of(const Row &r, State &s) const {
-        if (is_direct()) {
-            const N max = of_logits(s.max[kInput], s.max[kTarget]), m = of_logits(r.shift[kInput], r.shift[kTarget]);
-            if (State::is_far(s.shift, max))
-                s.shift_to(max > -Limits<N>::infinity() && State::is_far(m, max) ? max : m);
-        }
+    __device__ __forceinline__ Batch batch_of(const Row &r, const State &s) const {
         Batch of = {{ScaledExp<N>(finite(s.max[kInput]), inverse_temperature),
                      ScaledExp<N>(finite(s.max[kTarget]), inverse_temperature)},
-                    {r.shift[kInput], r.shift[kTarget]},
-                    r.rest,
+                    {r.shift(kInput), r.shift(kTarget)},
+                    r.rest(),
                     N(0),
-                    (is_direct() || (r.shift[kInput] == 0 && r.shift[kTarget] == 0)) &&
-                        in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget])};
+                    false};
+        of.is_fast = !r.is_far() && are_fast(of.exp);
         if (in_one_sweep() && may_have_values()) {
-            of.to_a = exponential((difference(finite(other(s.max)), other(r.shift)) -
-                                   difference(finite(own(s.max)), own(r.shift)) + signed_rest(r.rest)) *
+            of.to_a = exponential((difference(finite(other(s.max)), other(of.shift)) -
+                                   difference(finite(own(s.max)), own(of.shift)) + signed_rest(of.rest)) *
                                   inverse_temperature);
             if (of.is_fast) {
                 const N factor[2] = {of.exp[kInput].factor, of.exp[kTarget].factor};
@@ -321,35 +370,43 @@ template <class E> struct Divergence : DivergenceCall<E> {
     }
     /* Adds a vector in the first sweep. */
     template <class Side>
-    __device__ __forceinline__ void accumulate(State &s, const Batch &batch, const Vector<E> &x, const Side &side,
+    __device__ __forceinline__ void add_vector(State &s, const Batch &batch, const Vector<E> &x, const Side &side,
                                                int k) const {
-        N z[2][W], e[2][W], v[W] = {};
+        enum { m = Side::kElements };
+        N z[2][m], power[2][m], e[2][m], v[m] = {}, weight[m];
         load(x, side, k, z);
+        if (is_direct())
+            direct_logarithms(z, v, weight);
         if (batch.is_fast) {
 #pragma unroll
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < m; i++) {
 #pragma unroll
                 for (int a = kInput; a <= kTarget; a++)
-                    e[a][i] = batch.exp[a].exp(z[a][i]);
+                    power[a][i] = batch.exp[a].power(z[a][i]);
                 if (in_one_sweep())
-                    v[i] = fma(difference(z[kTarget][i], z[kInput][i]), inverse_temperature,
-                               -batch.rest * inverse_temperature);
+                    v[i] = fma(weighing() == kTarget ? difference(z[kTarget][i], z[kInput][i])
+                                                     : difference(z[kInput][i], z[kTarget][i]),
+                               inverse_temperature, -signed_rest(batch.rest) * inverse_temperature);
             }
         } else {
 #pragma unroll
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < m; i++) {
 #pragma unroll
                 for (int a = kInput; a <= kTarget; a++)
-                    e[a][i] = exp_from(z[a][i], finite(s.max[a]));
+                    power[a][i] = batch.exp[a].power(z[a][i], finite(s.max[a]));
                 if (in_one_sweep())
                     v[i] = distance_of(batch, z[kInput][i], z[kTarget][i]);
             }
         }
-        N sum[2], factor[2];
+        N sum[2], factor[2], rounding[2];
 #pragma unroll
         for (int a = kInput; a <= kTarget; a++)
             if (is_logits(a)) {
+#pragma unroll
+                for (int i = 0; i < m; i++)
+                    e[a][i] = ScaledExp<N>::exp_of(power[a][i]);
                 factor[a] = batch.is_fast ? batch.exp[a].factor : N(1);
+                rounding[a] = batch.is_fast ? batch.exp[a].rounding(finite(s.max[a])) : N(0);
                 sum[a] = in_halves<Sum>(e[a]);
                 s.sum[a] = fma(sum[a], factor[a], s.sum[a]);
             }
@@ -363,32 +420,42 @@ template <class E> struct Divergence : DivergenceCall<E> {
         }
         if (is_direct()) {
 #pragma unroll
-            for (int i = 0; i < W; i++)
+            for (int i = 0; i < m; i++) {
+                power[kInput][i] = of_logits(power[kInput][i], power[kTarget][i]);
                 e[kInput][i] = of_logits(e[kInput][i], e[kTarget][i]);
-            accumulate_direct(s, z, e[kInput], of_logits(factor[kInput], factor[kTarget]));
+            }
+            accumulate_direct(s, z, v, weight, power[kInput], e[kInput], of_logits(sum[kInput], sum[kTarget]),
+                              of_logits(factor[kInput], factor[kTarget]),
+                              of_logits(rounding[kInput], rounding[kTarget]));
         }
     }
-    /* Adds a vector to the sums of a direct KL. e is the exponentials of its logits. */
-    __device__ __forceinline__ void accumulate_direct(State &s, const N (&z)[2][W], const N (&e)[W], N factor) const {
-        N v[W], weight[W];
-        direct_distances(s.shift, z, v, weight);
+    /* Adds a vector to the sums of a direct KL, from direct_logarithms(). e is the exponentials of its logits, with their
+     * sum and its factor. Their powers are `rounding` too large. */
+    template <int m>
+    __device__ __forceinline__ void accumulate_direct(State &s, const N (&z)[2][m], N (&v)[m], N (&weight)[m],
+                                                      const N (&power)[m], const N (&e)[m], N sum, N factor,
+                                                      N rounding) const {
         if (!logits_weigh()) {
-            const N all = in_halves<Sum>(weight);
-            s.sum[kInput] += weighing() == kInput ? all : N(0);
-            s.sum[kTarget] += weighing() == kTarget ? all : N(0);
+            sum = in_halves<Sum>(weight);
+            if (weighing() == kInput)
+                s.sum[kInput] += sum;
+            else
+                s.sum[kTarget] += sum;
         }
         if (!has_divergence())
             return;
 #pragma unroll
-        for (int i = 0; i < W; i++)
+        for (int i = 0; i < m; i++) {
             weight[i] = logits_weigh() ? e[i] : weight[i];
+            v[i] = distance_from(v[i], power[i]);
+        }
         N all = products_in_halves(weight, v);
         /* A class of probability 0 adds nothing of its own, whatever its distance is. A logit whose other side is 0 may get
          * that probability yet, when the maximum is raised. */
         if (!(fabs(all) < Limits<N>::infinity())) {
             N most = other(s.max);
 #pragma unroll
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < m; i++) {
                 const bool is_infinite = logits_weigh() && v[i] < N(-1e30);
                 if (is_infinite && weight[i] > 0)
                     most = larger(most, of_logits(z[kInput][i], z[kTarget][i]));
@@ -400,27 +467,22 @@ template <class E> struct Divergence : DivergenceCall<E> {
             }
             all = products_in_halves(weight, v);
         }
+        all = fma(sum, distance_from(N(0), -rounding), all);
         s.weighted = fma(all, logits_weigh() ? factor * log_unit() : log_unit(), s.weighted);
     }
-    /* The probabilities of the side of a direct KL that is no logits. A negative one makes NaN. */
-    __device__ __forceinline__ void direct_weights(const N (&z)[2][W], N (&weight)[W]) const {
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            weight[i] = weight_of_other(of_other(z[kInput][i], z[kTarget][i]));
-        if (is_probability(side_of_other()) && !are_between(0, weight, Format<N>::bits(Limits<N>::infinity())))
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                weight[i] = weight[i] < 0 ? Limits<N>::nan() : weight[i];
+    /* v of a direct KL, in log_unit(), from the power of a logit, and the logarithm of the other side. */
+    DEVICE N distance_from(N log, N power) {
+        return fma(power, log_unit() == N(1) ? -ScaledExp<N>::unit() : N(-1), log);
     }
-    /* v of a direct KL in log_unit(), and direct_weights(). The logarithm of a probability of less than 2^-125 is any
-     * number if that probability weighs it. */
-    __device__ __forceinline__ void direct_distances(N shift, const N (&z)[2][W], N (&v)[W], N (&weight)[W]) const {
+    /* Logarithms of the side of a direct KL that is no logits, in log_unit(), and its probabilities. A negative one becomes
+     * a NaN. The logarithm of a probability of less than 2^-125 is any number if that probability weighs it. */
+    template <int m>
+    __device__ __forceinline__ void direct_logarithms(const N (&z)[2][m], N (&v)[m], N (&weight)[m]) const {
         const bool has_logs = !is_probability(side_of_other());
         const auto least = logits_weigh() ? Format<N>::least() : 0;
-        const bool is_natural = log_unit() == N(1);
-        const N of_log = is_natural ? N(1) : N(1.442695041), slope = is_natural ? inverse_temperature : exponent;
+        const N of_log = log_unit() == N(1) ? N(1) : N(1.442695041);
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < m; i++) {
             const N other = of_other(z[kInput][i], z[kTarget][i]);
             v[i] = has_logs || !is_other_short() ? other : (N)log2_of((float)other);
             weight[i] = weight_of_other(other);
@@ -429,42 +491,36 @@ template <class E> struct Divergence : DivergenceCall<E> {
         if (!has_logs && !(is_other_short() && are_between(least, weight, Format<N>::bits(N(0.5))))) {
             if (are_between(least, weight, Format<N>::least() + Format<N>::range())) {
 #pragma unroll
-                for (int i = 0; i < W; i++)
+                for (int i = 0; i < m; i++)
                     v[i] = ordinary_log(weight[i]) * of_log;
             } else {
 #pragma unroll
-                for (int i = 0; i < W; i++) {
+                for (int i = 0; i < m; i++) {
                     v[i] = weight[i];
                     weight[i] = weight[i] < 0 ? Limits<N>::nan() : weight[i];
                 }
 #pragma unroll 1
-                for (int i = 0; i < W; i++)
+                for (int i = 0; i < m; i++)
                     shift_in(v, natural_log(v[0]) * of_log);
             }
         }
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            v[i] = fma(-difference(of_logits(z[kInput][i], z[kTarget][i]), shift), slope, v[i]);
     }
-    /* The difference of the two sides over T, without the number that is the same for the row. */
+    /* The difference of the side that weighs and the other one over T, without the number that is the same for the row. */
     __device__ __forceinline__ N distance_of(const Batch &of, N x, N t) const {
         const N d = difference(difference(t, of.shift[kTarget]), difference(x, of.shift[kInput]));
-        return difference(d, of.rest) * inverse_temperature;
+        return signed_rest(difference(d, of.rest)) * inverse_temperature;
     }
     /* Adds a vector of distances, whose exponentials are summed already. The sum of v + expm1(-v) over the vector is
      * the sum of e_b to_a - e_a + e_a v. It is off by a few u of e_a, little next to 1/4 of all e_a of the thread.
      * Where the sum is smaller, a polynomial has the digits of a small v. */
-    __device__ __forceinline__ void accumulate_kl(State &s, N to_a, const N (&distance)[W], const N (&e_a)[W],
-                                                  const N (&e_b)[W], N sum_a, N sum_b, N factor, N all_a) const {
-        N v[W];
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            v[i] = weighing() == kTarget ? distance[i] : -distance[i];
+    template <int m>
+    __device__ __forceinline__ void accumulate_kl(State &s, N to_a, N (&v)[m], const N (&e_a)[m], const N (&e_b)[m],
+                                                  N sum_a, N sum_b, N factor, N all_a) const {
         N all = products_in_halves(e_a, v);
         /* A class of probability 0 adds nothing of its own, whatever its distance is. */
         if (!(fabs(all) < Limits<N>::infinity())) {
 #pragma unroll
-            for (int i = 0; i < W; i++)
+            for (int i = 0; i < m; i++)
                 v[i] = e_a[i] == 0 ? N(1) : v[i]; /* no small one */
             all = products_in_halves(e_a, v);
             /* Without a maximum of the side that weighs, the other side's part has no scale: the row is swept again. */
@@ -473,15 +529,15 @@ template <class E> struct Divergence : DivergenceCall<E> {
         }
         N more = fma(sum_b, to_a, difference(all, sum_a));
         if (!(fma(more, factor, s.excess) > all_a * N(0.25))) {
-            N excess[W], size[W];
+            N excess[m], size[m];
 #pragma unroll
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < m; i++) {
                 size[i] = fabs(v[i]);
                 excess[i] = e_a[i] * v[i] * v[i] * excess_over_square(v[i]);
             }
             if (!(in_halves<Maximum>(size) < N(1)))
 #pragma unroll
-                for (int i = 0; i < W; i++)
+                for (int i = 0; i < m; i++)
                     excess[i] = size[i] < 1 ? excess[i] : fma(e_b[i], to_a, difference(e_a[i] * v[i], e_a[i]));
             more = in_halves<Sum>(excess);
         }
@@ -497,7 +553,7 @@ template <class E> struct Divergence : DivergenceCall<E> {
 
     /* The constants of a row. `lse_difference` is log p - log q where both logits are at their shift. The shift is a
      * side's maximum if the sides are distant, else 0: the difference of close logits is exact. The sides are distant
-     * in the middle of the row, or in their maxima if the middle is masked. Of a direct KL it is the lse. */
+     * in the middle of the row, or in their maxima if the middle is masked. Of a direct KL it is the lse, less the maximum. */
     struct Sides {
         N max[2], inverse[2], log_sum[2], shift[2], lse_difference;
         bool is_fast;        /* Whether the row has short formulas, with `exp`. */
@@ -505,8 +561,8 @@ template <class E> struct Divergence : DivergenceCall<E> {
         N of_exp[2];
     };
     __device__ __forceinline__ Sides sides_of(const Row &r, const State &s, bool needs_ratios = true) const {
-        const bool is_far = r.shift[kInput] != 0 || r.shift[kTarget] != 0 ||
-                            (has_two_logits() && fabs(difference(s.max[kInput], s.max[kTarget])) > N(kFar));
+        const bool is_far =
+            has_two_logits() && (r.is_far() || fabs(difference(s.max[kInput], s.max[kTarget])) > N(kFar));
         const ScaledExp<N> none(N(0));
         Sides of = {{}, {}, {}, {}, N(0), false, {none, none}, {}};
 #pragma unroll
@@ -515,11 +571,10 @@ template <class E> struct Divergence : DivergenceCall<E> {
                 of.max[a] = s.max[a];
                 of.inverse[a] = reciprocal(s.sum[a]);
                 of.log_sum[a] = natural_log(s.sum[a]);
-                of.shift[a] = is_direct() ? s.shift : is_far ? s.max[a] : N(0);
+                of.shift[a] = is_far ? s.max[a] : N(0);
             }
         if (is_direct())
-            of.lse_difference = fma(difference(of_logits(of.max[kInput], of.max[kTarget]), s.shift),
-                                    inverse_temperature, of_logits(of.log_sum[kInput], of.log_sum[kTarget]));
+            of.lse_difference = of_logits(of.log_sum[kInput], of.log_sum[kTarget]);
         if (has_two_logits() && has_ratios() && needs_ratios)
             of.lse_difference =
                 s.sum[kInput] > 0 && s.sum[kTarget] > 0
@@ -528,23 +583,14 @@ template <class E> struct Divergence : DivergenceCall<E> {
                     : Limits<N>::nan();
         if (has_short_formulas()) {
             const bool drops_nan = has_short_pairs() && !(s.sum[kInput] > 0 && s.sum[kTarget] > 0);
-            of.is_fast = !drops_nan && in_fast_range(kInput, s.max[kInput]) && in_fast_range(kTarget, s.max[kTarget]);
 #pragma unroll
             for (int a = kInput; a <= kTarget; a++) {
                 of.exp[a] = ScaledExp<N>(finite(s.max[a]), inverse_temperature);
                 of.of_exp[a] = of.inverse[a] * of.exp[a].factor;
             }
+            of.is_fast = !drops_nan && are_fast(of.exp);
         }
         return of;
-    }
-    /* A direct KL. Probabilities that are all 0 have none, whatever the lse is. */
-    __device__ __forceinline__ N direct_kl(const State &s, const Sides &of) const {
-        const N sum = own(s.sum);
-        if (logits_weigh()) {
-            const bool is_infinite = other(s.max) > -Limits<N>::infinity() && exp_from(other(s.max), own(s.max)) != 0;
-            return is_infinite && sum == sum ? Limits<N>::infinity() : -(s.weighted / sum) - of.lse_difference;
-        }
-        return sum == 0 ? s.weighted : fma(sum, of.lse_difference, s.weighted);
     }
     /* The sums of a row's KL of two logits from the first sweep. `Way` selects the mean, the excess, or a sweep of its
      * own. Logarithms and quotients are approximate here, because they only select. A direct sum has enough digits if
@@ -558,10 +604,11 @@ template <class E> struct Divergence : DivergenceCall<E> {
     };
     __device__ __forceinline__ Kl kl_of(const Row &r, const State &s) const {
         enum { kOfDirect = 16, kOfExcess = 4, kMost = 64 };
-        const N from_a = difference(own(s.max), own(r.shift)), from_b = difference(other(s.max), other(r.shift)),
+        const N shift[2] = {r.shift(kInput), r.shift(kTarget)};
+        const N from_a = difference(own(s.max), own(shift)), from_b = difference(other(s.max), other(shift)),
                 of_maxima = difference(from_b, from_a) * inverse_temperature,
-                rest = signed_rest(r.rest) * inverse_temperature;
-        const bool is_shifted = own(r.shift) != 0 || other(r.shift) != 0;
+                rest = signed_rest(r.rest()) * inverse_temperature;
+        const bool is_shifted = r.is_far();
         Kl kl = {own(s.sum), other(s.sum), s.weighted, s.excess, of_maxima + rest, kValues};
         const float inverse = quick_reciprocal((float)kl.sum), mean = (float)kl.weighted * inverse,
                     excess = (float)kl.excess * inverse, m = excess - mean,
@@ -584,6 +631,22 @@ template <class E> struct Divergence : DivergenceCall<E> {
         return kl.way == kDirect ? mean + (kl.distance + log_any_ratio(kl.other, kl.sum))
                                  : excess + log_excess(excess - mean);
     }
+    /* The same of a direct KL. `other` is the sum of exponentials of the logits. */
+    __device__ __forceinline__ Kl direct_sums(const State &s) const {
+        const N infinity = Limits<N>::infinity();
+        const bool is_infinite = logits_weigh() && other(s.max) > -infinity && exp_from(other(s.max), own(s.max)) != 0;
+        const Kl kl = {
+            own(s.sum), of_logits(s.sum[kInput], s.sum[kTarget]), is_infinite ? -infinity : s.weighted, N(0), N(0),
+            kDirect};
+        return kl;
+    }
+    /* Probabilities that are all 0 have no divergence, whatever the lse is. */
+    DEVICE N direct_kl(const Kl &kl) {
+        const N lse = natural_log(kl.other);
+        return logits_weigh() ? -(kl.weighted / kl.sum) - lse
+               : kl.sum == 0  ? kl.weighted
+                              : fma(kl.sum, lse, kl.weighted);
+    }
     /* Whether a row takes the second sweep. */
     __device__ __forceinline__ bool has_values(const Row &r, const State &s) const {
         return may_have_values() && (!in_one_sweep() || kl_of(r, s).way == kValues);
@@ -605,40 +668,40 @@ template <class E> struct Divergence : DivergenceCall<E> {
                    of.lse_difference);
     }
     /* log p - log q of the elements of a vector of each side, if they are needed. */
-    __device__ __forceinline__ void log_ratios(const Sides &of, const N (&z)[2][W], N (&d)[W]) const {
+    template <int m> __device__ __forceinline__ void log_ratios(const Sides &of, const N (&z)[2][m], N (&d)[m]) const {
         if (!has_ratios()) {
 #pragma unroll
-            for (int i = 0; i < W; i++)
+            for (int i = 0; i < m; i++)
                 d[i] = N(0);
         } else if (has_two_logits()) {
 #pragma unroll
-            for (int i = 0; i < W; i++)
+            for (int i = 0; i < m; i++)
                 d[i] = log_ratio_of_logits(of, z[kInput][i], z[kTarget][i]);
         } else if (is_probability(kInput) && is_probability(kTarget)) {
             log_ratios_of_probabilities(z, d);
         } else {
 #pragma unroll
-            for (int i = 0; i < W; i++)
+            for (int i = 0; i < m; i++)
                 d[i] = logarithm(kTarget, of, z[kTarget][i]) - logarithm(kInput, of, z[kInput][i]);
         }
     }
     /* Probabilities outside the range of log_ratio(), as 0 is, take a loop that is not unrolled. */
-    __device__ __forceinline__ void log_ratios_of_probabilities(const N (&z)[2][W], N (&d)[W]) const {
-        N a[W], b[W];
+    template <int m> __device__ __forceinline__ void log_ratios_of_probabilities(const N (&z)[2][m], N (&d)[m]) const {
+        N a[m], b[m];
         bool in_range = true;
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < m; i++) {
             a[i] = z[kTarget][i] + eps();
             b[i] = z[kInput][i] + eps();
             in_range = in_range && distance(a[i]) < Format<N>::range() && distance(b[i]) < Format<N>::range();
         }
         if (in_range) {
 #pragma unroll
-            for (int i = 0; i < W; i++)
+            for (int i = 0; i < m; i++)
                 d[i] = log_ratio(a[i], b[i]);
         } else {
 #pragma unroll 1
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < m; i++) {
                 shift_in(d, log_any_ratio(a[0], b[0]));
                 shift_in(a, N(0));
                 shift_in(b, N(0));
@@ -691,11 +754,12 @@ template <class E> struct Divergence : DivergenceCall<E> {
      * the root of p q is q exp(y). Jensen-Shannon of beta 1/2 is, with polynomials where |y| is below kClose:
      *
      *   f = root (y sinh(y) - cosh(y) log(cosh(y)))            df/dq = (-y - log(cosh(y))) / 2 */
-    __device__ __forceinline__ void short_pairs(const Sides &of, const N (&z)[2][W], N (&probability)[2][W], N (&f)[W],
-                                                N (&slope)[2][W]) const {
+    template <int m>
+    __device__ __forceinline__ void short_pairs(const Sides &of, const N (&z)[2][m], N (&probability)[2][m], N (&f)[m],
+                                                N (&slope)[2][m]) const {
         enum { kClose = 2, kMost = 160 }; /* kMost is finite, so that a probability of 0 adds nothing. */
         const bool is_variation = has(GPULOSSI_KL_TOTAL_VARIATION);
-        N y[W];
+        N y[m];
         bool are_close = true;
 #pragma unroll
         for (int a = kInput; a <= kTarget; a++)
@@ -703,7 +767,7 @@ template <class E> struct Divergence : DivergenceCall<E> {
                 probabilities(of, a, z[a], probability[a]);
         if (is_variation) {
 #pragma unroll
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < m; i++) {
                 const N difference = probability[kInput][i] - probability[kTarget][i];
                 f[i] = N(0.5) * fabs(difference);
                 slope[kInput][i] = difference > 0 ? N(0.5) : difference < 0 ? N(-0.5) : difference;
@@ -712,12 +776,12 @@ template <class E> struct Divergence : DivergenceCall<E> {
             return;
         }
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < m; i++) {
             y[i] = N(0.5) * log_ratio_of_logits(of, z[kInput][i], z[kTarget][i]);
             are_close &= fabs(y[i]) < kClose;
         }
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < m; i++) {
             const N square = y[i] * y[i], log_cosh = square * log_cosh_over_square<true>(square),
                     power = fma(y[i], N(1.442695041), of.exp[kInput].power(z[kInput][i]));
             f[i] = of.of_exp[kInput] * power_of_2(power) * (square * divergence_over_square<true>(square));
@@ -730,7 +794,7 @@ template <class E> struct Divergence : DivergenceCall<E> {
         for (int a = kInput; a <= kTarget; a++)
             probabilities(of, a, z[a], probability[a]);
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < m; i++) {
             const HalfLogs<N> logs(larger(-larger(N(-2) * y[i], N(-kMost)), N(-kMost)));
             const bool is_close = fabs(y[i]) < kClose;
             const N distant = fma(probability[kTarget][i], logs.of_p, probability[kInput][i] * logs.of_q);
@@ -739,20 +803,22 @@ template <class E> struct Divergence : DivergenceCall<E> {
             slope[kTarget][i] = is_close ? slope[kTarget][i] : N(0.5) * logs.of_p;
         }
     }
-    __device__ __forceinline__ void probabilities(const Sides &of, int side, const N (&z)[W], N (&p)[W]) const {
+    template <int m>
+    __device__ __forceinline__ void probabilities(const Sides &of, int side, const N (&z)[m], N (&p)[m]) const {
 #pragma unroll
-        for (int i = 0; i < W; i++)
+        for (int i = 0; i < m; i++)
             p[i] = of.exp[side].exp(z[i]) * of.of_exp[side];
     }
     /* f, and u of each side, from short_pairs(). */
-    __device__ __forceinline__ void short_values(const Sides &of, const N (&z)[2][W], N (&f)[W], N (&u)[2][W]) const {
+    template <int m>
+    __device__ __forceinline__ void short_values(const Sides &of, const N (&z)[2][m], N (&f)[m], N (&u)[2][m]) const {
         if constexpr (sizeof(N) == 4) {
-            N probability[2][W];
+            N probability[2][m];
             short_pairs(of, z, probability, f, u);
 #pragma unroll
             for (int a = kInput; a <= kTarget; a++)
 #pragma unroll
-                for (int i = 0; i < W; i++)
+                for (int i = 0; i < m; i++)
                     u[a][i] *= probability[a][i];
         }
     }
@@ -760,14 +826,15 @@ template <class E> struct Divergence : DivergenceCall<E> {
     template <class Side>
     __device__ __forceinline__ void add_values(Values &s, const Sides &of, const Vector<E> &x, const Side &side,
                                                int k) const {
-        N z[2][W], d[W], f[W], of_log[2][W];
+        enum { m = Side::kElements };
+        N z[2][m], d[m], f[m], of_log[2][m];
         load(x, side, k, z);
         if (has_short_pairs() && of.is_fast) {
             short_values(of, z, f, of_log);
         } else {
             log_ratios(of, z, d);
 #pragma unroll
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < m; i++) {
                 const Pair<N> y = pair(of, z[kInput][i], z[kTarget][i], d[i]);
                 const bool is_inside = side.is_inside(k, i);
                 f[i] = is_inside ? y.f : N(0);
@@ -785,10 +852,11 @@ template <class E> struct Divergence : DivergenceCall<E> {
     template <class Side>
     __device__ __forceinline__ void add_logits(Values &s, const Sides &of, const Vector<E> &x, const Side &side,
                                                int k) const {
-        N z[2][W], f[W];
+        enum { m = Side::kElements };
+        N z[2][m], f[m];
         load(x, side, k, z);
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < m; i++) {
             Pair<N> y;
             y.q = exp_from(z[kInput][i], of.max[kInput]) * of.inverse[kInput];
             y.p = exp_from(z[kTarget][i], of.max[kTarget]) * of.inverse[kTarget];
@@ -809,10 +877,10 @@ template <class E> struct Divergence : DivergenceCall<E> {
         bool is_zero, is_fast;
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
-        Gradient g = {sides_of(r, s, writes_ratios()), {}, {}, N(0), N(0), 0.0, r.weight == 0, false};
+        Gradient g = {sides_of(r, s, writes_ratios()), {}, {}, N(0), N(0), 0.0, !Base::is_read(r), false};
         g.is_fast = g.sides.is_fast;
-        const double scale = this->scale_of(row, r.weight);
-        g.of_terms = (N)(p.factor * (double)r.weight);
+        const double scale = this->scale_of(row, Base::weight_of(r));
+        g.of_terms = (N)(p.factor * (double)Base::weight_of(r));
 #pragma unroll
         for (int a = kInput; a <= kTarget; a++) {
             g.scale[a] = (N)(is_logits(a) ? scale * p.inverse_temperature : scale);
@@ -834,8 +902,7 @@ template <class E> struct Divergence : DivergenceCall<E> {
         const N of_shifts = difference(g.sides.shift[kTarget], g.sides.shift[kInput]) * inverse_temperature,
                 ratio = difference(g.sides.lse_difference, of_shifts);
         g.less = difference(weighing() == kTarget ? ratio : -ratio, own(g.sum));
-        g.is_fast = g.is_fast && r.shift[kInput] == 0 && r.shift[kTarget] == 0 && fabs(of_shifts) < N(4 * kFar) &&
-                    fabs(g.less) < Limits<N>::infinity();
+        g.is_fast = g.is_fast && !r.is_far() && fabs(of_shifts) < N(4 * kFar) && fabs(g.less) < Limits<N>::infinity();
     }
     /* The gradient of an element, without its factor. A logit of probability 0 has no part of the sum, also if that is
      * infinite. */
@@ -854,10 +921,10 @@ template <class E> struct Divergence : DivergenceCall<E> {
                                     : of_log - p * g.sum[side];
     }
     /* The gradients of the KL of two logits, which have the same scale. */
-    __device__ __forceinline__ void fast_gradients(const Gradient &g, N (&z)[2][W]) const {
+    template <int m> __device__ __forceinline__ void fast_gradients(const Gradient &g, N (&z)[2][m]) const {
         const N of_q = g.sides.of_exp[kInput] * g.scale[kInput], of_p = g.sides.of_exp[kTarget] * g.scale[kInput];
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < m; i++) {
             const N x = z[kInput][i], t = z[kTarget][i], q = g.sides.exp[kInput].exp(x) * of_q,
                     p = g.sides.exp[kTarget].exp(t) * of_p;
             const N ratio = weighing() == kInput ? difference(x, t) : difference(t, x),
@@ -867,30 +934,35 @@ template <class E> struct Divergence : DivergenceCall<E> {
         }
     }
     /* The gradients of the input's logits of a direct KL. */
-    __device__ __forceinline__ void direct_gradients(const Gradient &g, N (&z)[2][W]) const {
-        N v[W] = {}, p[W];
+    template <int m> __device__ __forceinline__ void direct_gradients(const Gradient &g, N (&z)[2][m]) const {
+        N v[m] = {}, p[m];
         if (logits_weigh())
-            direct_distances(g.sides.shift[kInput], z, v, p);
+            direct_logarithms(z, v, p);
         else
-            direct_weights(z, p);
-        const N less = g.sides.lse_difference + g.sum[kInput],
+#pragma unroll
+            for (int i = 0; i < m; i++) /* a negative one has made the row's sum a NaN */
+                p[i] = weight_of_other(z[kTarget][i]);
+        const ScaledExp<N> &exp = g.sides.exp[kInput];
+        const N rounding = exp.rounding(finite(g.sides.max[kInput])),
+                less = fma(-distance_from(N(0), rounding), log_unit(), g.sides.lse_difference + g.sum[kInput]),
                 of_q = g.sides.of_exp[kInput] * (logits_weigh() ? g.scale[kInput] : g.sum[kInput]);
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            const N e = g.sides.exp[kInput].exp(z[kInput][i]), of_own = finite_of(fma(-v[i], log_unit(), -less));
+        for (int i = 0; i < m; i++) {
+            const N power = exp.power(z[kInput][i]), e = ScaledExp<N>::exp_of(power),
+                    of_own = finite_of(fma(-distance_from(v[i], power), log_unit(), -less));
             z[kInput][i] =
                 logits_weigh() ? fma(e * of_q, of_own, N(0)) : fma(fma(e, of_q, -p[i]), g.scale[kInput], N(0));
         }
     }
     /* The gradients of both sides from short_pairs(). */
-    __device__ __forceinline__ void short_gradients(const Gradient &g, N (&z)[2][W]) const {
+    template <int m> __device__ __forceinline__ void short_gradients(const Gradient &g, N (&z)[2][m]) const {
         if constexpr (sizeof(N) == 4) {
-            N probability[2][W], f[W], slope[2][W];
+            N probability[2][m], f[m], slope[2][m];
             short_pairs(g.sides, z, probability, f, slope);
 #pragma unroll
             for (int a = kInput; a <= kTarget; a++)
 #pragma unroll
-                for (int i = 0; i < W; i++)
+                for (int i = 0; i < m; i++)
                     z[a][i] = fma(probability[a][i] * (slope[a][i] - g.sum[a]), g.scale[a], N(0));
         }
     }
@@ -899,9 +971,10 @@ template <class E> struct Divergence : DivergenceCall<E> {
     DEVICE bool is_nan(const Gradient &g) {
         return has_logits() && !(g.sides.inverse[kInput] + g.sides.inverse[kTarget] < Limits<N>::infinity());
     }
-    __device__ __forceinline__ void nan_gradients(const Gradient &g, N (&z)[2][W], N (&term)[W]) const {
+    template <int m>
+    __device__ __forceinline__ void nan_gradients(const Gradient &g, N (&z)[2][m], N (&term)[m]) const {
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < m; i++) {
 #pragma unroll
             for (int a = kInput; a <= kTarget; a++)
                 z[a][i] = probability(a, g.sides, z[a][i]) == 0 ? N(0) : Limits<N>::nan();
@@ -910,13 +983,14 @@ template <class E> struct Divergence : DivergenceCall<E> {
     }
     /* Replaces the gradients of probabilities with small shares in a vector, if there are any. `least` is the bits of the
      * least derivative, if one is below 0. */
-    __device__ __forceinline__ void replace_small(int side, uint32_t least, const Gradient &g, const N (&z)[2][W],
-                                                  N (&y)[W]) const {
+    template <int m>
+    __device__ __forceinline__ void replace_small(int side, uint32_t least, const Gradient &g, const N (&z)[2][m],
+                                                  N (&y)[m]) const {
         const N share[2] = {(N)(1.0 - p.beta), (N)p.beta};
         if (!may_be_small(side) || least <= __float_as_uint((float)(share[side] * kSmall)))
             return;
 #pragma unroll
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < m; i++) {
             const N own = probability(side, g.sides, z[side][i]),
                     other = probability(1 - side, g.sides, z[1 - side][i]);
             const N log = log_of_small_share(own, share[1 - side], other);
@@ -927,7 +1001,8 @@ template <class E> struct Divergence : DivergenceCall<E> {
     template <class Side>
     __device__ __forceinline__ void write(Gradient &g, const Row &, const Vector<E> &x, const Side &side, int k, int,
                                           bool has_gradient = true) const {
-        N z[2][W] = {}, d[W], f[W], term[W] = {};
+        enum { m = Side::kElements };
+        N z[2][m] = {}, d[m], f[m], term[m] = {};
         if (has_gradient)
             load(x, side, k, z);
         if (has_gradient && in_one_sweep() && g.is_fast) {
@@ -939,14 +1014,14 @@ template <class E> struct Divergence : DivergenceCall<E> {
         } else if (has_gradient && is_float_shannon() && is_nan(g)) {
             nan_gradients(g, z, term);
         } else if (has_gradient) {
-            N given[2][W];
+            N given[2][m];
             uint32_t least[2] = {};
 #pragma unroll
-            for (int i = 0; i < W; i++)
+            for (int i = 0; i < m; i++)
                 given[kInput][i] = z[kInput][i], given[kTarget][i] = z[kTarget][i];
             log_ratios(g.sides, z, d);
 #pragma unroll
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < m; i++) {
                 const Pair<N> y = pair(g.sides, z[kInput][i], z[kTarget][i], d[i]);
                 f[i] = side.is_inside(k, i) ? y.f : N(0);
                 term[i] = y.term * g.of_terms;
@@ -964,8 +1039,8 @@ template <class E> struct Divergence : DivergenceCall<E> {
         }
         store(side, k, z[kInput], z[kTarget], term);
     }
-    template <class Side>
-    __device__ __forceinline__ void store(const Side &side, int k, N (&of_x)[W], N (&of_t)[W], N (&term)[W]) const {
+    template <class Side, int m>
+    __device__ __forceinline__ void store(const Side &side, int k, N (&of_x)[m], N (&of_t)[m], N (&term)[m]) const {
         if (has(GPULOSSI_KL_GRADIENT))
             side.write(Gradients(p.rows.grad, side.start_of_gradient(p.rows.grad_stride)), k, of_x);
         if (has(GPULOSSI_KL_TARGET_GRADIENT))
@@ -974,7 +1049,8 @@ template <class E> struct Divergence : DivergenceCall<E> {
             side.write(ResultOutput<E>(p.elements, side.start(p.elements_stride)), k, term);
     }
     template <class Side> __device__ __forceinline__ void write_zeros(const Side &side, int k) const {
-        N zeros[3][W] = {};
+        enum { m = Side::kElements };
+        N zeros[3][m] = {};
         store(side, k, zeros[0], zeros[1], zeros[2]);
     }
 
@@ -984,13 +1060,15 @@ template <class E> struct Divergence : DivergenceCall<E> {
         double f;
         Kl kl;
         __device__ __forceinline__ double sum() const {
-            return in_one_sweep() && kl.way != kValues ? (double)kl_of_sums(kl) : f;
+            return is_direct()                           ? (double)direct_kl(kl)
+                   : in_one_sweep() && kl.way != kValues ? (double)kl_of_sums(kl)
+                                                         : f;
         }
     };
     __device__ __forceinline__ Outcome outcome(const Row &r, const State &s) const {
         Outcome of = {s.values.f, {}};
         if (is_direct())
-            of.f = (double)direct_kl(s, sides_of(r, s));
+            of.kl = direct_sums(s);
         if (in_one_sweep())
             of.kl = kl_of(r, s);
         return of;

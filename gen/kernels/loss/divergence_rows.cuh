@@ -46,7 +46,11 @@ template <class E, class RowParams> struct DivergenceRows {
     __device__ __forceinline__ Gradients gradients_of(int64_t row) const {
         return Gradients(p.rows.grad, row * p.rows.grad_stride);
     }
-    template <class Row> DEVICE bool is_read(const Row &r) { return r.weight != 0; }
+    /* The weight of a row, as a constant in calls without weights and labels: rows then have no register for it. */
+    template <class Row> DEVICE N weight_of(const Row &r) {
+        return has(GPULOSSI_KL_ROW_WEIGHTS | GPULOSSI_KL_LABELS) ? r.weight : N(1);
+    }
+    template <class Row> DEVICE bool is_read(const Row &r) { return weight_of(r) != 0; }
     template <class Row> DEVICE Bits target_logit(int64_t, const Row &) { return 0; }
     DEVICE N finite(N max) { return max == -Limits<N>::infinity() ? N(0) : max; }
     /* exp((z - from) / T), for z <= from. */
@@ -74,9 +78,9 @@ template <class E, class RowParams> struct DivergenceRows {
     };
     template <class Row, class Outcome>
     __device__ __forceinline__ Result finish(int64_t row, const Row &r, const Outcome &outcome, N) const {
-        Result of = {0.0, r.is_counted};
-        if (r.weight != 0 && has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS))
-            of.loss = outcome.sum() * (p.factor * (double)r.weight);
+        Result of = {0.0, !has(GPULOSSI_KL_LABELS) || r.is_counted};
+        if (is_read(r) && has(GPULOSSI_KL_LOSS | GPULOSSI_KL_ROW_OUTPUTS))
+            of.loss = outcome.sum() * (p.factor * (double)weight_of(r));
         if (has(GPULOSSI_KL_ROW_OUTPUTS))
             ((N *)p.rows.loss_rows)[row] = (N)of.loss;
         return of;

@@ -510,8 +510,8 @@ template <class E> struct SparseDivergence : DivergenceRows<E, gpulossi_kl_div_s
         bool is_zero, is_fast;
     };
     __device__ __forceinline__ Gradient gradient(int64_t row, const Row &r, const State &s) const {
-        Gradient g = {s.sides, N(0), sum_of_u(s), N(0), batch_of(s), r.weight == 0 || s.bad != 0, false};
-        g.scale = (N)(this->scale_of(row, r.weight) * p.inverse_temperature);
+        Gradient g = {s.sides, N(0), sum_of_u(s), N(0), batch_of(s), !Base::is_read(r) || s.bad != 0, false};
+        g.scale = (N)(this->scale_of(row, Base::weight_of(r)) * p.inverse_temperature);
         /* Without other classes it is 0, or NaN if the row has no softmax. */
         g.of_others = s.sum[kOther] == 0
                           ? g.sides.inverse * N(0)

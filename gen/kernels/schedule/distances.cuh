@@ -1,6 +1,5 @@
-/* Jensen-Shannon, total variation and reverse KL of two arrays of logits of one type, and the student's gradient, for
- * clusters. With f of divergence_terms.cuh, u = q df/dq without the part of df/dq that is the same for all classes, and
- * T the temperature:
+/* Jensen-Shannon and total variation of two arrays of logits of one type, and the student's gradient, for clusters. With f of
+ * divergence_terms.cuh, u = q df/dq without the part of df/dq that is the same for all classes, and T the temperature:
  *
  *   gradient = (u - q sum_c u) / T
  *
@@ -34,7 +33,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
 
     typedef typename Sides::State State;
     struct Row : Sides::Row {
-        /* The mean of log(q / M) under q, or if `approximate`, of log2(q / M); of reverse KL, that of log(q / p). */
+        /* The mean of log(q / M) under q, or if `approximate`, of log2(q / M). */
         N mean;
         bool approximate; /* Whether Jensen-Shannon is computed from the logarithm of the mixture. */
         bool distant;     /* Whether it is computed by distant_terms(). */
@@ -49,7 +48,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
         double f, u;
         template <class Lanes> __device__ __forceinline__ void reduce(Lanes lanes) {
             double all[2] = {f, u};
-            if (has_gradient() && !is_reverse())
+            if (has_gradient())
                 lanes.template over_all<Sum>(all);
             else
                 all[0] = lanes.template over<Sum>(f);
@@ -65,8 +64,6 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
 
     DEVICE bool is_variation() { return has(GPULOSSI_KL_TOTAL_VARIATION); }
     DEVICE bool is_shannon() { return has(GPULOSSI_KL_JENSEN_SHANNON); }
-    /* Reverse KL is that of floats. */
-    DEVICE bool is_reverse() { return sizeof(Bits) == 4 && has(GPULOSSI_KL_REVERSE); }
     DEVICE bool is_half() { return has(GPULOSSI_KL_HALF_BETA); }
     DEVICE bool has_gradient() { return has(GPULOSSI_KL_GRADIENT); }
     DEVICE bool has_wide() { return is_half() && W < 8; }
@@ -90,7 +87,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
     DEVICE bool has_zeros(const Row &r) { return !is_variation() && r.zeros; }
     DEVICE bool spoiled(const Row &r) { return is_shannon() && r.replaced; }
 
-    /* q, f and log(q / M) of one vector of each side; of reverse KL, log(q / p). */
+    /* q, f and log(q / M) of one vector of each side. */
     __device__ __forceinline__ void pairs(const Row &r, const Vector<E> (&x)[1][2], N (&q)[W], N (&f)[W],
                                           N (&q_to_m)[W]) const {
         N of_input[W], of_target[W], t[W], d[W];
@@ -105,11 +102,6 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
         for (int i = 0; i < W; i++) {
             q[i] *= r.inverse;
             t[i] *= inverse_of_target;
-            if (is_reverse()) {
-                f[i] = Pair<N>::surplus(q[i], t[i], -d[i]);
-                q_to_m[i] = q[i] == 0 ? N(0) : -d[i];
-                continue;
-            }
             const Mixture<N> mixture(beta, input_share, t[i], q[i], d[i], is_half(), W < 8, false);
             f[i] = mixture.divergence();
             q_to_m[i] = mixture.log_q();
@@ -292,8 +284,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
                     if (!cut.inside(cut.first(v) + i))
                         f[i] = q[i] = N(0);
             sums.f += (double)in_halves<Sum>(f);
-            if (!is_reverse())
-                sums.u += (double)times(q, q_to_m);
+            sums.u += (double)times(q, q_to_m);
         });
     }
     /* Does the add() of all vectors of a thread in a stage. Returns false if the general code is needed. */
@@ -314,8 +305,6 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
         }
         if (is_variation() || !r.in_fast_range || r.repeated)
             return false;
-        if (is_reverse())
-            return add_reverse(r, step, sums);
         r.replaced = writes(r);
         if (is_distant(r))
             return add_distant(r, step, sums);
@@ -365,44 +354,6 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
         sums.f += (double)(N(0.5) * r.inverse * sum);
         sums.u += (double)(r.inverse * all_u);
         return true;
-    }
-    /* The add_step() of reverse KL. With d = log(p / q), its terms are q (exp(d) - 1 - d). */
-    template <class SmemStep>
-    __device__ __forceinline__ bool add_reverse(Row &r, const SmemStep &step, Sums &sums) const {
-        N all = N(0);
-#pragma unroll kAtOnce
-        for (int i = 0; i < SmemStep::vectors; i++) {
-            const Vector<E> x[1][2] = {{step.vector(i, 0), step.vector(i, 1)}};
-            N q[W], d[W], f[W];
-            bool are_close = true;
-            this->exponentials(x, 0, r.input_max, true, q);
-            log_ratios_of(r, x, d);
-#pragma unroll
-            for (int j = 0; j < W; j++) {
-                are_close &= fabs(d[j]) < 1;
-                f[j] = q[j] * excess(-d[j]);
-            }
-            if (!are_close) {
-                N p[W];
-                this->exponentials(x, 1, r.target_max, true, p);
-#pragma unroll
-                for (int j = 0; j < W; j++)
-                    f[j] = fabs(d[j]) < 1 ? f[j] : fma(r.ratio, p[j], q[j] * (N(-1) - d[j]));
-            }
-            all += in_halves<Sum>(f);
-        }
-        r.zeros = r.zeros || !(fabs(all) < Limits<N>::infinity());
-        if (r.zeros)
-            return false;
-        sums.f += (double)(r.inverse * all);
-        return true;
-    }
-    __device__ __forceinline__ void log_ratios_of(const Row &r, const Vector<E> (&x)[1][2], N (&d)[W]) const {
-        N of_input[W], of_target[W];
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            of_input[i] = x[0][0].get(i), of_target[i] = x[0][1].get(i);
-        this->log_ratios(r, of_input, of_target, N(1), d);
     }
     /* The add_step() of a row that is close to 0. */
     template <class SmemStep>
@@ -486,7 +437,6 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
             r.mean *= r.inverse;
             r.ordinary = r.in_fast_range && r.sum < Limits<N>::infinity();
         } else {
-            r.mean = is_reverse() ? r.sum : r.mean;
             r.ordinary = r.in_fast_range && !r.repeated && r.sum < Limits<N>::infinity();
         }
     }
@@ -515,13 +465,12 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
             for (int i = 0; i < n; i++)
                 u[i] = q[i] * (u[i] - r.mean);
         } else {
-            const N share = is_reverse() ? N(1) : input_share;
             for_each_pair(x, at, step, [&](const Vector<E>(&one)[1][2], int v) {
                 N q[W], f[W], u[W];
                 pairs(r, one, q, f, u);
 #pragma unroll
                 for (int i = 0; i < W; i++)
-                    u[i] = fma(q[i] == 0 ? N(0) : q[i] * (u[i] - r.mean), r.scale * share, N(0));
+                    u[i] = fma(q[i] == 0 ? N(0) : q[i] * (u[i] - r.mean), r.scale * input_share, N(0));
                 this->store_gradient(cut, r, v, step, whole, u, false);
             });
             return;
@@ -539,15 +488,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
             return false;
         char *first = this->gradient_at(cut, r, at);
         N scale = r.inverse * r.scale;
-        if (is_reverse())
-            write_vectors(first, step, scale, [&](int, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
-                this->exponentials(x, 0, r.input_max, true, q);
-                log_ratios_of(r, x, u);
-#pragma unroll
-                for (int i = 0; i < W; i++)
-                    u[i] = -u[i] - r.mean;
-            });
-        else if (!is_variation())
+        if (!is_variation())
             write_vectors(first, step, scale * input_share * (is_approximate(r) ? N(0.693147181) : N(1)),
                           [&](int i, const Vector<E>(&x)[1][2], N(&q)[W], N(&u)[W]) {
                               step.load(i, 1, u);

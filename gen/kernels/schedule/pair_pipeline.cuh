@@ -193,7 +193,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         __syncwarp();
     }
     __device__ __forceinline__ void request_whole(int64_t row, int v, int to) const {
-        if (lane() == 0) {
+        if (is_elected()) {
             int vectors = min((int)kChunk, (int)(p.rows.classes / W) - v);
             uint32_t bytes = (uint32_t)(max(vectors, 0) * GPULOSSI_VECTOR_BYTES);
             Arrival::expect(arrival(to), A * bytes);
@@ -212,7 +212,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         int lead = ends ? cut.head / W : cut.lead;
         int first = max(v, lead), end = min(v + (int)kChunk, ends ? cut.vectors : cut.lead + (int)cut.whole_vectors);
         uint32_t bytes = (uint32_t)(max(end - first, 0) * GPULOSSI_VECTOR_BYTES);
-        if (lane() == 0) {
+        if (is_elected()) {
             uint32_t all = 0;
 #pragma unroll
             for (int a = 0; a < A; a++)

@@ -256,12 +256,6 @@ template <class Loss> class RowMemory {
         accumulate_sums(span, rank, (Half &)reg_row[0], state);
         accumulate_sums(span, rank + kRegVectors / 2 * threads, (Half &)reg_row[kRegVectors / 2], state);
     }
-    /* Raises the maxima of a loss with two arrays. */
-    __device__ __forceinline__ void raise(State &state, const Vector<E> &x, const Side &side) const {
-        auto highest = loss.lowest();
-        loss.note_highest(highest, x, side, 0);
-        loss.raise(state, highest);
-    }
     /* Adds vectors with every option, once the maximum of all is known. */
     template <int K>
     __device__ __forceinline__ void accumulate_all(const Span &span, const Row &r, int v, Vector<E> (&x)[K],
@@ -286,8 +280,7 @@ template <class Loss> class RowMemory {
 #pragma unroll 1
             for (int at = v; at < v + K * threads && at < span.cut.vectors; at += threads) {
                 const Side side = {*this, span, at, 0, 1};
-                raise(state, x[0], side);
-                loss.accumulate(state, loss.batch_of(r, state), x[0], side, 0);
+                loss.accumulate(r, state, x[0], side);
                 rotate(x);
             }
         }

@@ -172,10 +172,11 @@ template <class Loss> class RowPipeline {
             return second_bytes() == GPULOSSI_VECTOR_BYTES;
         }
         __device__ __forceinline__ uint32_t target_at(int k) const {
-            const uint32_t lane = threadIdx.x % kLanes;
-            const uint32_t second =
-                stage - lane * GPULOSSI_VECTOR_BYTES + (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES);
-            return second + ((uint32_t)(k * kLanes) + lane) * (uint32_t)second_bytes();
+            const uint32_t lane = threadIdx.x % kLanes, second = (uint32_t)(vectors() * kLanes * GPULOSSI_VECTOR_BYTES);
+            if (second_bytes() == GPULOSSI_VECTOR_BYTES)
+                return stage + (uint32_t)(k * kLanes * GPULOSSI_VECTOR_BYTES) + second;
+            return stage - lane * GPULOSSI_VECTOR_BYTES + second +
+                   ((uint32_t)(k * kLanes) + lane) * (uint32_t)second_bytes();
         }
         __device__ __forceinline__ Vector<E> load_target(int k) const {
             Vector<E> t;
@@ -239,20 +240,22 @@ template <class Loss> class RowPipeline {
         DEVICE Vector<E> load_target(int) { return {}; }
         __device__ __forceinline__ int64_t start(int64_t stride) const { return row * stride; }
         __device__ __forceinline__ int64_t start_of_gradient(int64_t stride) const { return row * stride; }
-        template <class Array> __device__ __forceinline__ void read(const Array &array, int, N (&y)[W]) const {
+        template <class Array, int n> __device__ __forceinline__ void read(const Array &array, int, N (&y)[n]) const {
 #pragma unroll
-            for (int i = 0; i < W; i++)
+            for (int i = 0; i < n; i++)
                 y[i] = N(0);
             y[0] = array.template read<N>(c);
         }
-        template <class Array> __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[W]) const {
+        template <class Array, int n>
+        __device__ __forceinline__ void read_staged(const Array &array, int k, N (&y)[n]) const {
             read(array, k, y);
         }
         template <class Array>
         __device__ __forceinline__ void read_of_classes(const Array &array, int k, N (&y)[W]) const {
             read(array, k, y);
         }
-        template <class Array> __device__ __forceinline__ void write(const Array &array, int, const N (&y)[W]) const {
+        template <class Array, int n>
+        __device__ __forceinline__ void write(const Array &array, int, const N (&y)[n]) const {
             array.write(c, y[0]);
         }
     };
@@ -491,7 +494,7 @@ template <class Loss> class RowPipeline {
                 return;
             const bool is_second = next == 1 || has_format(GPULOSSI_FORMAT_CLUSTER); /* a cluster knows no more rows */
             const Row of = next == 0 ? of_row[0] : is_second ? of_row[1] : of_row[2];
-            if (lane() == 0)
+            if (is_elected())
                 copy(row, loss.is_read(of));
             copied.advance();
             in_ring++;
@@ -610,10 +613,7 @@ template <class Loss> class RowPipeline {
             Vector<E> x[1] = {at_edge};
             loss.accumulate_sums(state, x, side);
         } else {
-            auto highest = loss.lowest();
-            loss.note_highest(highest, at_edge, side, 0);
-            loss.raise(state, highest);
-            loss.accumulate(state, loss.batch_of(r, state), at_edge, side, 0);
+            loss.accumulate(r, state, at_edge, side);
         }
     }
     /* Adds a stage with every option, vector by vector, once the maximum of all is known. */
@@ -634,15 +634,7 @@ template <class Loss> class RowPipeline {
             loss.close(state, batch, side.begin, side.end, 1, [&](int) { return side; });
             loss.find_best(state, best, side.begin, side.end, 1, [&](int) { return side; });
         } else if constexpr (!Loss::kHasEntries) {
-            auto highest = loss.lowest();
-#pragma unroll 2
-            for (int k = side.begin; k < side.end; k++)
-                loss.note_highest(highest, side.load(k), side, k);
-            loss.raise(state, highest);
-            const auto batch = loss.batch_of(r, state);
-#pragma unroll 1
-            for (int k = side.begin; k < side.end; k++)
-                loss.accumulate(state, batch, side.load(k), side, k);
+            loss.accumulate_stage(r, state, side);
         }
     }
     /* accumulate() of doubles, two vectors at once. */
