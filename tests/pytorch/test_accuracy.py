@@ -20,9 +20,9 @@ NO_OFFSET = OFFSETS[:1]
 BETA = 0.3
 # The last rounding of a loss or gradient, which both have.
 ROUNDING = 2.0**-24
-# Errors of a few rows are random: a factor of 4 between two ways that are equally good is no rarity. Torch's sums depend on the
-# processor, and two rows may have next to no error by luck. Its error is therefore the mean over several orders of the classes.
-CHANCE = 4
+# Torch's sums depend on the processor, and two rows may have next to no error by luck: its error is the mean over several
+# orders of the classes. Ours is of one order, and random: a factor of 3 between two ways that are equally good is no rarity.
+CHANCE = 3
 ORDERS = 4
 # A probability is within about 16 units of 2^-24: an exponential has 6, its argument of up to 10 the others.
 TIE = 2.0**-20

@@ -39,7 +39,7 @@ template <class E> struct Divergence : DivergenceState<E> {
     typedef typename Base::Row Row;
     typedef typename Base::Values Values;
     typedef typename Base::State State;
-    using Base::exp_from, Base::exponent, Base::finite, Base::inverse_temperature;
+    using Base::exp_from, Base::finite, Base::inverse_temperature;
     using Base::has_ratios, Base::writes_ratios, Base::has_distance, Base::in_one_sweep, Base::is_direct;
     using Base::has_short_pairs, Base::has_short_formulas, Base::logits_weigh, Base::has_divergence, Base::has_sum;
     using Base::is_logits, Base::is_logarithm, Base::is_probability, Base::has_logits, Base::has_two_logits,

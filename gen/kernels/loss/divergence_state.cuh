@@ -11,8 +11,7 @@ template <class E> struct DivergenceState : DivergenceCall<E> {
     typedef typename Base::Bits Bits;
     typedef typename Base::Params Params;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
-    using Base::has_ratios, Base::has_distance, Base::in_one_sweep, Base::is_direct, Base::has_divergence,
-        Base::has_sum;
+    using Base::has_distance, Base::in_one_sweep, Base::is_direct, Base::has_divergence, Base::has_sum;
     using Base::is_logits, Base::is_probability, Base::has_two_logits, Base::logits_weigh;
     using Base::kInput, Base::kTarget;
     using Base::of_logits, Base::of_other, Base::side_of_other;
@@ -107,8 +106,8 @@ template <class E> struct DivergenceState : DivergenceCall<E> {
     /* ---- the sums of a row ---- */
 
     struct Softmax {
-        /* Sum of each side of logits, and what it is relative to: a reference, or a maximum. A direct KL also has the sum
-         * of the side that weighs. The other side's maximum is then the largest logit whose term is infinite. */
+        /* The sum of each side of logits is relative to `max`, a reference or a maximum. A direct KL also has the sum of the
+         * side that weighs. The other side's maximum is then the largest logit whose term is infinite. */
         N max[2], sum[2];
         N weighted; /* sum of exp(a) v, or p v; that of a direct KL is relative to the maximum, too */
         N excess;   /* sum of exp(a) (v + expm1(-v)) */
