@@ -39,12 +39,14 @@ template <class E> struct Divergence : DivergenceState<E> {
     typedef typename Base::Row Row;
     typedef typename Base::Values Values;
     typedef typename Base::State State;
+    typedef typename Base::Highest Highest;
     using Base::exp_from, Base::finite, Base::inverse_temperature;
     using Base::has_ratios, Base::writes_ratios, Base::has_distance, Base::in_one_sweep, Base::is_direct;
     using Base::has_short_pairs, Base::has_short_formulas, Base::logits_weigh, Base::has_divergence, Base::has_sum;
     using Base::is_logits, Base::is_logarithm, Base::is_probability, Base::has_logits, Base::has_two_logits,
         Base::is_kl;
     using Base::kFar, Base::kInput, Base::kTarget;
+    using Base::lowest, Base::raise, Base::refer, Base::in_range;
     using Base::may_be_small, Base::is_float_shannon, Base::kSmall;
     using Base::may_have_values, Base::sums_while_writing, Base::wants_of_probability;
     using Base::p;
@@ -69,17 +71,6 @@ template <class E> struct Divergence : DivergenceState<E> {
 
     /* ---- the sums of a row ---- */
 
-    /* The largest elements of both sides, by their position in some vectors, before a sweep adds the vectors. A target of
-     * another type has one number. */
-    struct Highest {
-        Vector<E> of_input, of_target;
-        N of_other;
-    };
-    DEVICE Highest lowest() {
-        const N none = -Limits<N>::infinity();
-        const Highest highest = {filled<E>(none), filled<E>(none), none};
-        return highest;
-    }
     template <class Side>
     __device__ __forceinline__ void note_highest(Highest &highest, const Vector<E> &x, const Side &side, int k) const {
         enum { m = Side::kElements };
@@ -94,41 +85,6 @@ template <class E> struct Divergence : DivergenceState<E> {
             load_target(side, k, t);
             highest.of_other = larger(highest.of_other, in_halves<Maximum>(t));
         }
-    }
-    __device__ __forceinline__ void raise(State &s, const Highest &highest) const {
-        if (is_logits(kInput))
-            s.raise(kInput, larger(s.max[kInput], highest_of_input(highest)));
-        if (is_logits(kTarget))
-            s.raise(kTarget, larger(s.max[kTarget], highest_of_target(highest)));
-    }
-    DEVICE N highest_of_input(const Highest &highest) { return LargestOf<E, 1>::of({highest.of_input}, false); }
-    DEVICE N highest_of_target(const Highest &highest) {
-        return larger(highest.of_other, LargestOf<E, 1>::of({highest.of_target}, false));
-    }
-    /* The first maxima of a thread are the references of the row. */
-    __device__ __forceinline__ void refer(const Row &r, State &s) const {
-#pragma unroll
-        for (int a = kInput; a <= kTarget; a++)
-            if (is_logits(a) && s.max[a] == -Limits<N>::infinity())
-                s.max[a] = r.reference[a];
-    }
-    /* Whether exponentials relative to the maxima are neither large nor all small. Next to a sum of at least 2^-64 those
-     * below 2^-126 are nothing. */
-    DEVICE bool in_range(const State &s) {
-        bool are_all = true;
-#pragma unroll
-        for (int a = kInput; a <= kTarget; a++)
-            if (is_logits(a))
-                are_all &= s.sum[a] > N(0x1p-64) && s.sum[a] < N(0x1p64);
-        return are_all;
-    }
-    /* The same for vectors of which the largest elements are known. The exponential of 40 is 2^58. */
-    __device__ __forceinline__ bool in_range(const State &s, const Highest &highest) const {
-        enum { kMost = 40 };
-        return (!is_logits(kInput) ||
-                fabs(difference(highest_of_input(highest), s.max[kInput])) * inverse_temperature < kMost) &&
-               (!is_logits(kTarget) ||
-                fabs(difference(highest_of_target(highest), s.max[kTarget])) * inverse_temperature < kMost);
     }
     /* Adds a vector in the first sweep. */
     template <class Side>

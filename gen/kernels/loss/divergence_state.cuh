@@ -12,6 +12,7 @@ template <class E> struct DivergenceState : DivergenceCall<E> {
     typedef typename Base::Params Params;
     typedef FormatArray<E, GPULOSSI_FORMAT_TARGET_SHIFT> Targets; /* the target, and its gradient */
     using Base::has_distance, Base::in_one_sweep, Base::is_direct, Base::has_divergence, Base::has_sum;
+    using Base::inverse_temperature;
     using Base::is_logits, Base::is_probability, Base::has_two_logits, Base::logits_weigh;
     using Base::kInput, Base::kTarget;
     using Base::of_logits, Base::of_other, Base::side_of_other;
@@ -179,6 +180,55 @@ template <class E> struct DivergenceState : DivergenceCall<E> {
             return s;
         }
     };
+
+    /* The largest elements of both sides, by their position in some vectors, before a sweep adds the vectors. A target of
+     * another type has one number. */
+    struct Highest {
+        Vector<E> of_input, of_target;
+        N of_other;
+    };
+    DEVICE Highest lowest() {
+        const N none = -Limits<N>::infinity();
+        const Highest highest = {filled<E>(none), filled<E>(none), none};
+        return highest;
+    }
+    __device__ __forceinline__ void raise(State &s, const Highest &highest) const {
+        if (is_logits(kInput))
+            s.raise(kInput, larger(s.max[kInput], highest_of_input(highest)));
+        if (is_logits(kTarget))
+            s.raise(kTarget, larger(s.max[kTarget], highest_of_target(highest)));
+    }
+    DEVICE N highest_of_input(const Highest &highest) {
+        return LargestOf<E, 1>::of({highest.of_input}, false);
+    }
+    DEVICE N highest_of_target(const Highest &highest) {
+        return larger(highest.of_other, LargestOf<E, 1>::of({highest.of_target}, false));
+    }
+    /* The first maxima of a thread are the references of the row. */
+    __device__ __forceinline__ void refer(const Row &r, State &s) const {
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            if (is_logits(a) && s.max[a] == -Limits<N>::infinity())
+                s.max[a] = r.reference[a];
+    }
+    /* Whether exponentials relative to the maxima are neither large nor all small. Next to a sum of at least 2^-64 those
+     * below 2^-126 are nothing. */
+    DEVICE bool in_range(const State &s) {
+        bool are_all = true;
+#pragma unroll
+        for (int a = kInput; a <= kTarget; a++)
+            if (is_logits(a))
+                are_all &= s.sum[a] > N(0x1p-64) && s.sum[a] < N(0x1p64);
+        return are_all;
+    }
+    /* The same for vectors of which the largest elements are known. The exponential of 40 is 2^58. */
+    __device__ __forceinline__ bool in_range(const State &s, const Highest &highest) const {
+        enum { kMost = 40 };
+        return (!is_logits(kInput) ||
+                fabs(difference(highest_of_input(highest), s.max[kInput])) * inverse_temperature < kMost) &&
+               (!is_logits(kTarget) ||
+                fabs(difference(highest_of_target(highest), s.max[kTarget])) * inverse_temperature < kMost);
+    }
 };
 
 #endif
