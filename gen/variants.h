@@ -76,6 +76,15 @@ typedef struct variant {
     VARIANT(kl_div, row_pipeline, any16, "f16_" name, call, of_16_bits)                                                \
     VARIANT(kl_div, row_pipeline, any16, "bf16_" name, call, (of_16_bits) | GPULOSSI_FORMAT_BF16)
 
+/* Forward KL of two arrays of logits for each type. */
+#define DISTILLATION(kernel)                                                                                           \
+    VARIANT(kl_div, kernel, f32, "loss", 0, 0)                                                                         \
+    VARIANT(kl_div, kernel, f32, "gradient", GPULOSSI_KL_GRADIENT, 0)                                                  \
+    VARIANT(kl_div, kernel, any16, "f16_loss", 0, 0)                                                                   \
+    VARIANT(kl_div, kernel, any16, "f16_gradient", GPULOSSI_KL_GRADIENT, 0)                                            \
+    VARIANT(kl_div, kernel, any16, "bf16_loss", 0, GPULOSSI_FORMAT_BF16)                                               \
+    VARIANT(kl_div, kernel, any16, "bf16_gradient", GPULOSSI_KL_GRADIENT, GPULOSSI_FORMAT_BF16)
+
 /* Jensen-Shannon and total variation of long rows of logits for each type. */
 #define DISTANCES(name, call)                                                                                          \
     VARIANT(kl_div, distances_clustered, f32, name, call, 0)                                                           \
@@ -228,10 +237,10 @@ static const variant usual_variants[] = {
     SPARSE("sparse_loss", VARIANT_SPARSE)
     SPARSE("sparse_gradient", VARIANT_SPARSE | GPULOSSI_KL_GRADIENT)
     SPARSE("sparse_shannon_gradient", VARIANT_SPARSE_SHANNON | GPULOSSI_KL_GRADIENT)
-    BOTH(kl_div, logits_packed)
-    BOTH(kl_div, logits_packed_reg)
-    BOTH(kl_div, logits_block_rows)
-    BOTH(kl_div, logits_clustered)
+    DISTILLATION(logits_packed)
+    DISTILLATION(logits_packed_reg)
+    DISTILLATION(logits_block_rows)
+    DISTILLATION(logits_clustered)
     DISTANCES("shannon_loss", VARIANT_HALVES)
     DISTANCES("shannon_gradient", VARIANT_HALVES | GPULOSSI_KL_GRADIENT)
     DISTANCES("any_beta_gradient", GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_GRADIENT)

@@ -205,6 +205,42 @@ static void logits_of_both_sides(void **state) {
     gpuloss_destroy(context);
 }
 
+/* Their kernels are told whether there is a gradient, and packed rows whether they are whole vectors. */
+static void expect_words(gpuloss_kl_div_desc d, const char *name, uint32_t ragged, int line) {
+    expect_kernel(&d, name, line);
+    assert_int_equal(last_launch()->module->words[GPULOSSI_CALL_WORD], GPULOSSI_KL_GRADIENT);
+    assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED, ragged);
+    d.grad_input = NULL;
+    expect_kernel(&d, name, line);
+    assert_int_equal(last_launch()->module->words[GPULOSSI_CALL_WORD], 0);
+    assert_int_equal(last_launch()->module->words[GPULOSSI_FORMAT_WORD] & GPULOSSI_FORMAT_RAGGED, ragged);
+}
+static void words_of_two_logits(void **state) {
+    size_t t;
+    (void)state;
+    context = new_context();
+    for (t = 0; t < DTYPES; t++) {
+        gpuloss_kl_div_desc d = some_kl_div();
+        d.dtype = every_dtype[t].dtype;
+        d.input_kind = d.target_kind = GPULOSS_LOGITS;
+        d.rows = 5;
+        if (d.dtype == GPULOSS_F64)
+            continue;
+        d.classes = 1000;
+        expect_words(d, "logits_packed", 0, __LINE__);
+        d.classes = 150;
+        expect_words(d, "logits_packed", GPULOSSI_FORMAT_RAGGED, __LINE__);
+        d.loss_rows = NULL;
+        d.classes = 8;
+        expect_words(d, "logits_packed_reg", 0, __LINE__);
+        d.classes = 9;
+        expect_words(d, "logits_packed_reg", GPULOSSI_FORMAT_RAGGED, __LINE__);
+        d.classes = 131072;
+        expect_words(d, "logits_clustered", 0, __LINE__);
+    }
+    gpuloss_destroy(context);
+}
+
 /* Rows of the input of `vectors` vectors: packed, or with gaps. */
 static void expect_gradients_of(int64_t vectors, gpuloss_kl_div_desc d, const char *packed, const char *name,
                                 int line) {
@@ -576,6 +612,7 @@ int kl_choice_tests(void) {
         TEST(kinds_choose_the_kernel),
         TEST(options_leave_the_basic_kernels),
         TEST(logits_of_both_sides),
+        TEST(words_of_two_logits),
         TEST(long_rows_of_logits),
         TEST(packed_pairs),
         TEST(packed_pairs_in_registers),

@@ -469,6 +469,43 @@ static void two_logits_that_agree_but_in_one_class(void **state) {
     test_done();
 }
 
+/* Rows of a lane, of a few lanes, of a warp, of a block and of a cluster whose sides are close but in a few classes. Those
+ * have little weight, and differ by more, or are masked on both sides or on the one that weighs. They may be in the middle. */
+static void check_close_row(gpuloss_dtype dtype, int64_t classes, unsigned number) {
+    static const double distances[] = {1.1, -1.2, 1.3, -1.5, 4, -4};
+    random_source random = random_from(number);
+    kl_case c = logits_case(dtype, 3, classes, 0);
+    kl_inputs in = kl_inputs_unset(&c);
+    double *weighs = number % 2 ? in.input : in.target, *other = number % 2 ? in.target : in.input;
+    int64_t i;
+    c.divergence = number % 2 ? GPULOSS_REVERSE_KL : GPULOSS_FORWARD_KL;
+    c.outputs = KL_OUT_LOSS | KL_OUT_LOSS_ROWS | (number / 2 % 2 ? KL_OUT_GRAD : 0u);
+    for (i = 0; i < c.rows * c.classes; i++) {
+        const bool is_middle = number / 8 % 2 && i % classes >= classes / 2 && i % classes < classes / 2 + 32,
+                   is_distant = i % 29 == 7 || is_middle, is_masked = number / 4 % 2 && i % 31 == 3;
+        const double size = is_distant ? -6 : random_normal(&random),
+                     distance = is_distant ? distances[(is_middle ? i : i / 29) % 6] : 0.01 * random_normal(&random);
+        weighs[i] = is_masked || (number / 4 % 2 && i % 31 == 4) ? -inf : dtype_round(dtype, size);
+        other[i] = is_masked ? -inf : dtype_round(dtype, i % 31 == 4 ? -9 : size + distance);
+    }
+    kl_test(&c, "close row with distant classes");
+    kl_inputs_free(&in);
+}
+
+static void close_rows_with_distant_classes(void **state) {
+    static const int64_t classes[] = {24, 65, 256, 1001, 2000, 4104, 9000};
+    enum { WAYS = 16 };
+    unsigned d, k, way, number = 0;
+    (void)state;
+    REQUIRE_GPU();
+    for (d = 0; d < DTYPE_COUNT; d++)
+        for (k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (way = 0; way < WAYS; way++, number++)
+                if (!harness_small || number % 3 == 0)
+                    check_close_row(all_dtypes[d], classes[k], way);
+    test_done();
+}
+
 /* Rows with an offset on one side, whose sides else differ by `spread` times a normal number. The offset changes no
  * probability but by the rounding of the logits themselves, which the reference has too. */
 static void check_offset(const kl_case *shape, gpuloss_divergence divergence, double offset, double spread,
@@ -817,6 +854,7 @@ int run_kl_div_logits_tests(void) {
         cmocka_unit_test(two_distant_logits),
         cmocka_unit_test(masks_of_close_logits),
         cmocka_unit_test(two_logits_that_agree_but_in_one_class),
+        cmocka_unit_test(close_rows_with_distant_classes),
         cmocka_unit_test(offsets_between_two_logits),
         cmocka_unit_test(offsets_of_rows_of_two_logits),
         cmocka_unit_test(offsets_of_one_side_of_logits),

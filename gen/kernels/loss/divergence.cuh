@@ -11,7 +11,9 @@
  *   KL = E[v + expm1(-v)] + log1p(m) - m      m = E[expm1(-v)]
  *
  * No term of the first sum is negative, so that a KL close to 0 keeps its digits. A KL that is not close to 0 is E[v] plus
- * the difference of the two lse. A row for which neither is exact enough has its sums taken in a sweep of their own.
+ * the difference of the two lse. A row for which neither is exact enough has its sums taken in a sweep of their own. In a close
+ * row v is small, so that the first sum is a polynomial of it. The exponentials of b are those of a times exp(-v) there, and
+ * their sum follows from the other three.
  *
  * The KL of logits z and a side of another kind is direct: it is summed along with the softmax, too. With M any number, p
  * the other side, v = log p - (z - M) / T, and lse that of (z - M) / T:
@@ -41,7 +43,8 @@ template <class E> struct Divergence : DivergenceState<E> {
     typedef typename Base::State State;
     typedef typename Base::Highest Highest;
     using Base::exp_from, Base::finite, Base::inverse_temperature;
-    using Base::has_ratios, Base::writes_ratios, Base::has_distance, Base::in_one_sweep, Base::is_direct;
+    using Base::has_close_rows, Base::has_ratios, Base::writes_ratios, Base::has_distance, Base::in_one_sweep,
+        Base::is_direct;
     using Base::has_short_pairs, Base::has_short_formulas, Base::logits_weigh, Base::has_divergence, Base::has_sum;
     using Base::is_logits, Base::is_logarithm, Base::is_probability, Base::has_logits, Base::has_two_logits,
         Base::is_kl;
@@ -86,8 +89,11 @@ template <class E> struct Divergence : DivergenceState<E> {
             highest.of_other = larger(highest.of_other, in_halves<Maximum>(t));
         }
     }
+    /* Sums of v + expm1(-v) of a vector: by the exponentials of both sides, by a polynomial for small v, or by the latter if
+     * the former has no digits. */
+    enum Sums { kQuick, kExact, kChecked };
     /* Adds a vector in the first sweep. */
-    template <class Side>
+    template <Sums sums = kChecked, class Side>
     __device__ __forceinline__ void accumulate(const Row &r, State &s, const Vector<E> &x, const Side &side) const {
         Highest highest = lowest();
         note_highest(highest, x, side, 0);
@@ -97,12 +103,37 @@ template <class E> struct Divergence : DivergenceState<E> {
             s = referred;
         else
             raise(s, highest);
-        add_vector(s, batch_of(r, s), x, side, 0);
+        add_vector<sums>(s, batch_of(r, s), x, side, 0);
     }
-    /* Adds the vectors of a stage. */
-    template <class Side>
-    __device__ __forceinline__ void accumulate_stage(const Row &r, State &s, const Side &side) const {
+    /* Adds the vectors of a stage. All lanes of the warp call. Without digits in a quick sum, the stage is added once more. The
+     * next stage of the row is expected to be like this one. */
+    template <class Side> __device__ __forceinline__ void accumulate_stage(Row &r, State &s, const Side &side) const {
         const State before = s;
+        bool was_close;
+#pragma unroll 1
+        do {
+            s = before;
+            was_close = has_close_rows() && r.is_close;
+            add_stage(r, s, before, side, was_close);
+            if (!has_close_rows())
+                break;
+            r.is_close = !has_all_digits(r, s);
+        } while (r.is_close && !was_close);
+    }
+    /* A sum of v + expm1(-v) that is more than this part of its weights has its digits without a polynomial. */
+    DEVICE N close_share() {
+        return N(0.25);
+    }
+    /* Whether the sum of this warp is. Lanes count together where their exponentials are relative to the same references. */
+    __device__ __forceinline__ bool has_all_digits(const Row &r, const State &s) const {
+        const bool is_referred = s.max[kInput] == r.reference[kInput] && s.max[kTarget] == r.reference[kTarget];
+        const N more = fma(own(s.sum), -close_share(), s.excess),
+                all = WholeWarp().over<Sum>(is_referred ? more : N(0));
+        return __all_sync(0xffffffffu, all >= 0 && (is_referred || more >= 0));
+    }
+    template <class Side>
+    __device__ __forceinline__ void add_stage(const Row &r, State &s, const State &before, const Side &side,
+                                              bool is_close) const {
         bool searches = !has_distance();
 #pragma unroll 1
         for (; side.begin < side.end; searches = true) {
@@ -116,9 +147,16 @@ template <class E> struct Divergence : DivergenceState<E> {
                 refer(r, s);
             }
             const Batch batch = batch_of(r, s);
+            if (is_close) {
+                const N from_a = factor_from_a(batch);
 #pragma unroll 1
-            for (int k = side.begin; k < side.end; k++)
-                add_vector(s, batch, side.load(k), side, k);
+                for (int k = side.begin; k < side.end; k++)
+                    add_close_vector(s, batch, from_a, side, k);
+            } else {
+#pragma unroll 1
+                for (int k = side.begin; k < side.end; k++)
+                    add_vector<kQuick>(s, batch, side.load(k), side, k);
+            }
             if (searches || in_range(s))
                 break;
             s = before;
@@ -170,26 +208,26 @@ template <class E> struct Divergence : DivergenceState<E> {
         }
         return of;
     }
-    /* Adds a vector in the first sweep. */
-    template <class Side>
+    template <Sums sums, class Side>
     __device__ __forceinline__ void add_vector(State &s, const Batch &batch, const Vector<E> &x, const Side &side,
                                                int k) const {
-        enum { m = Side::kElements };
-        N z[2][m], power[2][m], e[2][m], v[m] = {}, weight[m];
+        N z[2][Side::kElements];
         load(x, side, k, z);
+        add_elements<sums>(s, batch, z);
+    }
+    template <Sums sums, int m>
+    __device__ __forceinline__ void add_elements(State &s, const Batch &batch, const N (&z)[2][m]) const {
+        N power[2][m], e[2][m], v[m] = {}, weight[m];
         if (is_direct())
             direct_logarithms(z, v, weight);
         if (batch.is_fast) {
+            if (in_one_sweep())
+                quick_distances(batch, z, v);
 #pragma unroll
-            for (int i = 0; i < m; i++) {
+            for (int a = kInput; a <= kTarget; a++)
 #pragma unroll
-                for (int a = kInput; a <= kTarget; a++)
+                for (int i = 0; i < m; i++)
                     power[a][i] = batch.exp[a].power(z[a][i]);
-                if (in_one_sweep())
-                    v[i] = fma(weighing() == kTarget ? difference(z[kTarget][i], z[kInput][i])
-                                                     : difference(z[kInput][i], z[kTarget][i]),
-                               inverse_temperature, -signed_rest(batch.rest) * inverse_temperature);
-            }
         } else {
 #pragma unroll
             for (int i = 0; i < m; i++) {
@@ -214,11 +252,11 @@ template <class E> struct Divergence : DivergenceState<E> {
             }
         if (in_one_sweep() && may_have_values()) {
             if (weighing() == kTarget)
-                accumulate_kl(s, batch.to_a, v, e[kTarget], e[kInput], sum[kTarget], sum[kInput], factor[kTarget],
-                              s.sum[kTarget]);
+                accumulate_kl<sums>(s, batch.to_a, v, e[kTarget], e[kInput], sum[kTarget], sum[kInput], factor[kTarget],
+                                    s.sum[kTarget]);
             else
-                accumulate_kl(s, batch.to_a, v, e[kInput], e[kTarget], sum[kInput], sum[kTarget], factor[kInput],
-                              s.sum[kInput]);
+                accumulate_kl<sums>(s, batch.to_a, v, e[kInput], e[kTarget], sum[kInput], sum[kTarget], factor[kInput],
+                                    s.sum[kInput]);
         }
         if (is_direct()) {
 #pragma unroll
@@ -315,7 +353,7 @@ template <class E> struct Divergence : DivergenceState<E> {
     /* Adds a vector of distances, whose exponentials are summed already. The sum of v + expm1(-v) over the vector is
      * the sum of e_b to_a - e_a + e_a v. It is off by a few u of e_a, little next to 1/4 of all e_a of the thread.
      * Where the sum is smaller, a polynomial has the digits of a small v. */
-    template <int m>
+    template <Sums sums, int m>
     __device__ __forceinline__ void accumulate_kl(State &s, N to_a, N (&v)[m], const N (&e_a)[m], const N (&e_b)[m],
                                                   N sum_a, N sum_b, N factor, N all_a) const {
         N all = products_in_halves(e_a, v);
@@ -323,28 +361,73 @@ template <class E> struct Divergence : DivergenceState<E> {
         if (!(fabs(all) < Limits<N>::infinity())) {
 #pragma unroll
             for (int i = 0; i < m; i++)
-                v[i] = e_a[i] == 0 ? N(1) : v[i]; /* no small one */
+                v[i] = e_a[i] == 0 ? close_limit<N>() : v[i]; /* no small one */
             all = products_in_halves(e_a, v);
             /* Without a maximum of the side that weighs, the other side's part has no scale: the row is swept again. */
             if (all_a == 0 && sum_b > 0)
                 s.excess = Limits<N>::nan();
         }
         N more = fma(sum_b, to_a, difference(all, sum_a));
-        if (!(fma(more, factor, s.excess) > all_a * N(0.25))) {
-            N excess[m], size[m];
+        if (sums == kExact || (sums == kChecked && !(fma(more, factor, s.excess) > all_a * close_share()))) {
+            N excess[m];
 #pragma unroll
-            for (int i = 0; i < m; i++) {
-                size[i] = fabs(v[i]);
+            for (int i = 0; i < m; i++)
                 excess[i] = e_a[i] * v[i] * v[i] * excess_over_square(v[i]);
-            }
-            if (!(in_halves<Maximum>(size) < N(1)))
+            if (!(largest_size(v) < close_limit<N>()))
 #pragma unroll
                 for (int i = 0; i < m; i++)
-                    excess[i] = size[i] < 1 ? excess[i] : fma(e_b[i], to_a, difference(e_a[i] * v[i], e_a[i]));
+                    excess[i] = fabs(v[i]) < close_limit<N>() ? excess[i]
+                                                              : fma(e_b[i], to_a, difference(e_a[i] * v[i], e_a[i]));
             more = in_halves<Sum>(excess);
         }
         s.weighted = fma(all, factor, s.weighted);
         s.excess = fma(more, factor, s.excess);
+    }
+    /* v of a row that is fast. */
+    template <int m>
+    __device__ __forceinline__ void quick_distances(const Batch &batch, const N (&z)[2][m], N (&v)[m]) const {
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            v[i] = fma(weighing() == kTarget ? difference(z[kTarget][i], z[kInput][i])
+                                             : difference(z[kInput][i], z[kTarget][i]),
+                       inverse_temperature, -signed_rest(batch.rest) * inverse_temperature);
+    }
+    /* The number that makes e_b, with its factor, of e_a exp(-v). It is 0 if sums of either may overflow. */
+    DEVICE N factor_from_a(const Batch &batch) {
+        const N factor[2] = {batch.exp[kInput].factor, batch.exp[kTarget].factor};
+        const bool is_normal = batch.is_fast && batch.to_a > N(0x1p-32) && batch.to_a < N(0x1p32);
+        return is_normal ? other(factor) * quick_reciprocal(batch.to_a) : N(0);
+    }
+    /* Adds a vector of a close row. The other side's sum is that of e_a exp(-v), so that it takes no exponentials. */
+    template <class Side>
+    __device__ __forceinline__ void add_close_vector(State &s, const Batch &batch, N from_a, const Side &side,
+                                                     int k) const {
+        enum { m = Side::kElements };
+        const bool input_weighs = weighing() == kInput;
+        const ScaledExp<N> exp = input_weighs ? batch.exp[kInput] : batch.exp[kTarget];
+        N z[2][m], v[m], e[m], ev[m];
+        load(side.load(k), side, k, z);
+        quick_distances(batch, z, v);
+#pragma unroll
+        for (int i = 0; i < m; i++) {
+            e[i] = exp.exp(input_weighs ? z[kInput][i] : z[kTarget][i]);
+            ev[i] = e[i] * v[i];
+        }
+        const N sum = in_halves<Sum>(e), all = in_halves<Sum>(ev);
+        if (!(from_a > 0 && largest_size(v) < close_limit<N>() && fabs(all) < Limits<N>::infinity()))
+            return add_vector<kExact>(s, batch, side.load(k), side, k);
+        const N more = sum_of_excess(ev, v), rest = difference(sum, difference(all, more));
+        s.sum[kInput] = fma(input_weighs ? sum : rest, input_weighs ? exp.factor : from_a, s.sum[kInput]);
+        s.sum[kTarget] = fma(input_weighs ? rest : sum, input_weighs ? from_a : exp.factor, s.sum[kTarget]);
+        s.weighted = fma(all, exp.factor, s.weighted);
+        s.excess = fma(more, exp.factor, s.excess);
+    }
+    template <int m> DEVICE N largest_size(const N (&v)[m]) {
+        N size[m];
+#pragma unroll
+        for (int i = 0; i < m; i++)
+            size[i] = fabs(v[i]);
+        return in_halves<Maximum>(size);
     }
     /* The rest of a distance from the side that weighs. */
     DEVICE N signed_rest(N rest) {

@@ -50,6 +50,8 @@ template <class E> struct DivergenceCall : DivergenceRows<E, gpulossi_kl_div> {
     /* Whether the KL of two arrays of logits is summed along with the softmax, or that of one. */
     DEVICE bool in_one_sweep() { return has(GPULOSSI_KL_ONE_SWEEP); }
     DEVICE bool is_direct() { return has(GPULOSSI_KL_DIRECT); }
+    /* Whether close rows have sums of their own. */
+    DEVICE bool has_close_rows() { return in_one_sweep() && may_have_values(); }
     /* Whether short_pairs() computes the terms. */
     DEVICE bool has_short_pairs() {
         const bool is_any = has(GPULOSSI_KL_TOTAL_VARIATION) || (has(GPULOSSI_KL_HALF_BETA) && sizeof(Bits) == 4);

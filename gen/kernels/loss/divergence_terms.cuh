@@ -9,18 +9,21 @@
 #ifndef GPULOSSI_DIVERGENCE_TERMS_CUH
 #define GPULOSSI_DIVERGENCE_TERMS_CUH
 
-#include "../device/math.cuh"
+#include "../device/reduce.cuh"
 
-/* x - 1 + exp(-x) for |x| < 1. It is at least 0, and a small result keeps its digits. For float it is x^2 times the
- * minimax polynomial, whose error stays below 2^-26 of the result. For double it is
- * x^2/2 (1 - x/3 (1 - x/4 (1 - ... x/18))). */
+/* x - 1 + exp(-x) has a polynomial for |x| below this. */
+template <class N> DEVICE N close_limit() {
+    return sizeof(N) == 4 ? N(1.25) : N(1);
+}
+/* x - 1 + exp(-x) over x^2. It is above 0, so that a small excess keeps its digits. For float it is the minimax polynomial,
+ * whose error stays below 2^-25 of the result. For double it is 1/2 (1 - x/3 (1 - x/4 (1 - ... x/18))). */
 DEVICE float excess_over_square(float x) {
-    float p = fmaf(x, -2.7722835511667654e-06f, 2.535482963139657e-05f);
-    p = fmaf(p, x, -1.984402333619073e-04f);
-    p = fmaf(p, x, 1.388545148074627e-03f);
-    p = fmaf(p, x, -8.33331048488617e-03f);
-    p = fmaf(p, x, 4.166673496365547e-02f);
-    p = fmaf(p, x, -1.666666716337204e-01f);
+    float p = fmaf(x, -2.7745473e-06f, 2.563284e-05f);
+    p = fmaf(p, x, -1.9849585e-04f);
+    p = fmaf(p, x, 1.388144e-03f);
+    p = fmaf(p, x, -8.333238e-03f);
+    p = fmaf(p, x, 4.1666854e-02f);
+    p = fmaf(p, x, -1.6666669e-01f);
     return fmaf(p, x, 0.5f);
 }
 DEVICE double excess_over_square(double x) {
@@ -32,6 +35,16 @@ DEVICE double excess_over_square(double x) {
 }
 template <class N> DEVICE N excess(N x) {
     return x * x * excess_over_square(x);
+}
+/* The sum of e excess(v), from the products e v. */
+template <class N, int m> DEVICE N sum_of_excess(const N (&ev)[m], const N (&v)[m]) {
+    N square[m], of[m];
+#pragma unroll
+    for (int i = 0; i < m; i++) {
+        square[i] = ev[i] * v[i];
+        of[i] = excess_over_square(v[i]);
+    }
+    return products_in_halves(square, of);
 }
 
 /* log1p(m) - m. */

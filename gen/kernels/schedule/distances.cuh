@@ -483,7 +483,8 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
     /* Does the work() of all vectors of a thread in a stage, which are whole. Returns false if the general code is
      * needed. */
     template <class SmemStep>
-    __device__ __forceinline__ bool write_step(const Cut<E> &cut, const Row &r, int at, const SmemStep &step) const {
+    __device__ __forceinline__ bool write_step(const Cut<E> &cut, const Row &r, int at, const SmemStep &step,
+                                               double &) const {
         if (!r.ordinary || has_zeros(r) || !cut.fits((Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = this->gradient_at(cut, r, at);

@@ -125,8 +125,8 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
     __device__ __forceinline__ bool writes(const Row &r) const {
         return wants_gradient() || !r.known;
     }
-    __device__ __forceinline__ bool wants_gradient() const {
-        return p.rows.grad != 0;
+    DEVICE bool wants_gradient() {
+        return has(GPULOSSI_KL_GRADIENT);
     }
 
     __device__ __forceinline__ Row begin(const Cut<E> &, int64_t row, bool) const {
@@ -362,7 +362,7 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
         for (int i = 0; i < m; i++)
             f[i] = p[i] * excess(d[i]);
         /* Where the sides are close, q - p is f - p d, which has the digits of d. */
-        if (most < 1) {
+        if (most < close_limit<N>()) {
 #pragma unroll
             for (int i = 0; i < m; i++)
                 q[i] = fma(-p[i], d[i], f[i]);
@@ -370,7 +370,7 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
             exponentials(x, r.input_max, r.in_fast_range, q);
 #pragma unroll
             for (int i = 0; i < m; i++) {
-                bool is_close = fabs(d[i]) < 1;
+                bool is_close = fabs(d[i]) < close_limit<N>();
                 N less = difference(q[i], p[i]), far = p[i] == 0 ? less : fma(p[i], d[i], less),
                   close = fma(-p[i], d[i], f[i]);
                 f[i] = is_close ? f[i] : far;
@@ -436,12 +436,18 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
     /* Does the work() of all vectors of a thread in a stage, which are whole. Returns false if the general code is
      * needed. */
     template <class SmemStep>
-    __device__ __forceinline__ bool write_step(const Cut<E> &cut, const Row &r, int at, const SmemStep &step) const {
-        if (!r.known || !cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
+    __device__ __forceinline__ bool write_step(const Cut<E> &cut, const Row &r, int at, const SmemStep &step,
+                                               double &sum) const {
+        if (!cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = gradient_at(cut, r, at);
+        const N scale = r.inverse * r.scale;
+        auto store = [&](int i, const N(&g)[W]) {
+            store_whole<E, E>((typename E::Bits *)(first + SmemStep::step * (i * GPULOSSI_VECTOR_BYTES)), g, true);
+        };
+        if (!r.known)
+            return write_terms(r, scale, step, store, sum);
         ScaledExp<N> input(r.input_max, inverse_temperature), target(r.target_max, inverse_temperature);
-        N scale = r.inverse * r.scale;
 #pragma unroll 2
         for (int i = 0; i < SmemStep::vectors; i++) {
             Vector<E> x = step.vector(i, 0), t = step.vector(i, 1);
@@ -449,8 +455,34 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
 #pragma unroll
             for (int j = 0; j < W; j++) /* Adding +0 changes -0 to +0. */
                 g[j] = fma(fma(-r.ratio, target.exp(t.get(j)), input.exp(x.get(j))), scale, N(0));
-            store_whole<E, E>((typename E::Bits *)(first + SmemStep::step * (i * GPULOSSI_VECTOR_BYTES)), g, true);
+            store(i, g);
         }
+        return true;
+    }
+    /* The same for a row whose sum is not known, and adds its terms to `sum`. A vector without a finite sum needs the general
+     * code. */
+    template <class SmemStep, class Store>
+    __device__ __forceinline__ bool write_terms(const Row &r, N scale, const SmemStep &step, const Store &store,
+                                                double &sum) const {
+        double all = 0;
+        if (!wants_gradient() || !r.in_fast_range)
+            return false;
+#pragma unroll 1
+        for (int i = 0; i < SmemStep::vectors; i++) {
+            Vector<E> x = step.vector(i, 0), t = step.vector(i, 1);
+            N own[W], of_target[W], g[W];
+            x.unpack(own);
+            t.unpack(of_target);
+            const N more = terms(r, own, of_target, g);
+            if (!(fabs(more) < Limits<N>::infinity()))
+                return false;
+            all += (double)more;
+#pragma unroll
+            for (int j = 0; j < W; j++) /* Adding +0 changes -0 to +0. */
+                g[j] = fma(g[j], scale, N(0));
+            store(i, g);
+        }
+        sum += all;
         return true;
     }
 

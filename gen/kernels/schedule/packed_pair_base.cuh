@@ -20,12 +20,9 @@ class PairedRows : protected RowTiles<Distil<E, 1>, GPULOSSI_PAIRS_THREADS, GPUL
     using Base::p, Base::loss, Base::lane, Base::row_bytes, Base::first_of, Base::count_of;
     using Base::row_tiles, Base::run, Base::queue, Base::next_tile;
 
-    int writes;
     double sum; /* The sum of losses that the totals do not include yet. */
 
-    __device__ __forceinline__ explicit PairedRows(const Params &p) : Base(p), writes(p.rows.grad != 0), sum(0) {
-        keep(writes);
-    }
+    __device__ __forceinline__ explicit PairedRows(const Params &p) : Base(p), sum(0) {}
 
     __device__ __forceinline__ void settle_sum(Totals &total) {
         if (sum != 0)
@@ -36,10 +33,10 @@ class PairedRows : protected RowTiles<Distil<E, 1>, GPULOSSI_PAIRS_THREADS, GPUL
     __device__ __forceinline__ void row_tile(uint32_t number, Totals &total) {
         int64_t first = first_of(number);
         int count = count_of(number), bytes = count * row_bytes;
-        this->request_ahead(writes);
+        this->request_ahead(Loss::wants_gradient());
         this->acquire(first, bytes);
         static_cast<Rows *>(this)->rows_of_stage(first, count, total);
-        if (writes) {
+        if (Loss::wants_gradient()) {
             __syncwarp();
             this->store_tile((Bits *)p.rows.grad + first * p.rows.grad_stride, bytes);
         }

@@ -20,7 +20,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
     typedef Words<E> Of;
     using Base::p, Base::loss, Base::lane, Base::classes, Base::row_bytes, Base::swizzle, Base::ring_bytes,
         Base::ring_base;
-    using Base::stage_offset, Base::consumer, Base::writes, Base::sum;
+    using Base::stage_offset, Base::consumer, Base::sum;
     enum { kElements = Of::kElements, kMaxWords = GPULOSSI_PAIRS_REG_CLASSES / kElements };
     static_assert(GPULOSSI_PACKED_ROWS <= 256, "the number of a row in its row tile is a byte");
 
@@ -30,7 +30,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
     __device__ __forceinline__ explicit PairRegisters(const Params &p)
         : Base(p), scale(0), ring_address(Shared::address(ring_base())) {
         keep(ring_address);
-        if (writes) {
+        if (Loss::wants_gradient()) {
             scale = (N)loss.grad_scale();
             /* keep() reads the value, so it must be set. */
             keep(scale);
@@ -132,7 +132,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
                 continue;
             }
             sum = fma((double)r.sum, p.factor, sum);
-            if (writes) {
+            if (Loss::wants_gradient()) {
                 const N weight = r.inverse * scale;
                 /* Adding +0 changes -0 to +0. */
                 auto gradient = [&](N q, N p) { return fma(fma(-r.ratio, p, q), weight, N(0)); };
@@ -155,7 +155,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
     __device__ __forceinline__ uint32_t rows_in_registers(int count) {
         enum { m = 2 / kElements }; /* A row of floats has twice as many words. */
         const int words = classes / kElements;
-        if (p.rows.flags & GPULOSSI_EVEN)
+        if (!has_format(GPULOSSI_FORMAT_RAGGED))
             return words == 4                     ? rows_of<true, 4, 4>(count)
                    : words == 8 || kElements == 2 ? rows_of<true, 8, 8>(count)
                                                   : rows_of<true, 12, 20>(count);
@@ -184,7 +184,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
         for (int c = 0; c < classes; c++) {
             N of_input[1] = {E::widen(x[c])}, of_target[1] = {E::widen(t[c])}, g[1];
             more += loss.terms(r, of_input, of_target, g);
-            if (writes)
+            if (Loss::wants_gradient())
                 x[c] = E::narrow(fma(g[0], weight, N(0)));
         }
         sum = fma((double)more * loss.factor_of(r), p.factor, sum);

@@ -436,7 +436,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         for (int i = 0; i < steps; i++) {
             Part part = part_of(i < read ? steps - 1 - i : i - read, max(i - read, 0));
             bool frees = part.in_smem;
-            if (!(part.in_smem && all_whole(cut, part) && loss.write_step(cut, r, part.at, SmemStep{part.slot}))) {
+            if (!(part.in_smem && all_whole(cut, part) && loss.write_step(cut, r, part.at, SmemStep{part.slot}, sum))) {
                 part.in_smem = part.in_smem && !loss.spoiled(r);
 #pragma unroll 1
                 for (int j = 0; j < kTimes && part.first < cut.vectors; j++, part.advance()) {

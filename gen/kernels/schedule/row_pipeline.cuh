@@ -613,11 +613,11 @@ template <class Loss> class RowPipeline {
             Vector<E> x[1] = {at_edge};
             loss.accumulate_sums(state, x, side);
         } else {
-            loss.accumulate(r, state, at_edge, side);
+            loss.template accumulate<Loss::kExact>(r, state, at_edge, side);
         }
     }
     /* Adds a stage with every option, vector by vector, once the maximum of all is known. */
-    __device__ __forceinline__ void accumulate(const Row &r, const Side &side, State &state) const {
+    __device__ __forceinline__ void accumulate(Row &r, const Side &side, State &state) const {
         if constexpr (Loss::kHasBasicRows) {
             if constexpr (sizeof(Bits) == 8)
                 if (Loss::adds_together())
@@ -662,7 +662,7 @@ template <class Loss> class RowPipeline {
                            min(vectors(), (left + lane() + kLanes - 1) >> kLaneShift)};
         return side;
     }
-    __device__ __forceinline__ void reduce(const Cut<E> &cut, int64_t row, const Row &r, bool reads, State &state) {
+    __device__ __forceinline__ void reduce(const Cut<E> &cut, int64_t row, Row &r, bool reads, State &state) {
         Cursor at = released;
 #pragma unroll 1
         for (int step = 0; step < sweep_steps(); step++, at.advance()) {
@@ -870,7 +870,7 @@ template <class Loss> class RowPipeline {
 #pragma unroll 1
         for (; rows.more(); number++) {
             const uint32_t row = rows.row[0];
-            const Row r = of_row[0];
+            Row r = of_row[0];
             const bool reads = loss.is_read(r);
             const Cut<E> cut = cut_of(row);
             const Bits at_edge = edge_after;
