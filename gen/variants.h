@@ -13,10 +13,6 @@ typedef struct variant {
 #define VARIANT(loss, kernel, dtype, name, call, format)                                                               \
     {#loss, #kernel, #dtype, #loss "_" #kernel "_" #dtype, name, {call, format}},
 
-/* A text whose only variants are the two types of 16 bits. */
-#define BOTH(loss, kernel)                                                                                             \
-    VARIANT(loss, kernel, any16, "f16", 0, 0) VARIANT(loss, kernel, any16, "bf16", 0, GPULOSSI_FORMAT_BF16)
-
 /* Tiles, and texts of 16 bits for every GPU, know one of 8.0 and newer. */
 #define VARIANT_BF16 (GPULOSSI_FORMAT_SM_80 | GPULOSSI_FORMAT_BF16)
 
@@ -77,13 +73,10 @@ typedef struct variant {
     VARIANT(kl_div, row_pipeline, any16, "bf16_" name, call, (of_16_bits) | GPULOSSI_FORMAT_BF16)
 
 /* Forward KL of two arrays of logits for each type. */
-#define DISTILLATION(kernel)                                                                                           \
-    VARIANT(kl_div, kernel, f32, "loss", 0, 0)                                                                         \
-    VARIANT(kl_div, kernel, f32, "gradient", GPULOSSI_KL_GRADIENT, 0)                                                  \
-    VARIANT(kl_div, kernel, any16, "f16_loss", 0, 0)                                                                   \
-    VARIANT(kl_div, kernel, any16, "f16_gradient", GPULOSSI_KL_GRADIENT, 0)                                            \
-    VARIANT(kl_div, kernel, any16, "bf16_loss", 0, GPULOSSI_FORMAT_BF16)                                               \
-    VARIANT(kl_div, kernel, any16, "bf16_gradient", GPULOSSI_KL_GRADIENT, GPULOSSI_FORMAT_BF16)
+#define DISTILLATION(kernel, name, call)                                                                               \
+    VARIANT(kl_div, kernel, f32, name, call, 0)                                                                        \
+    VARIANT(kl_div, kernel, any16, "f16_" name, call, 0)                                                               \
+    VARIANT(kl_div, kernel, any16, "bf16_" name, call, GPULOSSI_FORMAT_BF16)
 
 /* Jensen-Shannon and total variation of long rows of logits for each type. */
 #define DISTANCES(name, call)                                                                                          \
@@ -237,10 +230,12 @@ static const variant usual_variants[] = {
     SPARSE("sparse_loss", VARIANT_SPARSE)
     SPARSE("sparse_gradient", VARIANT_SPARSE | GPULOSSI_KL_GRADIENT)
     SPARSE("sparse_shannon_gradient", VARIANT_SPARSE_SHANNON | GPULOSSI_KL_GRADIENT)
-    DISTILLATION(logits_packed)
-    DISTILLATION(logits_packed_reg)
-    DISTILLATION(logits_block_rows)
-    DISTILLATION(logits_clustered)
+    DISTILLATION(logits_packed, "loss", 0)
+    DISTILLATION(logits_packed, "gradient", GPULOSSI_KL_GRADIENT)
+    DISTILLATION(logits_packed_reg, "loss", 0)
+    DISTILLATION(logits_packed_reg, "gradient", GPULOSSI_KL_GRADIENT)
+    DISTILLATION(logits_block_rows, "gradient", GPULOSSI_KL_GRADIENT)
+    DISTILLATION(logits_clustered, "gradient", GPULOSSI_KL_GRADIENT)
     DISTANCES("shannon_loss", VARIANT_HALVES)
     DISTANCES("shannon_gradient", VARIANT_HALVES | GPULOSSI_KL_GRADIENT)
     DISTANCES("any_beta_gradient", GPULOSSI_KL_JENSEN_SHANNON | GPULOSSI_KL_GRADIENT)
@@ -251,7 +246,6 @@ static const variant usual_variants[] = {
 
 #undef VARIANT
 #undef VARIANT_BF16
-#undef BOTH
 #undef PIPELINE
 #undef LONG
 #undef TILES

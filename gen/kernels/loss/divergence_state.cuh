@@ -92,13 +92,16 @@ template <class E> struct DivergenceState : DivergenceCall<E> {
                 r.reference[kTarget] = fma(sums[1], quick_reciprocal(N(count)), r.reference[kInput]);
                 if (Base::has_close_rows()) {
                     const bool is_close = fabs(difference(distance, r.distance())) * inverse_temperature < N(0.75);
-                    /* Less than 1 % of rows have 28 lanes if the sides differ by 0.8 times a normal number. */
-                    r.is_close = lanes.count(is_close) >= kLanes - 4;
+                    r.is_close = are_most(lanes, is_close);
                 }
             }
         }
         return r;
     }
+    /* Whether most classes of a row are close. Less than 1 % of rows have 28 lanes if the sides differ by 0.8 times a normal
+     * number. Only the pipeline has close rows, with whole warps. */
+    DEVICE bool are_most(const WholeWarp &lanes, bool is_close) { return lanes.count(is_close) >= kLanes - 4; }
+    template <class Lanes> DEVICE bool are_most(const Lanes &, bool) { return false; }
     /* The M of a direct KL, from a class of each lane. */
     template <class Lanes> DEVICE N reference_of(N x, N t, const Lanes &lanes) {
         const N logit = of_logits(x, t), other = of_other(x, t),
