@@ -182,6 +182,13 @@ static void every_option_of_logits_alone(const gpuloss_kl_div_desc *call, const 
     TAKES((GIVE_LABELS(&d), d.row_weights = AT(6), d.temperature = 2.0), distances, 0);
 }
 
+static gpuloss_kl_div_desc two_logits(gpuloss_dtype dtype) {
+    gpuloss_kl_div_desc d = some_kl_div();
+    d.dtype = dtype;
+    d.input_kind = d.target_kind = GPULOSS_LOGITS;
+    return d;
+}
+
 /* Two arrays of logits have kernels of their own, without the terms or the gradient of the target: for forward KL, and
  * in clusters for each divergence. */
 static void logits_of_both_sides(void **state) {
@@ -189,9 +196,7 @@ static void logits_of_both_sides(void **state) {
     (void)state;
     context = new_context();
     for (t = 0; t < DTYPES; t++) {
-        gpuloss_kl_div_desc d = some_kl_div();
-        d.dtype = every_dtype[t].dtype;
-        d.input_kind = d.target_kind = GPULOSS_LOGITS;
+        gpuloss_kl_div_desc d = two_logits(every_dtype[t].dtype);
         const char *options = kernel_of_options(d.dtype);
         const char *distances = d.dtype == GPULOSS_F64 ? "row_memory" : "distances_clustered";
         const char *packed = d.dtype == GPULOSS_F64 ? "row_memory" : "logits_packed";
@@ -220,9 +225,7 @@ static void words_of_two_logits(void **state) {
     (void)state;
     context = new_context();
     for (t = 0; t < DTYPES; t++) {
-        gpuloss_kl_div_desc d = some_kl_div();
-        d.dtype = every_dtype[t].dtype;
-        d.input_kind = d.target_kind = GPULOSS_LOGITS;
+        gpuloss_kl_div_desc d = two_logits(every_dtype[t].dtype);
         d.rows = 5;
         if (d.dtype == GPULOSS_F64)
             continue;

@@ -3,17 +3,15 @@
 #include <math.h>
 #include <string.h>
 
-/* Kernels take the polynomial of S for |x| < 1, and may take it below this. */
-static long double close_limit(const arithmetic *a) {
-    return a->u > ldexpl(1, -30) ? 1.25L : 1;
-}
-
-/* The error of S(p, m, x) = p (x - 1) + m with x = log(p / m), which is m where p = 0. Where x is close to 0 it is
+/* The error of S(p, m, x) = p (x - 1) + m with x = log(p / m), which is m where p = 0. For |x| < 1 it is
  * p (x - 1 + exp(-x)), x^2 times a polynomial, within 5u, with 4u for the products. In float the polynomial leaves out
  * u/2, and its last two steps round to 1.5u. In double it is a series whose last factors round to 2u. The square and
  * the product are 2u more. Its error in x is times p - m, to which the second order is added because x may be smaller
- * than its error. Else each part has its roundings, and x is times p. Where either may be, the difference between the
- * two, m, is uncertain. `dx` is the whole error of x, `own` the part that is not shared. */
+ * than its error. Else each part has its roundings, and x is times p. Where x may be on either side of 1 the difference
+ * between the two, m, is uncertain. `dx` is the whole error of x, `own` the part that is not shared.
+ *
+ * Kernels of floats may take the polynomial for |x| < 1.25, with the bounds of the other form from 1 on. The slope of a row
+ * is then less: p - m adds up to 0 over a row, so that the slope is the m of the other classes. */
 typedef struct surplus_error {
     long double value, error, slope; /* slope: the factor of x's error */
     long double uncertain;           /* of slope */
@@ -22,28 +20,24 @@ typedef struct surplus_error {
 static surplus_error surplus_of(const arithmetic *a, long double p, long double dp, long double m, long double dm,
                                 long double x, long double own, long double dx) {
     surplus_error s = {m, dm, 0, 0};
-    long double close, distant;
     if (p == 0)
         return s;
     s.value = p * (x - 1) + m;
-    close = s.value * (dp / p + 9 * a->u) + fabsl(p - m) * own + p * expl(fabsl(x) + dx) * dx * dx / 2;
-    distant = dp * fabsl(x - 1) + dm + 3 * a->u * (p * fabsl(x - 1) + m) + (p + m) * own;
     if (fabsl(x) + dx < 1) {
-        s.error = close;
+        s.error = s.value * (dp / p + 9 * a->u) + fabsl(p - m) * own + p * expl(fabsl(x) + dx) * dx * dx / 2;
         s.slope = p - m;
-    } else {
-        bool is_either = fabsl(x) - dx < close_limit(a);
-        s.error = is_either ? fmaxl(close, distant) : distant;
-        s.slope = p;
-        s.uncertain = is_either ? m : 0;
+        return s;
     }
+    s.error = dp * fabsl(x - 1) + dm + 3 * a->u * (p * fabsl(x - 1) + m) + (p + m) * own;
+    s.slope = p;
+    s.uncertain = fabsl(x) - dx < 1 ? m : 0;
     return s;
 }
 
-/* p - q of two sides of logits that are close, as p d less S(p, q, d). The error of d comes times q. */
+/* p - q of two sides of logits, for |d| < 1, as p d less S(p, q, d). The error of d comes times q. */
 static long double close_error(const arithmetic *a, long double p, long double dp, long double q, long double d,
                                long double dd) {
-    return fabsl(d) - dd < close_limit(a) ? fabsl(p - q) * (dp / p + 12 * a->u) + q * dd * (1 + dd) : 0;
+    return fabsl(d) - dd < 1 ? fabsl(p - q) * (dp / p + 12 * a->u) + q * dd * (1 + dd) : 0;
 }
 
 /* KL(a || b) with the logarithm d of a / b. The summed term is f itself, or S(a, b, d). */
