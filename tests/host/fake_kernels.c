@@ -69,15 +69,14 @@ static int is_of(const char *pattern, const char *name) {
     return *pattern == 0;
 }
 
-/* The generator has left out what only words of no call need. */
-static void check_facts(const char *entry, const char *ptx) {
+/* The generator has left out what only words of no call need. has_words: those that the text has. */
+static void check_facts(const char *entry, const uint32_t words[2], const int has_words[2]) {
     int i, k;
     for (i = 0; i < FACTS; i++) {
         int holds = is_of(facts[i].texts, entry);
         for (k = 0; holds && k < MOST_CLAUSES && facts[i].clauses[k].mask != 0; k++) {
             const fact_clause *clause = &facts[i].clauses[k];
-            uint32_t word;
-            holds = read_word(ptx, clause->word, &word) && ((word & clause->mask) != 0) == clause->is_any;
+            holds = has_words[clause->word] && ((words[clause->word] & clause->mask) != 0) == clause->is_any;
         }
         if (holds)
             fake_violate("cuModuleLoadDataEx of %s for words that fact %d excludes", entry, i);
@@ -106,6 +105,7 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     const char *line = strstr(ptx, ".target sm_"), *bound = strstr(ptx, ".maxntid ");
     const int target = line != NULL ? atoi(line + 11) : 0;
     fake_module *made = &fake.module[fake.modules];
+    int has_words[2];
     unsigned i;
     size_t log_bytes = 0;
     char *log = NULL;
@@ -140,8 +140,8 @@ int fake_module_load(void **module, const void *image, unsigned count, int *opti
     snprintf(made->entry, sizeof made->entry, "%.*s", (int)strcspn(entry + 7, "("), entry + 7);
     made->most_threads = (unsigned)atoi(bound != NULL ? bound + 8 : "0");
     for (i = 0; i < 2; i++)
-        (void)read_word(ptx, (int)i, &made->words[i]);
-    check_facts(made->entry, ptx);
+        has_words[i] = read_word(ptx, (int)i, &made->words[i]);
+    check_facts(made->entry, made->words, has_words);
     memcpy(made->real_entry, made->entry, sizeof made->real_entry);
     name_schedule(made);
     made->for_clusters =

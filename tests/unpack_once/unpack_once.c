@@ -1,14 +1,31 @@
-/* For run.sh: each thread unpacks a text once. */
+/* For run.sh: each thread unpacks a text once, and all of them together specialise it for the same words a few times. */
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
+
+/* As many as there are threads in test_threads.c, all of which then do so beside each other. */
+enum { TIMES = 8 };
+
+typedef struct variant {
+    uint32_t words[GPULOSSI_FEATURE_WORDS];
+    int times;
+    char *text; /* after so many times */
+    size_t bytes;
+    struct variant *next;
+} variant;
+static variant *variants[GPULOSSI_MODULE_COUNT];
+
+static int module_of(const gpulossi_image *image) {
+    int module = 0;
+    while (gpulossi_image_of(module) != image)
+        module++;
+    return module;
+}
 
 int unpacked_once(gpulossi_lzma *z, const gpulossi_image *image);
 int unpacked_once(gpulossi_lzma *z, const gpulossi_image *image) {
     static _Thread_local unsigned char *known[GPULOSSI_MODULE_COUNT];
     const size_t bytes = image->shortened_bytes, all_bytes = gpulossi_unpacked_bytes(image);
-    int module = 0;
-    while (gpulossi_image_of(module) != image)
-        module++;
+    const int module = module_of(image);
     if (known[module] == NULL) {
         unsigned char *history = z->history;
         known[module] = (unsigned char *)malloc(all_bytes);
@@ -22,4 +39,53 @@ int unpacked_once(gpulossi_lzma *z, const gpulossi_image *image) {
     z->at = all_bytes;
     memcpy(z->history + all_bytes - bytes, known[module] + all_bytes - bytes, bytes);
     return 1;
+}
+
+/* A sanitizer of threads sees neither atomic accesses nor copies of this file. So it sees no order of the library's threads
+ * that comes from here, and no race with a thread that made a copy. */
+static void copy(char *to, const char *from, size_t bytes) {
+    size_t i;
+    for (i = 0; i < bytes; i++)
+        to[i] = from[i];
+}
+
+static variant *find(const gpulossi_image *image, const uint32_t words[GPULOSSI_FEATURE_WORDS]) {
+    variant *v = __atomic_load_n(&variants[module_of(image)], __ATOMIC_ACQUIRE);
+    while (v != NULL && memcmp(v->words, words, sizeof v->words) != 0)
+        v = v->next;
+    return v;
+}
+
+int known_text(const gpulossi_image *image, const uint32_t words[GPULOSSI_FEATURE_WORDS], char *text);
+int known_text(const gpulossi_image *image, const uint32_t words[GPULOSSI_FEATURE_WORDS], char *text) {
+    const variant *v = find(image, words);
+    const char *known = v != NULL ? __atomic_load_n(&v->text, __ATOMIC_ACQUIRE) : NULL;
+    if (known == NULL)
+        return 0;
+    copy(text, known, v->bytes);
+    return 1;
+}
+
+void note_text(const gpulossi_image *image, const uint32_t words[GPULOSSI_FEATURE_WORDS], const char *text);
+void note_text(const gpulossi_image *image, const uint32_t words[GPULOSSI_FEATURE_WORDS], const char *text) {
+    variant *v = find(image, words);
+    char *known;
+    if (v == NULL) {
+        variant **first = &variants[module_of(image)];
+        v = (variant *)calloc(1, sizeof *v);
+        if (v == NULL)
+            abort();
+        copy((char *)v->words, (const char *)words, sizeof v->words);
+        v->next = __atomic_load_n(first, __ATOMIC_ACQUIRE);
+        while (!__atomic_compare_exchange_n(first, &v->next, v, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            continue;
+    }
+    if (__atomic_add_fetch(&v->times, 1, __ATOMIC_ACQ_REL) != TIMES)
+        return;
+    v->bytes = strlen(text) + 1;
+    known = (char *)malloc(v->bytes);
+    if (known == NULL)
+        abort();
+    copy(known, text, v->bytes);
+    __atomic_store_n(&v->text, known, __ATOMIC_RELEASE);
 }
