@@ -102,7 +102,8 @@ for decls in c c++; do
     for impl in c c++; do
         link() {
             rm -f program && gcc -x $decls -c -o decls.o $src/program.c &&
-                gcc -x $impl -c -o impl.o $src/implementation.c && g++ -o program decls.o impl.o -ldl -lpthread
+                { [ -e "unoptimised.$impl.o" ] || gcc -x $impl -c -o "unoptimised.$impl.o" $src/implementation.c; } &&
+                g++ -o program decls.o "unoptimised.$impl.o" -ldl -lpthread
         }
         accept "declarations in $decls, implementation in $impl: links" link
         accept "declarations in $decls, implementation in $impl: runs" ./program
@@ -125,11 +126,17 @@ functions=$(sed '/^#endif .* GPULOSS_H /q' gpuloss.h | grep -oE '^GPULOSS_API.* 
 globals() { nm --defined-only -g "$@" | awk '{ print $3 }' | sort; }
 defines_nothing() { [ -f "$1" ] && [ -z "$(globals "$1")" ]; }
 are_functions() { [ -n "$functions" ] && diff <(echo "$functions") -; }
+milliseconds() {
+    local start
+    start=$(date +%s%N)
+    "$@" && echo $((($(date +%s%N) - start) / 1000000))
+}
+declare -A with
 for language in c c++; do
-    rm -f impl.o static.o shared.so
-    gcc -x $language -O2 -c -o impl.o $src/implementation.c
+    rm -f "optimised.$language.o" static.o shared.so
+    with[$language]=$(milliseconds gcc -x $language -O2 -c -o "optimised.$language.o" $src/implementation.c)
     gcc -x $language -O2 -DGPULOSS_STATIC -c -o static.o $src/implementation.c
-    accept "$language: the public functions and nothing else is defined" are_functions < <(globals impl.o)
+    accept "$language: the public functions and nothing else is defined" are_functions < <(globals "optimised.$language.o")
     accept "$language: GPULOSS_STATIC defines nothing" defines_nothing static.o
     gcc -x $language -O2 -shared -fPIC -fvisibility=hidden -DGPULOSS_API='__attribute__((visibility("default")))' \
         -o shared.so $src/implementation.c
@@ -138,7 +145,7 @@ done
 plugins() {
     local plugin
     for plugin in first second; do
-        gcc -O1 -shared -fPIC -DPLUGIN=$plugin "$@" -o $plugin.so $src/plugin.c || return 1
+        gcc -shared -fPIC -DPLUGIN=$plugin "$@" -o $plugin.so $src/plugin.c || return 1
     done
     gcc -o plugins $src/plugins.c -ldl && ./plugins ./first.so ./second.so
 }
@@ -149,11 +156,13 @@ echo "names: $((passed + failed - before)) checks"
 
 before=$((passed + failed))
 data() { nm "$1" | awk '$2 ~ /^[rRdD]$/ { print $3 }'; }
+full=unoptimised.c.o # as it was linked
+# less SWITCH: compiles $1.o, once.
+less() { [ -e "$1.o" ] || gcc -O0 -DGPULOSS_$1 -c -o "$1.o" $src/implementation.c; }
 # absent SWITCH PATTERN: data of that name is there without the switch and gone with it, the functions stay.
 absent() {
-    gcc -O0 -c -o full.o $src/implementation.c && gcc -O0 -DGPULOSS_$1 -c -o less.o $src/implementation.c &&
-        data full.o | grep -qE "$2" && ! data less.o | grep -E "$2" && are_functions < <(globals less.o) &&
-        [ "$(stat -c %s less.o)" -lt "$(stat -c %s full.o)" ]
+    less $1 && data $full | grep -qE "$2" && ! data $1.o | grep -E "$2" && are_functions < <(globals $1.o) &&
+        [ "$(stat -c %s $1.o)" -lt "$(stat -c %s $full)" ]
 }
 accept "GPULOSS_NO_CROSS_ENTROPY" absent NO_CROSS_ENTROPY '^gpulossi_cross_entropy_'
 accept "GPULOSS_NO_KL_DIV" absent NO_KL_DIV '^gpulossi_kl_div_'
@@ -161,9 +170,7 @@ for dtype in f32 f64; do
     accept "GPULOSS_NO_${dtype^^}" absent NO_${dtype^^} "^gpulossi_.*_$dtype\$"
 done
 # Data that both losses use stays with either one, and so do the texts that others are unpacked after.
-present() {
-    gcc -O0 -c -o less.o -DGPULOSS_$1 $src/implementation.c && data less.o | grep -qE "$2"
-}
+present() { less $1 && data $1.o | grep -qE "$2"; }
 accept "what serves every loss stays, GPULOSS_NO_CROSS_ENTROPY" present NO_CROSS_ENTROPY '^gpulossi_common_'
 accept "what serves every loss stays, GPULOSS_NO_KL_DIV" present NO_KL_DIV '^gpulossi_common_'
 for dtype in F16 BF16; do
@@ -194,17 +201,11 @@ else
 fi
 
 # The header's costs: the sizes are close to their limits, and the times are printed only, since other work delays them.
-milliseconds() {
-    local start
-    start=$(date +%s%N)
-    "$@" && echo $((($(date +%s%N) - start) / 1000000))
-}
-bytes=$(gcc -O2 -c -o impl.o $src/implementation.c && size impl.o | awk 'NR == 2 { print $1 + $2 + $3 }')
-with=$(milliseconds gcc -O2 -c -o impl.o $src/implementation.c)
+bytes=$(size optimised.c.o | awk 'NR == 2 { print $1 + $2 + $3 }')
 without=$(milliseconds gcc -O2 -c -o decls.o $src/program.c)
 text_bytes=$(wc -c <gpuloss.h)
 accept "gpuloss.h is at most 1209 KiB" [ "$text_bytes" -le 1238016 ]
 accept "the implementation takes at most 431 KiB" [ "$bytes" -le 441344 ]
-echo "cost: $text_bytes bytes of text, $bytes bytes, implementation $with ms, declarations $without ms"
+echo "cost: $text_bytes bytes of text, $bytes bytes, implementation ${with[c]} ms, declarations $without ms"
 
 report compile
