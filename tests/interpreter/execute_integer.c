@@ -302,78 +302,96 @@ static uint64_t permute(uint64_t a, uint64_t b, uint64_t c, const struct insn *i
 
 TERNARY(prmt, permute(A, B, C, i))
 
-/* Comparison: op[0] says which; the operand type is the last one of the instruction. */
-static bool compare_order(int op, bool less_than, bool equal, bool unordered) {
-    switch (op) {
+/* Comparison: op[0] says which; the operand type is the last one of the instruction. A bit a lane. */
+struct order {
+    uint32_t below, equal, unordered;
+};
+
+/* x and y: expressions of the lane l. */
+#define ORDER_FLOATS(type, x, y)                                                                                       \
+    for (uint32_t l = 0; l < PTXSIM_WARP; l++) {                                                                       \
+        const type one = x, other = y;                                                                                 \
+        o.below |= (uint32_t)(one < other) << l;                                                                       \
+        o.equal |= (uint32_t)(one == other) << l;                                                                      \
+        o.unordered |= (uint32_t)(one != one || other != other) << l;                                                  \
+    }
+#define ORDER_INTEGERS(x, y)                                                                                           \
+    for (uint32_t l = 0; l < PTXSIM_WARP; l++) {                                                                       \
+        o.below |= (uint32_t)((x) < (y)) << l;                                                                         \
+        o.equal |= (uint32_t)(A == B) << l;                                                                            \
+    }
+
+static float half(uint64_t bits, bool flush) {
+    return flush && !(bits & 0x7c00) ? 0 : ptxsim_half_to_float((uint32_t)bits);
+}
+
+static struct order order(const struct insn *i, int type, const uint64_t *a, const uint64_t *b) {
+    const bool flush = i->flags & F_FTZ;
+    const uint32_t shift = 64 - ptxsim_bits(type);
+    struct order o = {0, 0, 0};
+    if (type == T_F32 && flush)
+        ORDER_FLOATS(float, ptxsim_f32(ptxsim_flush(A)), ptxsim_f32(ptxsim_flush(B)))
+    else if (type == T_F32)
+        ORDER_FLOATS(float, ptxsim_f32(A), ptxsim_f32(B))
+    else if (type == T_F64)
+        ORDER_FLOATS(double, ptxsim_f64(A), ptxsim_f64(B))
+    else if (type == T_F16)
+        ORDER_FLOATS(float, half(A, flush), half(B, flush))
+    else if (ptxsim_is_signed(type))
+        ORDER_INTEGERS(ptxsim_signed(A, shift), ptxsim_signed(B, shift))
+    else
+        ORDER_INTEGERS(A, B)
+    return o;
+}
+
+static uint32_t compare(const struct insn *i, int type, const uint64_t *a, const uint64_t *b) {
+    const struct order o = order(i, type, a, b);
+    switch (i->op[0]) {
     case OP_EQ:
-        return equal;
+        return o.equal;
     case OP_NE:
-        return !equal && !unordered;
+        return ~(o.equal | o.unordered);
     case OP_LT:
     case OP_LO:
-        return less_than;
+        return o.below;
     case OP_LE:
     case OP_LS:
-        return less_than || equal;
+        return o.below | o.equal;
     case OP_GT:
     case OP_HI:
-        return !less_than && !equal && !unordered;
+        return ~(o.below | o.equal | o.unordered);
     case OP_GE:
     case OP_HS:
-        return !less_than && !unordered;
+        return ~(o.below | o.unordered);
     case OP_EQU:
-        return equal || unordered;
+        return o.equal | o.unordered;
     case OP_NEU:
-        return !equal;
+        return ~o.equal;
     case OP_LTU:
-        return less_than || unordered;
+        return o.below | o.unordered;
     case OP_LEU:
-        return less_than || equal || unordered;
+        return o.below | o.equal | o.unordered;
     case OP_GTU:
-        return !less_than && !equal;
+        return ~(o.below | o.equal);
     case OP_GEU:
-        return !less_than;
+        return ~o.below;
     case OP_NUM:
-        return !unordered;
+        return ~o.unordered;
     default:
-        return unordered;
+        return o.unordered;
     }
 }
 
-static bool compare(const struct insn *i, int type, uint64_t a, uint64_t b) {
-    double x, y;
-    switch (type) {
-    case T_F32:
-        if (i->flags & F_FTZ) {
-            a = ptxsim_flush(a);
-            b = ptxsim_flush(b);
-        }
-        x = (double)ptxsim_f32(a);
-        y = (double)ptxsim_f32(b);
-        break;
-    case T_F64:
-        x = ptxsim_f64(a);
-        y = ptxsim_f64(b);
-        break;
-    case T_F16:
-        x = (double)ptxsim_half_to_float((uint32_t)a);
-        y = (double)ptxsim_half_to_float((uint32_t)b);
-        if (i->flags & F_FTZ) {
-            x = (a & 0x7c00) ? x : 0;
-            y = (b & 0x7c00) ? y : 0;
-        }
-        break;
-    default: {
-        uint32_t shift = 64 - ptxsim_bits(type);
-        bool below = ptxsim_is_signed(type) ? ptxsim_signed(a, shift) < ptxsim_signed(b, shift) : a < b;
-        return compare_order(i->op[0], below, a == b, false);
-    }
-    }
-    return compare_order(i->op[0], x < y, x >= y && x <= y, x != x || y != y);
+static uint32_t combine(int op, uint32_t x, uint32_t y) {
+    return op == OP_AND ? x & y : op == OP_OR ? x | y : x ^ y;
 }
 
-static bool combine(int op, bool x, bool y) {
-    return op == OP_AND ? x && y : op == OP_OR ? x || y : x != y;
+/* The predicate that a comparison is combined with. */
+static uint32_t predicate(const struct insn *i, const uint64_t *p) {
+    uint32_t r = 0;
+    for (uint32_t l = 0; l < PTXSIM_WARP; l++)
+        r |= (uint32_t)(p[l] & 1) << l;
+    return i->negate ? ~r : r;
 }
 
 /* The usual comparison of 32-bit integers and floats, without the general way's tests in each lane. */
@@ -407,46 +425,44 @@ LOOP(setp) {
         if (i->op[0] == OP_NE && type != T_F32)
             FAST_COMPARE(!=);
     }
-    for (uint32_t l = 0; l < PTXSIM_WARP; l++) {
-        if (!(mask >> l & 1))
-            continue;
-        bool r = compare(i, type, A, B), other = !r;
-        if (i->nop > 1) {
-            bool p = (SOURCE(2)[l] & 1) != i->negate;
-            r = combine(i->op[1], r, p);
-            other = combine(i->op[1], other, p);
-        }
-        d[l] = r;
-        if (i->nd > 1)
-            RESULT2[l] = other;
+    uint32_t r = compare(i, type, a, b), other = ~r;
+    if (i->nop > 1) {
+        const uint32_t p = predicate(i, SOURCE(2));
+        r = combine(i->op[1], r, p);
+        other = combine(i->op[1], other, p);
+    }
+    LANES(d[l] = r >> l & 1);
+    if (i->nd > 1) {
+        uint64_t *e = RESULT2;
+        LANES(e[l] = other >> l & 1);
     }
     return NEXT;
 }
 
 EXEC(setp_f16x2) {
-    const uint64_t *a = SOURCE(0), *b = SOURCE(1);
+    const uint64_t *packed = SOURCE(0), *other_packed = SOURCE(1);
+    uint64_t *d = RESULT, *e = RESULT2;
+    uint64_t a[2][PTXSIM_WARP], b[2][PTXSIM_WARP];
     for (uint32_t l = 0; l < PTXSIM_WARP; l++) {
-        if (!(mask >> l & 1))
-            continue;
-        bool low = compare(i, T_F16, A & 0xffff, B & 0xffff), high = compare(i, T_F16, A >> 16, B >> 16);
-        RESULT[l] = low;
-        if (i->nd > 1)
-            RESULT2[l] = high;
+        a[0][l] = packed[l] & 0xffff;
+        a[1][l] = packed[l] >> 16;
+        b[0][l] = other_packed[l] & 0xffff;
+        b[1][l] = other_packed[l] >> 16;
     }
+    const uint32_t low = compare(i, T_F16, a[0], b[0]), high = compare(i, T_F16, a[1], b[1]);
+    LANES(d[l] = low >> l & 1);
+    if (i->nd > 1)
+        LANES(e[l] = high >> l & 1);
     return NEXT;
 }
 
 EXEC(set) {
     const uint64_t *a = SOURCE(0), *b = SOURCE(1);
     uint64_t *d = RESULT, yes = i->type[0] == T_F32 ? 0x3f800000u : 0xffffffffu;
-    for (uint32_t l = 0; l < PTXSIM_WARP; l++) {
-        if (!(mask >> l & 1))
-            continue;
-        bool r = compare(i, i->type[1], A, B);
-        if (i->nop > 1)
-            r = combine(i->op[1], r, (SOURCE(2)[l] & 1) != i->negate);
-        d[l] = r ? yes : 0;
-    }
+    uint32_t r = compare(i, i->type[1], a, b);
+    if (i->nop > 1)
+        r = combine(i->op[1], r, predicate(i, SOURCE(2)));
+    LANES(d[l] = r >> l & 1 ? yes : 0);
     return NEXT;
 }
 

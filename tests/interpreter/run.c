@@ -278,7 +278,7 @@ static bool warp_run(struct warp *w, uint32_t quantum) {
                 goto merge;
             }
         }
-        lanes += (uint32_t)__builtin_popcount(mask);
+        lanes += mask == ~0u ? PTXSIM_WARP : (uint32_t)__builtin_popcount(mask);
         if (i->pure) {
             poison(w, i, mask);
             i->exec(w, i, mask);

@@ -140,49 +140,61 @@ static void note_remote_read(struct warp *w, struct shared_cell *cell, uint16_t 
     cell->remote_reader = self;
 }
 
-void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct cta *owner, uint32_t offset,
-                         uint32_t bytes, enum ptxsim_access access) {
+static void touch_byte(struct warp *w, const struct insn *i, int lane, struct cta *owner, uint32_t offset,
+                       enum ptxsim_access access) {
     /* Threads of all blocks of a cluster have distinct numbers. */
     uint16_t warp = (uint16_t)(w->cta->rank * 32 + w->index);
     uint16_t self = (uint16_t)(warp * PTXSIM_WARP + (uint32_t)lane);
     bool atomic = access == ACC_ATOMIC || access == ACC_MBARRIER;
     const char *mine = access == ACC_LOAD ? "read" : atomic ? "atomic" : "write";
-    for (uint32_t b = 0; b < bytes; b++) {
-        struct shared_cell *cell = &owner->cells[offset + b];
-        uint8_t state = owner->shared_init[offset + b];
-        if (state == SHARED_PENDING)
+    struct shared_cell *cell = &owner->cells[offset];
+    uint8_t state = owner->shared_init[offset];
+    if (state == SHARED_PENDING)
+        ptxsim_fault(w, i, lane, E_LAUNCH_FAILED,
+                     "%s at shared offset %u, where an asynchronous copy has not been waited for", mine, offset);
+    if (access != ACC_STORE && state == SHARED_UNWRITTEN)
+        ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "uninitialised shared memory: %s at shared offset %u", mine, offset);
+    if (state == SHARED_MBARRIER && access != ACC_MBARRIER)
+        ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "%s at shared offset %u, where an mbarrier is", mine, offset);
+    if (owner == w->cta && state == SHARED_WRITTEN && cell->mbarrier) {
+        if (!ptxsim_mbarrier_seen(w, lane, cell->mbarrier - 1, cell->phase))
             ptxsim_fault(w, i, lane, E_LAUNCH_FAILED,
-                         "%s at shared offset %u, where an asynchronous copy has not been waited for", mine,
-                         offset + b);
-        if (access != ACC_STORE && state == SHARED_UNWRITTEN)
-            ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "uninitialised shared memory: %s at shared offset %u", mine,
-                         offset + b);
-        if (state == SHARED_MBARRIER && access != ACC_MBARRIER)
-            ptxsim_fault(w, i, lane, E_LAUNCH_FAILED, "%s at shared offset %u, where an mbarrier is", mine, offset + b);
-        if (owner == w->cta && state == SHARED_WRITTEN && cell->mbarrier) {
-            if (!ptxsim_mbarrier_seen(w, lane, cell->mbarrier - 1, cell->phase))
-                ptxsim_fault(
-                    w, i, lane, E_LAUNCH_FAILED,
-                    "%s at shared offset %u, where an asynchronous copy has not been waited for by this thread", mine,
-                    offset + b);
-        } else if (cell->writer != self && !(atomic && cell->write_atomic) &&
-                   !before_barrier(w, cell->writer, cell->write_time)) {
-            bool same_warp = cell->writer / PTXSIM_WARP == warp;
-            if (!same_warp || !ordered(w, lane, cell->writer % PTXSIM_WARP, cell->write_clock))
-                race(w, i, lane, offset + b, mine, cell->write_atomic ? "atomic" : "write", cell->writer % PER_BLOCK);
-        }
-        if (access != ACC_LOAD) {
-            if (read_conflicts(w, lane, cell, warp))
-                race(w, i, lane, offset + b, mine, "read", cell->reader % PER_BLOCK);
-            if (remote_read_conflicts(w, cell, warp))
-                race(w, i, lane, offset + b, mine, "read", cell->remote_reader % PER_BLOCK);
-            note_write(w, cell, self, atomic);
-            if (access != ACC_MBARRIER)
-                owner->shared_init[offset + b] = SHARED_WRITTEN;
-        } else if (owner == w->cta) {
-            note_read(w, cell, lane, warp, self);
+                         "%s at shared offset %u, where an asynchronous copy has not been waited for by this thread",
+                         mine, offset);
+    } else if (cell->writer != self && !(atomic && cell->write_atomic) &&
+               !before_barrier(w, cell->writer, cell->write_time)) {
+        bool same_warp = cell->writer / PTXSIM_WARP == warp;
+        if (!same_warp || !ordered(w, lane, cell->writer % PTXSIM_WARP, cell->write_clock))
+            race(w, i, lane, offset, mine, cell->write_atomic ? "atomic" : "write", cell->writer % PER_BLOCK);
+    }
+    if (access != ACC_LOAD) {
+        if (read_conflicts(w, lane, cell, warp))
+            race(w, i, lane, offset, mine, "read", cell->reader % PER_BLOCK);
+        if (remote_read_conflicts(w, cell, warp))
+            race(w, i, lane, offset, mine, "read", cell->remote_reader % PER_BLOCK);
+        note_write(w, cell, self, atomic);
+        if (access != ACC_MBARRIER)
+            owner->shared_init[offset] = SHARED_WRITTEN;
+    } else if (owner == w->cta) {
+        note_read(w, cell, lane, warp, self);
+    } else {
+        note_remote_read(w, cell, warp, self);
+    }
+}
+
+void ptxsim_shared_touch(struct warp *w, const struct insn *i, int lane, struct cta *owner, uint32_t offset,
+                         uint32_t bytes, enum ptxsim_access access) {
+    struct shared_cell *cells = &owner->cells[offset];
+    uint8_t *init = &owner->shared_init[offset];
+    /* Bytes whose records are alike stay alike: mostly these are the bytes of one number. */
+    bool alike = memcmp(init, init + 1, bytes - 1) == 0 && memcmp(cells, cells + 1, (bytes - 1) * sizeof *cells) == 0;
+    touch_byte(w, i, lane, owner, offset, access);
+    for (uint32_t b = 1; b < bytes; b++) {
+        if (alike) {
+            cells[b] = cells[0];
+            init[b] = init[0];
         } else {
-            note_remote_read(w, cell, warp, self);
+            touch_byte(w, i, lane, owner, offset + b, access);
         }
     }
 }
