@@ -10,15 +10,15 @@ typedef struct format {
     const char *name;
     size_t size;
     int precision;    /* significand bits with the leading one */
-    int max_exponent; /* the largest finite number is below 2^max_exponent */
     int min_exponent; /* the smallest subnormal is 2^min_exponent */
+    double max, min_normal;
 } format;
 
 static const format formats[DTYPE_COUNT] = {
-    {GPULOSS_F32, "f32", 4, 24, 128, -149},
-    {GPULOSS_F64, "f64", 8, 53, 1024, -1074},
-    {GPULOSS_F16, "f16", 2, 11, 16, -24},
-    {GPULOSS_BF16, "bf16", 2, 8, 128, -133},
+    {GPULOSS_F32, "f32", 4, 24, -149, 0x1.fffffep127, 0x1p-126},
+    {GPULOSS_F64, "f64", 8, 53, -1074, 0x1.fffffffffffffp1023, 0x1p-1022},
+    {GPULOSS_F16, "f16", 2, 11, -24, 0x1.ffcp15, 0x1p-14},
+    {GPULOSS_BF16, "bf16", 2, 8, -133, 0x1.fep127, 0x1p-126},
 };
 
 static const format *format_of(gpuloss_dtype dtype) {
@@ -51,23 +51,29 @@ gpuloss_dtype dtype_of_results(gpuloss_dtype dtype) {
 }
 
 double dtype_max(gpuloss_dtype dtype) {
-    const format *f = format_of(dtype);
-    return ldexp(2.0 - ldexp(1.0, 1 - f->precision), f->max_exponent - 1);
+    return format_of(dtype)->max;
 }
 
 double dtype_min_normal(gpuloss_dtype dtype) {
-    const format *f = format_of(dtype);
-    return ldexp(1.0, f->min_exponent + f->precision - 1);
+    return format_of(dtype)->min_normal;
+}
+
+/* 2^exponent, from the smallest subnormal to the largest one that is finite. ldexp() is slow. */
+static double power_of_two(int exponent) {
+    const uint64_t bits = exponent >= -1022 ? (uint64_t)(exponent + 1023) << 52 : (uint64_t)1 << (exponent + 1074);
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
 }
 
 double dtype_ulp(gpuloss_dtype dtype, double value) {
     const format *f = format_of(dtype);
     int exponent;
     if (value == 0.0)
-        return ldexp(1.0, f->min_exponent);
+        return power_of_two(f->min_exponent);
     (void)frexp(value, &exponent);
     exponent -= f->precision;
-    return ldexp(1.0, exponent < f->min_exponent ? f->min_exponent : exponent);
+    return power_of_two(exponent < f->min_exponent ? f->min_exponent : exponent);
 }
 
 /* Rounds to the grid of the format. value / ulp is exact (a power of two), it is below 2^precision or so, and nearbyint
@@ -100,12 +106,12 @@ static uint16_t encode16(const format *f, double value) {
     if (isinf(magnitude))
         return (uint16_t)(sign | all_ones);
     if (magnitude < dtype_min_normal(f->dtype))
-        return (uint16_t)(sign | (uint16_t)ldexp(magnitude, -f->min_exponent));
+        return (uint16_t)(sign | (uint16_t)(magnitude * power_of_two(-f->min_exponent)));
     (void)frexp(magnitude, &exponent);
     /* The significand in units of the last place is 2^fraction_bits + fraction. Adding it to (field - 1) shifted thus
      * puts the leading one into the exponent field. */
     return (uint16_t)(sign + (((unsigned)(exponent - f->precision - f->min_exponent)) << fraction_bits) +
-                      (unsigned)ldexp(magnitude, f->precision - exponent));
+                      (unsigned)(magnitude * power_of_two(f->precision - exponent)));
 }
 
 static double decode16(const format *f, uint16_t bits) {
@@ -117,9 +123,9 @@ static double decode16(const format *f, uint16_t bits) {
     if (field == all_ones)
         magnitude = fraction ? (double)NAN : (double)INFINITY;
     else if (field == 0)
-        magnitude = ldexp((double)fraction, f->min_exponent);
+        magnitude = (double)fraction * power_of_two(f->min_exponent);
     else
-        magnitude = ldexp((double)(fraction + (1u << fraction_bits)), (int)field - 1 + f->min_exponent);
+        magnitude = (double)(fraction + (1u << fraction_bits)) * power_of_two((int)field - 1 + f->min_exponent);
     return bits & 0x8000u ? -magnitude : magnitude;
 }
 
