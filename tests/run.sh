@@ -41,7 +41,7 @@ formatted() {
 of_host() { make -s -f tests/host/host.mk "$1" BUILD="$BUILD" CC="$CC"; }
 of_interpreter() { make -s -f tests/interpreter/interpreter.mk "$1" BUILD="$BUILD" CC="$CC"; }
 
-# About half of the numerics: release() has the others on sm_120.
+# Three eighths of the numerics: deep() has one more, and release() the others on sm_120.
 usual() {
     local part
     beside 'numerics on sm_120, 1 of 8' numerics_on sm_120 0 --skip '*rows*' --part 1/8
@@ -57,7 +57,7 @@ usual() {
     beside '03 interpreted' on_interpreter "$BUILD/03_distill"
     beside '07 interpreted' on_interpreter "$BUILD/07_chunks"
     beside 'gpuloss_info interpreted' on_interpreter "$BUILD/gpuloss_info"
-    for part in 2 3 4; do
+    for part in 2 3; do
         beside "numerics on sm_120, $part of 8" numerics_on sm_120 0 --skip '*rows*' --part $part/8
     done
     if command -v clang-format >/dev/null; then
@@ -74,7 +74,7 @@ usual() {
     fi
 }
 
-# All numerics on sm_90, half of them with sanitizers, other systems and languages, and calls at random.
+# All numerics on sm_90, half of them with sanitizers, some on sm_120, other systems and languages, and calls at random.
 deep() {
     local part
     beside 'host, sanitized' of_host run_host_sanitized # the longest
@@ -84,6 +84,7 @@ deep() {
     for part in 3 4; do
         beside "numerics on sm_90, $part of 4" numerics_on sm_90 1 --part $part/4
     done
+    beside 'numerics on sm_120, 4 of 8' numerics_on sm_120 0 --skip '*rows*' --part 4/8
     beside 'driver interpreted' env GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 "$BUILD/test_driver" --small
     beside 'hostile programs' bash tests/hostile/run.sh
     beside 'fuzz' bash tests/hostile/fuzz.sh
