@@ -6,8 +6,8 @@ build=$1 passed=0 failed=0
 shift
 # The programs run side by side, and are reported one after another.
 programs=("${@/%test_block/test_block ptx}")
-# Texts are long, and strstr() need not check all of them: the stand-in copies each, which checks them once. Large pages are
-# new to the system less often.
+# strstr() under the thread sanitizer checks all bytes of a text at each call. The stand-in copies each text, which checks
+# them once. Huge pages save page faults of the shadow memory.
 export TSAN_OPTIONS=intercept_strstr=0:no_huge_pages_for_shadow=0
 run() {
     # shellcheck disable=SC2086

@@ -2,13 +2,13 @@
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
 
-/* As many as there are threads in test_threads.c, all of which then do so beside each other. */
-enum { TIMES = 8 };
+/* The threads of test_threads.c are as many, so that all of them unpack a text beside each other. */
+enum { TIMES_UNPACKED = 8 };
 
 typedef struct variant {
     uint32_t words[GPULOSSI_FEATURE_WORDS];
     int times;
-    char *text; /* after so many times */
+    char *text; /* after TIMES_UNPACKED */
     size_t bytes;
     struct variant *next;
 } variant;
@@ -41,8 +41,8 @@ int unpacked_once(gpulossi_lzma *z, const gpulossi_image *image) {
     return 1;
 }
 
-/* A sanitizer of threads sees neither atomic accesses nor copies of this file. So it sees no order of the library's threads
- * that comes from here, and no race with a thread that made a copy. */
+/* This file is not compiled for the thread sanitizer, which thus sees no order of the library's threads from here. It would
+ * still check calls of memcpy(). */
 static void copy(char *to, const char *from, size_t bytes) {
     size_t i;
     for (i = 0; i < bytes; i++)
@@ -80,7 +80,7 @@ void note_text(const gpulossi_image *image, const uint32_t words[GPULOSSI_FEATUR
         while (!__atomic_compare_exchange_n(first, &v->next, v, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             continue;
     }
-    if (__atomic_add_fetch(&v->times, 1, __ATOMIC_ACQ_REL) != TIMES)
+    if (__atomic_add_fetch(&v->times, 1, __ATOMIC_ACQ_REL) != TIMES_UNPACKED)
         return;
     v->bytes = strlen(text) + 1;
     known = (char *)malloc(v->bytes);
