@@ -157,11 +157,11 @@ echo "names: $((passed + failed - before)) checks"
 before=$((passed + failed))
 data() { nm "$1" | awk '$2 ~ /^[rRdD]$/ { print $3 }'; }
 full=unoptimised.c.o # as it was linked
-# less SWITCH: compiles $1.o, once.
-less() { [ -e "$1.o" ] || gcc -O0 -DGPULOSS_$1 -c -o "$1.o" $src/implementation.c; }
+# compile_with SWITCH: compiles SWITCH.o, once.
+compile_with() { [ -e "$1.o" ] || gcc -O0 -DGPULOSS_$1 -c -o "$1.o" $src/implementation.c; }
 # absent SWITCH PATTERN: data of that name is there without the switch and gone with it, the functions stay.
 absent() {
-    less $1 && data $full | grep -qE "$2" && ! data $1.o | grep -E "$2" && are_functions < <(globals $1.o) &&
+    compile_with $1 && data $full | grep -qE "$2" && ! data $1.o | grep -E "$2" && are_functions < <(globals $1.o) &&
         [ "$(stat -c %s $1.o)" -lt "$(stat -c %s $full)" ]
 }
 accept "GPULOSS_NO_CROSS_ENTROPY" absent NO_CROSS_ENTROPY '^gpulossi_cross_entropy_'
@@ -170,7 +170,7 @@ for dtype in f32 f64; do
     accept "GPULOSS_NO_${dtype^^}" absent NO_${dtype^^} "^gpulossi_.*_$dtype\$"
 done
 # Data that both losses use stays with either one, and so do the texts that others are unpacked after.
-present() { less $1 && data $1.o | grep -qE "$2"; }
+present() { compile_with $1 && data $1.o | grep -qE "$2"; }
 accept "what serves every loss stays, GPULOSS_NO_CROSS_ENTROPY" present NO_CROSS_ENTROPY '^gpulossi_common_'
 accept "what serves every loss stays, GPULOSS_NO_KL_DIV" present NO_KL_DIV '^gpulossi_common_'
 for dtype in F16 BF16; do
