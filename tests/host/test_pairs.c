@@ -413,6 +413,12 @@ static void rows_of_one_step(void **state) {
     }
     d = rows_of(GPULOSS_F16, 8, 125); /* shared by more warps */
     assert_false(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_ONE_STEP));
+    d = rows_of(GPULOSS_F16, 1000, 125);
+    d.target_dtype = GPULOSS_F32; /* in long stages, as this sweep takes many registers */
+    d.input_kind = d.target_kind = GPULOSS_LOGITS;
+    d.divergence = GPULOSS_REVERSE_KL;
+    assert_false(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_ONE_STEP));
+    assert_int_equal(last_launch()->parameters.rows.group, 64);
     end();
 }
 
