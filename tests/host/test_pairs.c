@@ -398,6 +398,19 @@ static void sweeps_of_calls(void **state) {
     end();
 }
 
+/* Beside two arrays a reduction takes the time of short stages, for which two blocks of a cluster are best here. */
+static void blocks_of_retained_pairs(void **state) {
+    gpuloss_kl_div_desc d;
+    (void)state;
+    begin();
+    d = rows_of(GPULOSS_F32, 313, 6427);
+    d.target_kind = GPULOSS_LOGITS;
+    d.divergence = GPULOSS_REVERSE_KL;
+    assert_true(has_format(in_pipeline(&d, __LINE__), GPULOSSI_FORMAT_CLUSTER));
+    assert_int_equal(last_launch()->cluster, 2);
+    end();
+}
+
 /* A warp takes a row of at most 4 vectors a lane of each array in one step, if these are not in short stages. */
 static void rows_of_one_step(void **state) {
     static const int64_t vectors[] = {64, 65, 125, 128, 129};
@@ -786,12 +799,13 @@ static void gpus_without_a_pipeline(void **state) {
 
 int pair_tests(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_bit_for_each_option), TEST(a_bit_for_each_kind),       TEST(a_bit_for_counts),
-        TEST(columns_of_pairs),      TEST(bits_that_follow),          TEST(rows_that_are_ragged),
-        TEST(types_of_targets),      TEST(sweeps_of_calls),           TEST(rows_for_clusters),
-        TEST(rows_of_one_step),      TEST(rows_without_lines),        TEST(three_blocks_of_pairs),
-        TEST(long_stages),           TEST(clusters_of_pairs),         TEST(many_rows_for_clusters),
-        TEST(teams_of_blocks),       TEST(calls_that_share_a_kernel), TEST(gpus_without_a_pipeline),
+        TEST(a_bit_for_each_option),    TEST(a_bit_for_each_kind), TEST(a_bit_for_counts),
+        TEST(columns_of_pairs),         TEST(bits_that_follow),    TEST(rows_that_are_ragged),
+        TEST(types_of_targets),         TEST(sweeps_of_calls),     TEST(rows_for_clusters),
+        TEST(blocks_of_retained_pairs), TEST(rows_of_one_step),    TEST(rows_without_lines),
+        TEST(three_blocks_of_pairs),    TEST(long_stages),         TEST(clusters_of_pairs),
+        TEST(many_rows_for_clusters),   TEST(teams_of_blocks),     TEST(calls_that_share_a_kernel),
+        TEST(gpus_without_a_pipeline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
