@@ -22,7 +22,7 @@ struct Cluster {
         count = gridDim.x / size;
     }
     /* The rank of this warp in the cluster. Warps of neighbouring ranks are in different blocks. */
-    __device__ __forceinline__ uint32_t warp() const { return threadIdx.x / kLanes * size + rank; }
+    __device__ __forceinline__ uint32_t warp() const { return uniform_warp() * size + rank; }
     __device__ __forceinline__ bool leads() const { return rank == 0 && threadIdx.x == 0; }
 
     /* A cluster barrier with release and acquire: all threads see the writes before it. */
@@ -91,7 +91,7 @@ struct Cluster {
         };
         __shared__ State of_warp[2][warps];
         __shared__ Message of_block[2][GPULOSSI_CLUSTER];
-        uint32_t warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+        uint32_t warp = uniform_warp(), lane = threadIdx.x % kLanes;
         Arrival &arrived = arrival(kind, number);
         state.reduce(WholeWarp());
         if (lane == 0)
@@ -111,7 +111,7 @@ struct Cluster {
             message.seen = __shfl_xor_sync(0xffffffffu, seen, 1);
             send(arrived, of_block[number % 2], message);
         }
-        arrived.wait(parity(number));
+        Arrival::wait_by_warp(arrived.address(), parity(number));
         word = of_block[number % 2][0].word;
         if (size == 1) {
             state = of_block[number % 2][0].state;

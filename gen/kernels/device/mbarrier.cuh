@@ -74,18 +74,28 @@ struct Arrival {
             "r"(bytes), "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from))
             : "memory");
     }
+    /* Whether the phase of this parity is over. It may wait for a while before it returns false. */
+    DEVICE bool is_over(uint32_t at, uint32_t parity) {
+        uint32_t done;
+        asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, done; }"
+                     : "=r"(done)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+        return done != 0;
+    }
     __device__ __forceinline__ void wait(uint32_t parity) const {
         wait(address(), parity);
     }
     DEVICE void wait(uint32_t at, uint32_t parity) {
-        uint32_t done;
-        do
-            asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
-                         "selp.u32 %0, 1, 0, done; }"
-                         : "=r"(done)
-                         : "r"(at), "r"(parity)
-                         : "memory");
-        while (!done);
+        while (!is_over(at, parity))
+            ;
+    }
+    /* The same for all lanes of a warp, which all call. A loop that lanes may leave one by one would make the assembler
+     * expect a diverged warp ever after. */
+    DEVICE void wait_by_warp(uint32_t at, uint32_t parity) {
+        while (uniform(!is_over(at, parity)))
+            ;
     }
 };
 

@@ -6,6 +6,16 @@
 
 enum { kLanes = 32, kLaneShift = 5, kWarps = GPULOSSI_BLOCK / kLanes, kGroups = GPULOSSI_GROUPS, kMostWarps = 32 };
 
+/* Numbers that are the same in all lanes of a warp, and that the compiler knows to be. Around loops and branches by other
+ * numbers it expects a diverged warp. Each collective instruction then has a second copy of ten instructions, and the
+ * numbers of the loop take a register a lane. All lanes of the warp call. */
+DEVICE uint32_t uniform_warp() {
+    return __shfl_sync(0xffffffffu, threadIdx.x / kLanes, 0);
+}
+DEVICE bool uniform(bool condition) {
+    return __any_sync(0xffffffffu, condition);
+}
+
 struct Sum {
     template <class N> DEVICE N of(N a, N b) { return a + b; }
 };

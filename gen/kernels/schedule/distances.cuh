@@ -242,7 +242,7 @@ template <class E, int K> struct Distances : Distil<E, K, WeighsForShannon> {
         r.wide = sum > N(kLeast);
     }
     __device__ __forceinline__ bool wants_sums(const Row &r) const {
-        return !r.known;
+        return uniform(!r.known);
     }
 
     __device__ __forceinline__ void add(const Cut<E> &cut, Row &r, int at, int step, const Vector<E> (&x)[K][2],

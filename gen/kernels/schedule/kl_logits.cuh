@@ -123,7 +123,7 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
     }
     /* Whether the row takes a second pass. */
     __device__ __forceinline__ bool writes(const Row &r) const {
-        return wants_gradient() || !r.known;
+        return wants_gradient() || uniform(!r.known);
     }
     DEVICE bool wants_gradient() {
         return has(GPULOSSI_KL_GRADIENT);

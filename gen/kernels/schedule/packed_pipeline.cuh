@@ -49,7 +49,7 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
           row_bytes(classes * (int)sizeof(Bits)), rows((int)p.rows.of.tile_rows), ring_bytes((int)p.rows.ring_bytes),
           stages(max(1, min(ring_bytes / (rows * row_bytes), (int)kMaxStages))),
           row_tiles((uint32_t)((p.rows.rows + rows - 1) / rows)), run(run_of(row_tiles)),
-          queue(p.rows.scratch, (row_tiles + run - 1) / run, blockIdx.x * kTeams + threadIdx.x / kLanes,
+          queue(p.rows.scratch, (row_tiles + run - 1) / run, blockIdx.x * kTeams + uniform_warp(),
                 gridDim.x * kTeams, run < kMaxStages ? 3 : 2, 14),
           producer{0, 0}, consumer{0, 0}, in_flight(0), next_tile(0), next_in_tile(0) {
         /* Stages begin on lines, unless row tiles fill the ring: two of 4800 bytes do in 9600. */
@@ -165,7 +165,7 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
             for (int a = 0; a < A; a++)
                 copy_tail((Bits *)(ring_base() + stage_offset(consumer) + a * ring_bytes), loss.array(a, first), bytes,
                           lane);
-        arrival(consumer.stage)->wait(consumer.parity);
+        Arrival::wait_by_warp(arrival(consumer.stage)->address(), consumer.parity);
         __syncwarp();
     }
     /* Releases the consumer's stage, which no lane needs any more. */

@@ -318,7 +318,8 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
     /* Weights are loaded a row ahead. */
     __device__ __forceinline__ void rows_of_stage(int64_t first, int count, N weight, Totals &total) {
 #pragma unroll 1
-        for (int row = lane >> shift; row - (lane >> shift) < count; row += kLanes >> shift) {
+        for (int begin = 0; begin < count; begin += kLanes >> shift) {
+            const int row = begin + (lane >> shift);
             N next = N(1);
             if (Loss::has_row_weights())
                 next = this->weight_of(first, row + (kLanes >> shift), count);

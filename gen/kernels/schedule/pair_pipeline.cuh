@@ -40,10 +40,10 @@ template <int warps> class DeferredSum {
             arrived.put(0, &of_block[number % 2][cluster.rank], part);
         }
     }
-    /* A thread of the leader's block calls. */
+    /* A warp of the leader's block calls. */
     __device__ __forceinline__ double receive(const Cluster &cluster, uint32_t number) const {
         double sum = 0;
-        Cluster::arrival(Cluster::kLateSums, number).wait(Cluster::parity(number));
+        Arrival::wait_by_warp(Cluster::arrival(Cluster::kLateSums, number).address(), Cluster::parity(number));
 #pragma unroll 1
         for (uint32_t block = 0; block < cluster.size; block++)
             sum += of_block[number % 2][block].x;
@@ -82,6 +82,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
     const Params &p;
     Loss loss;
     Cluster cluster;
+    uint32_t warp_in_block;
     uint32_t arrivals; /* The shared address of this warp's barriers, one a stage. */
     uint32_t slots;    /* The shared address of this warp's ring. A stage has a chunk of each array. */
 
@@ -99,32 +100,33 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         /* Whether the rows of each array are contiguous, and are not overwritten by gradients. */
         bool packed;
     };
-    DEVICE WarpState &warp_state() {
+    __device__ __forceinline__ WarpState &warp_state() const {
         __shared__ WarpState of_warps[kWarps];
-        return of_warps[threadIdx.x / kLanes];
+        return of_warps[warp_in_block];
     }
 
-    __device__ __forceinline__ explicit PairsRing(const Params &p) : p(p), loss(p) {
+    __device__ __forceinline__ explicit PairsRing(const Params &p) : p(p), loss(p), warp_in_block(uniform_warp()) {
         __shared__ Arrival of_block[kWarps][kStages];
-        arrivals = of_block[threadIdx.x / kLanes][0].address();
+        arrivals = of_block[warp_in_block][0].address();
         slots = (uint32_t)__cvta_generic_to_shared(
-            &stash_of_block()[(int)(threadIdx.x / kLanes) * kStages * stage_vectors()]);
+            &stash_of_block()[(int)warp_in_block * kStages * stage_vectors()]);
         keep(slots);
-        if (lane() == 0) {
+        const uint32_t warp_in_cluster = cluster.warp();
+        if (is_elected()) {
             WarpState &own = warp_state();
             own.queue = Ahead(p.rows.scratch, p.rows.rows, cluster.number, cluster.count,
                               2 * smem_steps() <= kStages ? 3 : 2, 0);
             own.done = own.summed = own.released = 0;
             own.used = own.next_row = own.next_step = 0;
             own.warps = (int)cluster.size * kWarps;
-            own.warp = (int)cluster.warp();
+            own.warp = (int)warp_in_cluster;
             own.steps = max(smem_steps(), steps_of(p, own.warps));
             own.copies_whole = can_copy_whole(p);
             own.packed = p.input_stride == p.rows.classes && p.target_stride == p.rows.classes &&
                          p.rows.grad != p.input && p.rows.grad != p.target;
 #pragma unroll
             for (int i = 0; i < kStages; i++)
-                of_block[threadIdx.x / kLanes][i].begin();
+                of_block[warp_in_block][i].begin();
         }
         __syncwarp();
     }
@@ -235,8 +237,9 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
      * itself. */
     __device__ __forceinline__ void clear_ends(const Cut<E> &cut, int v, int in) const {
 #pragma unroll 1
-        for (int i = lane(); i < kChunk && v + i < cut.vectors; i += kLanes) {
-            if (cut.whole(v + i))
+        for (int first = 0; first < kChunk && v + first < cut.vectors; first += kLanes) {
+            const int i = first + lane();
+            if (v + i >= cut.vectors || cut.whole(v + i))
                 continue;
 #pragma unroll 1
             for (int a = 0; a < A; a++) {
@@ -263,18 +266,20 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
      * stage. */
     __device__ __forceinline__ void fill(const Cut<E> &cut, const Arrays &arrays, int v, int to) const {
 #pragma unroll 1
-        for (int i = lane(); i < kChunk && v + i < cut.vectors; i += kLanes)
+        for (int first = 0; first < kChunk && v + first < cut.vectors; first += kLanes)
 #pragma unroll
-            for (int a = 0; a < A; a++)
-                if (!(cut.whole(v + i) && arrays.fit[a])) {
+            for (int a = 0; a < A; a++) {
+                const int i = first + lane();
+                if (v + i < cut.vectors && !(cut.whole(v + i) && arrays.fit[a])) {
                     Vector<E> x = load_elements<E>(cut, (const typename E::Bits *)arrays.vectors[a] + cut.head, v + i,
                                                    loss.absent(a));
                     store_shared(slot(to, a * kChunk + i), x);
                 }
+            }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __device__ __forceinline__ void wait(int step) const {
-        Arrival::wait(arrival(stage_of(step)), (warp_state().released + (uint32_t)step) / kStages & 1);
+        Arrival::wait_by_warp(arrival(stage_of(step)), (warp_state().released + (uint32_t)step) / kStages & 1);
     }
     /* Increments a number of the warp. All lanes see the old number before, and the new one afterwards. */
     DEVICE void count(uint32_t &number) {
@@ -291,7 +296,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
     }
 
     /* Goes on to the next row. All lanes have read the state of the queue before. */
-    DEVICE void advance(uint32_t word) {
+    __device__ __forceinline__ void advance(uint32_t word) const {
         if (lane() == 0) {
             warp_state().queue.advance(word);
             warp_state().next_row--;
@@ -469,8 +474,16 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
         return lane;
     }
     /* Whether this lane of the leader's warp finishes row `number`. */
-    DEVICE bool is_for(uint32_t number) {
-        return warp_state().warp == 0 && lane() == (int)(number % kLanes);
+    __device__ __forceinline__ bool is_for(uint32_t number) const {
+        return leads() && lane() == (int)(number % kLanes);
+    }
+    __device__ __forceinline__ bool leads() const { return warp_state().warp == 0; }
+    /* The leader's warp completes row `number`, whose sum was not known. */
+    __device__ __forceinline__ void complete(Deferred &deferred, const DeferredSum<kWarps> &deferred_sum,
+                                             uint32_t number) const {
+        const double sum = deferred_sum.receive(cluster, warp_state().summed - 1);
+        if (is_for(number))
+            deferred.f[entry()] *= sum;
     }
     __device__ __forceinline__ void finish(const Deferred &deferred, Totals *totals) const {
         const uint32_t of_lane = entry();
@@ -516,25 +529,25 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
                     release();
             }
             uint32_t number = warp_state().done - 1;
-            if (pending && is_for(number - 1))
-                deferred.f[entry()] *= deferred_sum.receive(cluster, warp_state().summed - 1);
-            if (number % kLanes == 0 && number > 0 && warp_state().warp == 0)
+            if (pending && leads())
+                complete(deferred, deferred_sum, number - 1);
+            if (number % kLanes == 0 && number > 0 && leads())
                 finish(deferred, totals);
             if (is_for(number)) {
                 const uint32_t of_lane = entry();
                 deferred.row[of_lane] = (uint32_t)r.row;
                 deferred.f[of_lane] = loss.factor_of(r);
             }
-            pending = !Loss::kSums && !r.known;
+            pending = !Loss::kSums && uniform(!r.known);
             if (pending) {
                 deferred_sum.send(cluster, sum, warp_state().summed);
                 count(warp_state().summed);
             }
         }
         uint32_t rows = warp_state().done;
-        if (pending && is_for(rows - 1))
-            deferred.f[entry()] *= deferred_sum.receive(cluster, warp_state().summed - 1);
-        if (rows > 0 && warp_state().warp == 0 && lane() <= (int)((rows - 1) % kLanes))
+        if (pending && leads())
+            complete(deferred, deferred_sum, rows - 1);
+        if (rows > 0 && leads() && lane() <= (int)((rows - 1) % kLanes))
             finish(deferred, totals);
         Cluster::leave();
     }

@@ -522,7 +522,7 @@ template <class Loss> class RowPipeline {
                           loss.second_input(row, cut.first(first)), count * (uint32_t)second_bytes());
     }
     __device__ __forceinline__ void acquire(const Cursor &at) const {
-        Arrival::wait(arrival(at.stage), at.phase);
+        Arrival::wait_by_warp(arrival(at.stage), at.phase);
     }
     /* Rows of one step need no copy here, if there is a stage for each known row: the next row known has one. */
     __device__ __forceinline__ void release() {
@@ -725,14 +725,17 @@ template <class Loss> class RowPipeline {
                                                Values &values) const {
         const int end = cut.lead + (int)cut.whole_vectors;
 #pragma unroll 1
-        for (int v = cut.lead + team.rank; v < end; v += kLanes * team.warps) {
-            const InMemory side = {{cut, row, 0, 0, v, 0, 1, 1}};
-            loss.add_logits(values, sides, load_vector<E, kRead_once>(loss.logits(row) + cut.first(v)), side, 0);
+        for (int first = cut.lead; first < end; first += kLanes * team.warps) {
+            const int v = first + team.rank;
+            if (v < end) {
+                const InMemory side = {{cut, row, 0, 0, v, 0, 1, 1}};
+                loss.add_logits(values, sides, load_vector<E, kRead_once>(loss.logits(row) + cut.first(v)), side, 0);
+            }
         }
     }
     __device__ __forceinline__ void reduce_values(const Cut<E> &cut, int64_t row, const Row &r, bool reads,
                                                   Bits at_edge, State &state) {
-        if (!values_of_all() && !(reads && loss.has_values(r, state)))
+        if (!values_of_all() && !(Loss::may_have_values() && uniform(reads && loss.has_values(r, state))))
             return;
         const typename Loss::Sides sides = loss.sides_of(r, state);
         const int64_t edge = edge_of(cut);
@@ -898,7 +901,8 @@ template <class Loss> class RowPipeline {
                 if (reads)
                     loss.add_entries(state, row, Sharers{*this, cut});
             const bool ends_tile = rows.ends_tile();
-            team.reduce((typename Loss::Softmax &)state, ends_tile, rows.fetched, (uint32_t)target_logit,
+            uint32_t tile = rows.fetched;
+            team.reduce((typename Loss::Softmax &)state, ends_tile, tile, (uint32_t)target_logit,
                         has_format(GPULOSSI_FORMAT_CLUSTER) ? number : (uint32_t)deferred_rows);
             if constexpr (Loss::kHasEntries)
                 reduce_entries(row, reads, Sharers{*this, cut}, state);
@@ -918,7 +922,7 @@ template <class Loss> class RowPipeline {
             if constexpr (Loss::kHasValues && !Loss::kHasEntries)
                 if (Loss::sums_while_writing() && team.rank == deferred_rows - 1)
                     defer({row, r, loss.outcome(r, state)}, reg_deferred);
-            rows.advance(rows.tile_of(rows.fetched));
+            rows.advance(rows.tile_of(tile));
             uses_tile = ends_tile && rows.last() < rows.rows;
             next--;
             const Row last = loss.row_of(last_input, WholeWarp());

@@ -73,9 +73,9 @@ class Team {
     __device__ __forceinline__ void of_block(uint32_t threads) {
         const uint32_t teams_of_block = blockDim.x / threads;
         warps = (int)(threads / kLanes);
-        in_block = (int)(threadIdx.x / threads);
+        in_block = (int)(uniform_warp() / (uint32_t)warps);
+        warp = (int)(uniform_warp() % (uint32_t)warps);
         rank = (int)(threadIdx.x % threads);
-        warp = rank / kLanes;
         number = blockIdx.x * teams_of_block + (uint32_t)in_block;
         count = gridDim.x * teams_of_block;
     }
@@ -86,12 +86,11 @@ class Team {
         __shared__ uint32_t smem_next_tile[2][kMaxWarps];
         state.reduce(WholeWarp());
         if (warps == 1) {
-            if (needs_tile)
-                next_tile = __shfl_sync(0xffffffffu, next_tile, 0);
+            next_tile = needs_tile ? __shfl_sync(0xffffffffu, next_tile, 0) : 0;
             __syncwarp(); /* Other lanes may overwrite memory that this one has read. */
             return;
         }
-        const uint32_t this_warp = threadIdx.x / kLanes, first = this_warp - (uint32_t)warp,
+        const uint32_t this_warp = uniform_warp(), first = this_warp - (uint32_t)warp,
                        lane = threadIdx.x % kLanes;
         if (lane == 0) {
             smem_state[phase][this_warp] = state;
