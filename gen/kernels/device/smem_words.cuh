@@ -99,6 +99,7 @@ template <int bytes, int rows = 1> struct Pieces {
     enum { kWords = bytes / 4, kAtOnce = bytes == 16 ? 2 : 4 };
     int start, step, twist, row_stride; /* In bytes; `twist` is the XOR swizzle of addresses against bank conflicts. */
     int count, more;
+    int most; /* The most pieces of a lane. The loop over it is uniform. */
 
     DEVICE void load(int at, uint32_t *words) {
         const char *from = (const char *)stash_of_block() + at;
@@ -165,8 +166,9 @@ template <int bytes, int rows = 1> struct Pieces {
     template <bool writes, class Use> __device__ __forceinline__ void each_slowly(Use use) const {
         int at = start;
 #pragma unroll 1
-        for (int left = count + more; left > 0; left--)
-            some<writes, 1>(at, use);
+        for (int k = 0; k < most; k++)
+            if (k < count + more)
+                some<writes, 1>(at, use);
     }
 };
 

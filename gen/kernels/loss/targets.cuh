@@ -52,7 +52,8 @@ DEVICE int count_rows(const gpulossi_cross_entropy &p) {
     const int rows = (int)p.rows.rows, step = (int)blockDim.x, words = p.target_type == GPULOSS_I32 ? 1 : 2;
     int counted = 0;
 #pragma unroll 1
-    for (int first = (int)threadIdx.x; first < rows; first += kAtOnce * step) {
+    for (int begin = 0; begin < rows; begin += kAtOnce * step) {
+        const int first = begin + (int)threadIdx.x;
         int low[kAtOnce], high[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; i++) {
@@ -67,7 +68,7 @@ DEVICE int count_rows(const gpulossi_cross_entropy &p) {
             counted += first + i * step < rows && !ignored;
         }
     }
-    counted = WholeWarp().over<Sum>(counted);
+    counted = sum_over(WholeWarp(), counted);
     if (threadIdx.x % kLanes == 0)
         counts[threadIdx.x / kLanes] = counted;
     __syncthreads();

@@ -50,8 +50,10 @@ template <class N> DEVICE double sum_of_array(const N *array, int64_t count) {
     const SomeLanes lanes = {kLanes};
     double sum = 0;
 #pragma unroll 1
-    for (int64_t i = threadIdx.x; i < count; i += kLanes)
-        sum += (double)array[i];
+    for (int64_t begin = 0; begin < count; begin += kLanes) {
+        const int64_t i = begin + threadIdx.x;
+        sum += i < count ? (double)array[i] : 0.0;
+    }
     return lanes.over<Sum>(sum);
 }
 
@@ -111,7 +113,7 @@ template <class E, bool kHasOptions = false, bool kMayWrite = !kHasOptions> stru
 
     /* All threads of the block call. */
     __device__ __forceinline__ explicit BasicCrossEntropy(const Params &p) : p(p) {
-        if (is_smoothed() && threadIdx.x < kLanes)
+        if (is_smoothed() && uniform_warp() == 0)
             set_smoothing();
         if (writes()) {
             double part = rows_that_divide(p);

@@ -391,7 +391,8 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
 
     __device__ __forceinline__ void rows_of_stage(int64_t first, int count, Totals &total) {
 #pragma unroll 1
-        for (int row = lane >> shift; row - (lane >> shift) < count; row += kLanes >> shift) {
+        for (int begin = 0; begin < count; begin += kLanes >> shift) {
+            const int row = begin + (lane >> shift);
             if (has_format(GPULOSSI_FORMAT_RAGGED))
                 work<4>(first, row, row < count, total);
             else

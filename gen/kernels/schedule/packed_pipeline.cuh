@@ -62,7 +62,7 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
         int swaps = even && (all & (all - 1)) == 0 ? (((lane & 7) >> shift) * min(all, 8)) >> 3 : 0;
         pieces = all;
         swizzle = swaps * size * GPULOSSI_VECTOR_BYTES;
-        if (lane == 0)
+        if (is_elected())
 #pragma unroll
             for (int i = 0; i < kMaxStages; i++)
                 arrival(i)->begin();
@@ -104,7 +104,7 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
             if (tile >= queue.tiles)
                 return;
             if (row_tile < row_tiles) {
-                if (lane == 0)
+                if (is_elected())
                     request(first_of(row_tile), (uint32_t)(count_of(row_tile) * row_bytes & -GPULOSSI_VECTOR_BYTES));
                 advance(producer);
                 in_flight++;
@@ -149,6 +149,7 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
             pieces.step = of.size * bytes;
             pieces.count = live ? of.pieces >> of.shift : 0;
             pieces.more = live && of.rank < (of.pieces & (of.size - 1));
+            pieces.most = (of.pieces + of.size - 1) >> of.shift;
         }
     };
 

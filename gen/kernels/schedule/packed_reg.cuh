@@ -99,7 +99,10 @@ class PackedRegisters
         };
         uint32_t left = 0, this_row = 1, at = begin, at_index = Shared::address(targets() + lane);
 #pragma unroll 1
-        for (int row = lane; row < count; row += kLanes, this_row <<= 1, at += kLanes * row_bytes) {
+        for (int begins = 0; begins < count; begins += kLanes, this_row <<= 1, at += kLanes * row_bytes) {
+            const int row = begins + lane;
+            if (row >= count)
+                continue;
             Row r = row_of(first + row, Shared::target(at_index));
             const uint32_t at_target = at + max(r.position, 0) * (int)sizeof(Bits), lone = at + to_lone;
             uint32_t x[most];
@@ -277,9 +280,9 @@ class PackedRegisters
             left = rows_in_registers(first, count, product, total);
         sum += (double)natural_log(product);
 #pragma unroll 1
-        for (int row = lane; left != 0 && row < count; row += kLanes, left >>= 1)
-            if (left & 1)
-                second_pass(first, row, total);
+        for (int begin = 0; begin < count && uniform(left != 0); begin += kLanes, left >>= 1)
+            if ((left & 1) && begin + lane < count)
+                second_pass(first, begin + lane, total);
         __syncwarp();
     }
     __device__ __forceinline__ void finish(Totals &) {}

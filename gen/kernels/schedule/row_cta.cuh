@@ -302,6 +302,7 @@ template <class E, bool kHasOptions> class BlockRows {
             loss.finish(loss.unfinished(r, state, &done.x_y), total);
         }
         deferred_rows = 0;
+        __syncwarp(); /* The assembler knows then that the warp is not diverged. */
     }
 
     /* The reduced state of a row, in all threads of the calling warps. Every warp has stored its state to
@@ -321,6 +322,7 @@ template <class E, bool kHasOptions> class BlockRows {
                     blockDim.x >= 256  ? 14
                     : blockDim.x >= 64 ? 15
                                        : 16);
+        const uint32_t warp = uniform_warp();
         uint32_t word = threadIdx.x == 0 ? queue.fetch() : 0;
 #pragma unroll 1
         while (queue.more()) {
@@ -383,7 +385,7 @@ template <class E, bool kHasOptions> class BlockRows {
                 queue.advance(smem_input(buffer).word);
                 if (threadIdx.x == 0)
                     word = queue.fetch();
-                if (threadIdx.x < kLanes) {
+                if (warp == 0) {
                     if (Loss::reduces())
                         state = reduced_state(buffer);
                     if (threadIdx.x == 0) {
