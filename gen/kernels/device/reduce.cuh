@@ -357,7 +357,7 @@ struct Group {
      * numbers are literals: a block that computes them is assumed to need all sixteen, and fewer blocks fit. */
     __device__ __forceinline__ void wait() const {
         static_assert(kGroups == 4, "a case for each group of a block");
-        switch (number) {
+        switch (uniform_warp() >> (shift - kLaneShift)) {
         case 0:
             asm volatile("bar.sync 1, %0;" ::"r"(size) : "memory");
             break;

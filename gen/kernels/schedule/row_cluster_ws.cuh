@@ -221,7 +221,8 @@ template <class E> class RowCluster {
     struct Worker {
         const RowCluster &of;
         Shared &shared;
-        int at; /* This thread's first vector within the block. */
+        int warp; /* Of the block's workers. */
+        int at;   /* This thread's first vector within the block. */
         /* Whether this lane publishes the row maxima, or one of the sums. The lane that stores a partial vector does
          * both, so that its arrival orders that write too. */
         bool publishes_max, publishes_sum;
@@ -230,12 +231,12 @@ template <class E> class RowCluster {
         float w[K][W], soft_sum; /* The weights of this thread's classes, and their sum. */
 
         __device__ __forceinline__ explicit Worker(const RowCluster &of)
-            : of(of), shared(of.shared), at((int)(threadIdx.x / kLanes - kOthers) * kChunk + (int)lane()),
+            : of(of), shared(of.shared), warp((int)uniform_warp() - kOthers), at(warp * kChunk + (int)lane()),
               slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
-              arrivals(shared.copied[at / kChunk][0].address()) {
+              arrivals(shared.copied[warp][0].address()) {
             float sums[K];
             if (lane() == 0)
-                shared.partial_of_warp[at / kChunk] = find_partial();
+                shared.partial_of_warp[warp] = find_partial();
             __syncwarp();
             publishes_max = lane() == publisher();
             publishes_sum = (lane() - publisher()) % (kLanes / publishers()) == 0;
@@ -255,7 +256,7 @@ template <class E> class RowCluster {
             soft_sum = in_halves<Sum>(sums);
             float of_warp = WholeWarp().template over<Sum>(soft_sum);
             if (lane() == 0)
-                shared.soft_sum_of_warp[at / kChunk] = of_warp;
+                shared.soft_sum_of_warp[warp] = of_warp;
         }
 
         /* This thread's first vector within the row. */
@@ -285,12 +286,12 @@ template <class E> class RowCluster {
         }
         /* Whether this warp has a part of the rows. */
         __device__ __forceinline__ bool works() const {
-            return at / kChunk < of.workers;
+            return warp < of.workers;
         }
         /* The partial vector of a row among this warp's vectors, or -1. No warp has both of a row. It is in shared memory,
          * because losses have no register for it. */
         __device__ __forceinline__ int partial() const {
-            return shared.partial_of_warp[at / kChunk];
+            return shared.partial_of_warp[warp];
         }
         __device__ __forceinline__ int find_partial() const {
             const int from = in_row() - (int)lane(), last = of.cut.vectors - 1;
@@ -356,7 +357,7 @@ template <class E> class RowCluster {
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 load_row(number + r < of.count ? stage + r : stage, x[r]);
-                parts[r] = &shared.of_warp[buffer_of(number) + r][at / kChunk];
+                parts[r] = &shared.of_warp[buffer_of(number) + r][warp];
             }
 #pragma unroll
             for (int r = 0; r < R; r++)
@@ -461,16 +462,19 @@ template <class E> class RowCluster {
             const int end = min(in_row() + K * kLanes, of.cut.vectors);
             State s = State::empty();
 #pragma unroll 1
-            for (int v = in_row(); v < end; v += kLanes) {
-                const Vector<E> x = reread(row, v);
-                const Side side = {of, v};
-                of.loss.accumulate_alone(s, x, side);
+            for (int first = in_row() - (int)lane(); first < end; first += kLanes) {
+                const int v = first + (int)lane();
+                if (v < end) {
+                    const Vector<E> x = reread(row, v);
+                    const Side side = {of, v};
+                    of.loss.accumulate_alone(s, x, side);
+                }
             }
             s.reduce(WholeWarp());
             if (lane() == 0)
-                shared.general_of_warp[at / kChunk] = s;
+                shared.general_of_warp[warp] = s;
             shared.general_warp_reduced.arrive(); /* Every lane has read the general state of the row before. */
-            shared.general_published.wait(shared.row_state[buffer_of(number)].recomputed & 1);
+            shared.general_published.wait_by_warp(shared.row_state[buffer_of(number)].recomputed & 1);
             if (Loss::writes())
                 write_recomputed(row);
         }
@@ -481,14 +485,14 @@ template <class E> class RowCluster {
 #pragma unroll 1
             for (uint32_t number = 0; number < of.count + kLead; number++) {
                 if (number < of.count) {
-                    Arrival::wait(arrivals + stage * (uint32_t)sizeof(Arrival), parity);
+                    Arrival::wait_by_warp(arrivals + stage * (uint32_t)sizeof(Arrival), parity);
                     reduce<1>(number, stage, loaded);
                     loaded = load_partial<1>(number + 1);
                 }
                 if (number >= kLead) {
                     uint32_t oldest = number - kLead,
                              oldest_stage = stage < kLead ? stage + kStages - kLead : stage - kLead;
-                    shared.published[buffer_of(oldest)].wait(parity_of(oldest));
+                    shared.published[buffer_of(oldest)].wait_by_warp(parity_of(oldest));
                     RowState it = shared.row_state[buffer_of(oldest)];
                     if (it.recompute)
                         recompute_row(oldest);
@@ -509,12 +513,12 @@ template <class E> class RowCluster {
 #pragma unroll 1
             for (uint32_t number = 0; number < of.count + kAhead; number += kAtOnce) {
                 if (number < of.count) {
-                    shared.copied[0][stage].wait(parity);
+                    shared.copied[0][stage].wait_by_warp(parity);
                     reduce<kAtOnce>(number, stage, loaded);
                     loaded = load_partial<kAtOnce>(number + kAtOnce);
                 }
                 if (number >= kAhead) {
-                    shared.published[buffer_of(number - kAhead)].wait(parity_of(number - kAhead));
+                    shared.published[buffer_of(number - kAhead)].wait_by_warp(parity_of(number - kAhead));
                     if (shared.row_state[buffer_of(number - kAhead)].recompute != kNone)
                         check_rows(number - kAhead);
                 }
@@ -527,7 +531,7 @@ template <class E> class RowCluster {
         __device__ __forceinline__ void check_rows(uint32_t number) const {
 #pragma unroll 1
             for (uint32_t last = min(number + kAtOnce, of.count); number < last; number++) {
-                shared.published[buffer_of(number)].wait(parity_of(number));
+                shared.published[buffer_of(number)].wait_by_warp(parity_of(number));
                 if (shared.row_state[buffer_of(number)].recompute == kItself)
                     recompute_row(number);
             }
@@ -561,8 +565,7 @@ template <class E> class RowCluster {
         for (uint32_t number = from; number < count; number += kSenders) {
             Part part = Part::empty();
             if (workers > 0) {
-                shared.warp_reduced[buffer_of(Loss::writes() ? number : number / kAtOnce * kAtOnce)].wait(
-                    parity_of(number));
+                shared.warp_reduced[buffer_of(Loss::writes() ? number : number / kAtOnce * kAtOnce)].wait_by_warp(parity_of(number));
                 part = shared.of_warp[buffer_of(number)][lane() % kWorkers];
                 part.drop *= 0.693147181f;
                 if (!(ScaledExp<float>::in_fast_range(part.row_max) || part.row_max == -Limits<float>::infinity()))
@@ -585,7 +588,7 @@ template <class E> class RowCluster {
             }
             /* Without workers, a sender waits for the rows that workers of other blocks wait for. */
             if (workers == 0 && number > lead())
-                shared.published[buffer_of(number - lead() - 1)].wait(parity_of(number - lead() - 1));
+                shared.published[buffer_of(number - lead() - 1)].wait_by_warp(parity_of(number - lead() - 1));
             /* When all blocks have this row, buffers that were read for it may be overwritten. */
             __syncwarp();
             cluster.send(shared.block_reduced[buffer_of(number)], shared.of_block[buffer_of(number)], part);
@@ -646,7 +649,7 @@ template <class E> class RowCluster {
             uint32_t block = lane() % GPULOSSI_CLUSTER;
             Part part = Part::empty();
             float of_block = 0;
-            shared.block_reduced[buffer_of(number)].wait(parity_of(number));
+            shared.block_reduced[buffer_of(number)].wait_by_warp(parity_of(number));
             if (block < of.cluster.size) {
                 part = shared.of_block[buffer_of(number)][block];
                 of_block = shared.soft_sum_of_block[block];
@@ -708,7 +711,7 @@ template <class E> class RowCluster {
                 }
             }
             pending = pends;
-            return good;
+            return uniform(good);
         }
 
         /* The state of a row that is recomputed. */
@@ -717,14 +720,14 @@ template <class E> class RowCluster {
             State &s = all.state;
             uint32_t buffer = recomputed % 2, parity = recomputed & 1;
             if (of.workers > 0) {
-                shared.general_warp_reduced.wait(parity);
+                shared.general_warp_reduced.wait_by_warp(parity);
                 if ((int)(lane() % kWorkers) < of.workers)
                     s = shared.general_of_warp[lane() % kWorkers];
                 s.reduce(Repeated<kWorkers>(kWorkers));
             }
             __syncwarp();
             of.cluster.send(shared.general_block_reduced, shared.general_of_block[buffer], all);
-            shared.general_block_reduced.wait(parity);
+            shared.general_block_reduced.wait_by_warp(parity);
             s = State::empty();
             if (lane() % GPULOSSI_CLUSTER < of.cluster.size)
                 s = shared.general_of_block[buffer][lane() % GPULOSSI_CLUSTER].state;
@@ -801,7 +804,8 @@ template <class E> class RowCluster {
         Cluster cluster;
         RowCluster rows(p, loss, cluster, shared);
         rows.begin();
-        if (threadIdx.x < kLanes) {
+        const uint32_t warp = uniform_warp();
+        if (warp == 0) {
             Totals &total = totals[threadIdx.x];
             total = Totals::zero();
             Manager manager(rows);
@@ -810,9 +814,9 @@ template <class E> class RowCluster {
             /* No block exits while others write to its shared memory. */
             Cluster::wait();
             end_of_warp(loss, (gpulossi_scratch *)p.rows.scratch, total);
-        } else if (threadIdx.x < kOthers * kLanes) {
+        } else if (warp < kOthers) {
             rows.exchange_soft_sums(false);
-            rows.send_all(threadIdx.x / kLanes - 1);
+            rows.send_all(warp - 1);
             Cluster::wait();
         } else {
             Worker worker(rows);
