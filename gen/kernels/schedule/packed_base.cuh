@@ -1,8 +1,8 @@
 /* Cross-entropy of short packed rows, one row tile at a time: the part that all its kernels share.
  *
- * A kernel is a class Rows. Its rows_of_stage(first, count, weight, total) works on the rows of a stage, from row `first`
- * on. `weight` is the row weight of first_row(), the first row of a lane.
- * Its finish(total) does deferred work. Losses go to add(), or to `sum` and `counted`. */
+ * A kernel is a class Rows. Its rows_of_stage(first, count, weight, ends, total) works on the rows of a stage, from row
+ * `first` on. `weight` is the row weight of first_row(), the first row of a lane. Losses go to add(), or to `sum` and
+ * `counted`. At the end of a tile, the sums go to settle_sum(). */
 #ifndef GPULOSSI_PACKED_BASE_CUH
 #define GPULOSSI_PACKED_BASE_CUH
 
@@ -21,6 +21,7 @@ class PackedRows : protected RowTiles<RowLoss, kThreads, GPULOSSI_RING_STEPS> {
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
     typedef typename Loss::State State;
+    typedef typename Base::End End;
     typedef typename E::Bits Bits;
     using Base::first_of, Base::count_of, Base::row_tiles, Base::run, Base::queue, Base::next_tile;
     using Base::p, Base::loss, Base::lane, Base::row_bytes, Base::ring_base, Base::stage_offset, Base::consumer;
@@ -125,7 +126,7 @@ class PackedRows : protected RowTiles<RowLoss, kThreads, GPULOSSI_RING_STEPS> {
         sum = weights = 0;
         counted = 0;
     }
-    __device__ __forceinline__ void row_tile(uint32_t number, uint32_t after, Totals &total) {
+    __device__ __forceinline__ void row_tile(uint32_t number, uint32_t after, bool ends_tile, Totals &total) {
         int64_t first = first_of(number);
         int count = count_of(number), bytes = count * row_bytes;
         const N weight = next_weight;
@@ -134,7 +135,7 @@ class PackedRows : protected RowTiles<RowLoss, kThreads, GPULOSSI_RING_STEPS> {
         if (after < row_tiles)
             fetch_targets(after);
         this->acquire(first, bytes);
-        static_cast<Rows *>(this)->rows_of_stage(first, count, weight, total);
+        static_cast<Rows *>(this)->rows_of_stage(first, count, weight, {ends_tile, after >= row_tiles}, total);
         if (Loss::writes()) {
             __syncwarp();
             this->store_tile(loss.grad(first), bytes);
@@ -152,12 +153,10 @@ class PackedRows : protected RowTiles<RowLoss, kThreads, GPULOSSI_RING_STEPS> {
             uint32_t number = queue.tile[0] * run, end = min(number + run, row_tiles);
 #pragma unroll 1
             for (; number < end; number++)
-                row_tile(number, number + 1 < end ? number + 1 : queue.tile[1] * run, total);
-            settle_sum(total);
+                row_tile(number, number + 1 < end ? number + 1 : queue.tile[1] * run, number + 1 == end, total);
             queue.advance(__shfl_sync(0xffffffffu, word, 0));
             next_tile--;
         }
-        static_cast<Rows *>(this)->finish(total);
     }
 
     DEVICE void run_on(const Params &p) {

@@ -13,6 +13,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;
     typedef typename Base::Totals Totals;
+    typedef typename Base::End End;
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
     typedef typename Loss::State State;
@@ -20,7 +21,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
     typedef Words<E> Of;
     using Base::p, Base::loss, Base::lane, Base::classes, Base::row_bytes, Base::swizzle, Base::ring_bytes,
         Base::ring_base;
-    using Base::stage_offset, Base::consumer, Base::sum;
+    using Base::stage_offset, Base::consumer, Base::sum, Base::settle_sum;
     enum { kElements = Of::kElements, kMaxWords = GPULOSSI_PAIRS_REG_CLASSES / kElements };
     static_assert(GPULOSSI_PACKED_ROWS <= 256, "the number of a row in its row tile is a byte");
 
@@ -205,7 +206,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
         return side;
     }
 
-    __device__ __forceinline__ void rows_of_stage(int64_t, int count, Totals &) {
+    __device__ __forceinline__ void rows_of_stage(int64_t, int count, End ends, Totals &total) {
         uint32_t left = rows_in_registers(count);
         int left_count = 0;
 #pragma unroll 1
@@ -219,8 +220,9 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
 #pragma unroll 1
         for (int i = lane; i < left_count; i += kLanes)
             second_pass(rows_left()[i]);
+        if (ends.tile)
+            settle_sum(total);
     }
-    __device__ __forceinline__ void finish(Totals &) {}
 };
 
 #endif

@@ -15,6 +15,7 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
     typedef typename Base::Loss Loss;
     typedef typename Base::Params Params;
     typedef typename Base::Totals Totals;
+    typedef typename Base::End End;
     typedef typename Loss::Number N;
     typedef typename Loss::Row Row;
     typedef typename Loss::State State;
@@ -340,19 +341,16 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
             loss.put(row, of_row), loss.count(row, total);
         sum += of_row;
     }
-    /* Each lane finishes its deferred row. Tiles are scheduled dynamically, so a lane's rows vary between runs. Each
-     * loss is added to the exact total on its own. */
+    /* Each lane finishes its deferred row. */
     __device__ __forceinline__ void finish(Totals &total) {
-        if (deferred.row != kNone) {
+        if (deferred.row != kNone)
             add(deferred.row, deferred.f, total);
-            settle_sum(total);
-        }
         deferred.row = kNone;
         deferred_count = 0;
     }
 
     /* Works on row `row` of the row tile; all lanes of the warp call. `live`: this lane's group has a row. */
-    template <int bytes> __device__ __forceinline__ void work(int64_t first, int row, bool live, Totals &total) {
+    template <int bytes> __device__ __forceinline__ void work(int64_t first, int row, bool live) {
         Part<bytes> part(stage_offset(consumer), row, live, *this);
         Row r;
         State state;
@@ -375,28 +373,31 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
             more = Loss::wants_gradient() ? terms<true>(part, r) : terms<false>(part, r);
         else if (Loss::wants_gradient())
             write(part, r);
-        if (size == 1) {
-            if (live)
-                add(r.row, (r.known ? 1.0 : (double)more) * loss.factor_of(r), total);
-            return;
-        }
         UpTo<kLanes> lanes = {size};
-        if (__any_sync(0xffffffffu, !r.known))
+        if (size > 1 && uniform(!r.known))
             more = lanes.template over<Sum>(more);
         if (live && rank == deferred_count)
             deferred.row = r.row, deferred.f = (r.known ? 1.0 : (double)more) * loss.factor_of(r);
-        if (++deferred_count == size)
-            finish(total);
+        deferred_count++;
     }
 
-    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, Totals &total) {
+    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, End ends, Totals &total) {
+        const int at_once = kLanes >> shift;
 #pragma unroll 1
-        for (int begin = 0; begin < count; begin += kLanes >> shift) {
+        for (int begin = 0; begin < count; begin += at_once) {
             const int row = begin + (lane >> shift);
+            const bool ends_stage = begin + at_once >= count;
             if (has_format(GPULOSSI_FORMAT_RAGGED))
-                work<4>(first, row, row < count, total);
+                work<4>(first, row, row < count);
             else
-                work<16>(first, row, row < count, total);
+                work<16>(first, row, row < count);
+            if (!(deferred_count == size || (ends_stage && ends.launch)))
+                continue;
+            finish(total);
+            /* Tiles are scheduled dynamically, so the deferred rows of a lane vary between runs, and each loss is added to
+             * the exact total on its own. */
+            if (size > 1 || (ends_stage && ends.tile))
+                settle_sum(total);
         }
     }
 };

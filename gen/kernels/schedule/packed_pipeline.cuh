@@ -21,6 +21,11 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
         kElements = 4 / sizeof(Bits) /* Elements of a word. */
     };
 
+    /* Whether a stage is the last one of the scheduler's tile, and of the launch for this warp. */
+    struct End {
+        bool tile, launch;
+    };
+
     const Params &p;
     Loss loss;
     /* This lane, its rank in the group of lanes that share a row, the size of the group, and the log2 of that size. */

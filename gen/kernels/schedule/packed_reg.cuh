@@ -18,6 +18,7 @@ class PackedRegisters
     typedef typename Base::N N;
     typedef typename Base::Row Row;
     typedef typename Base::State State;
+    typedef typename Base::End End;
     typedef typename E::Bits Bits;
     typedef Words<E> Of;
     using Base::consumer, Base::sum, Base::counted;
@@ -272,7 +273,7 @@ class PackedRegisters
     __device__ __forceinline__ int first_row() const {
         return lane;
     }
-    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, N, Totals &total) {
+    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, N, End ends, Totals &total) {
         /* The product of the row sums: one logarithm serves all rows of a lane. */
         N product = N(1);
         uint32_t left = ~0u;
@@ -284,8 +285,9 @@ class PackedRegisters
             if ((left & 1) && begin + lane < count)
                 second_pass(first, begin + lane, total);
         __syncwarp();
+        if (ends.tile)
+            settle_sum(total);
     }
-    __device__ __forceinline__ void finish(Totals &) {}
 };
 
 #endif

@@ -24,6 +24,7 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
     typedef typename Base::N N;
     typedef typename Base::Row Row;
     typedef typename Base::State State;
+    typedef typename Base::End End;
     typedef typename E::Bits Bits;
     typedef Words<E> Of;
     template <int bytes> using Part = typename Base::template Part<bytes>;
@@ -244,8 +245,7 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
         }
     }
 
-    /* Each lane finishes its deferred row. Tiles are scheduled dynamically, so a lane's rows vary between runs. Each
-     * loss is added to the exact total on its own. */
+    /* Each lane finishes its deferred row. */
     __device__ __forceinline__ void finish(Totals &total) {
         if (deferred.row != kNone) {
             Row r = this->row_of(deferred.row, deferred.target);
@@ -256,7 +256,6 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
             r.drop = Loss::is_smoothed() ? deferred.drop : N(0);
             r.best = deferred.best;
             add(r, state, deferred.x_y, total);
-            settle_sum(total);
         }
         deferred.row = kNone;
         deferred_count = 0;
@@ -276,21 +275,10 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
             reduce(Part<4>(stage_offset(consumer), row, live, *this), r, state);
         if (live)
             r.row_max = Loss::reduces() ? state.row_max : ((const N *)p.lse_in)[r.row];
-        if (size == 1) {
-            r.class_weight = loss.class_weight_of(r.position);
-            if (live && loss.has_results())
-                add(r, state, x_y, total);
-            /* Losses from a given lse may cancel, so they are added one by one. */
-            if (!Loss::reduces())
-                settle_sum(total);
-        } else if (loss.has_results()) {
-            if (live && rank == deferred_count)
-                deferred.row = r.row, deferred.row_max = r.row_max, deferred.sum = state.sum, deferred.x_y = x_y,
-                deferred.target = r.position, deferred.weight = r.weight, deferred.drop = r.drop,
-                deferred.best = r.best;
-            if (++deferred_count == size)
-                finish(total);
-        }
+        if (loss.has_results() && live && rank == deferred_count)
+            deferred.row = r.row, deferred.row_max = r.row_max, deferred.sum = state.sum, deferred.x_y = x_y,
+            deferred.target = r.position, deferred.weight = r.weight, deferred.drop = r.drop, deferred.best = r.best;
+        deferred_count++;
         if (Loss::writes()) {
             /* All lanes have read the target's logit before it is overwritten. */
             __syncwarp();
@@ -316,16 +304,25 @@ class Packed : public PackedRows<BasicCrossEntropy<E, kHasOptions>, Packed<E, kH
         return lane >> shift;
     }
     /* Weights are loaded a row ahead. */
-    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, N weight, Totals &total) {
+    __device__ __forceinline__ void rows_of_stage(int64_t first, int count, N weight, End ends, Totals &total) {
+        const int at_once = kLanes >> shift;
 #pragma unroll 1
-        for (int begin = 0; begin < count; begin += kLanes >> shift) {
+        for (int begin = 0; begin < count; begin += at_once) {
             const int row = begin + (lane >> shift);
+            const bool ends_stage = begin + at_once >= count;
             N next = N(1);
             if (Loss::has_row_weights())
-                next = this->weight_of(first, row + (kLanes >> shift), count);
+                next = this->weight_of(first, row + at_once, count);
             work(first, row, row < count, weight, total);
             if (Loss::has_row_weights())
                 weight = next;
+            if (!loss.has_results() || !(deferred_count == size || (ends_stage && ends.launch)))
+                continue;
+            finish(total);
+            /* Tiles are scheduled dynamically, so the deferred rows of a lane vary between runs, and each loss is added to
+             * the exact total on its own. Losses from a given lse may cancel, so they are, too. */
+            if (size > 1 || !Loss::reduces() || (ends_stage && ends.tile))
+                settle_sum(total);
         }
     }
 };
