@@ -21,8 +21,8 @@ struct Cluster {
         number = blockIdx.x / size;
         count = gridDim.x / size;
     }
-    /* The rank of this warp in the cluster. Warps of neighbouring ranks are in different blocks. */
-    __device__ __forceinline__ uint32_t warp() const { return uniform_warp() * size + rank; }
+    /* The rank in the cluster of a warp of this block. Warps of neighbouring ranks are in different blocks. */
+    __device__ __forceinline__ uint32_t rank_of(uint32_t warp) const { return warp * size + rank; }
     __device__ __forceinline__ bool leads() const { return rank == 0 && threadIdx.x == 0; }
 
     /* A cluster barrier with release and acquire: all threads see the writes before it. */

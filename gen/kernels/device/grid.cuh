@@ -33,18 +33,20 @@ class Queue {
         uint32_t next[2][GPULOSSI_BLOCK / kLanes]; /* next tile of each team, double-buffered */
     } * shared;                                    /* block-wide, or rarely used */
     int64_t of_group;                              /* row of this thread's group */
-    uint32_t team;                                 /* of this warp in its block */
+    uint32_t uniform_team;                         /* of this warp in its block, where groups are uniform */
+    bool is_uniform;
     uint32_t fetched; /* In a team's first thread: the next tile less the teams. The first use waits for the counter. */
     int group_shift, team_shift; /* log2 of the threads of a group and of a team: indices are recomputed by shifts */
     int left;                    /* remaining iterations of this tile; 0 when all rows are done */
 
+    __device__ __forceinline__ uint32_t team() const { return is_uniform ? uniform_team : threadIdx.x >> team_shift; }
     __device__ __forceinline__ bool first() const { return (threadIdx.x & ((1u << team_shift) - 1)) == 0; }
     __device__ __forceinline__ void fetch() {
         if (first())
             fetched = shared->tiles > shared->teams ? count_up(&scratch->taken, shared->tiles)
                                                     : shared->tiles - shared->teams;
     }
-    __device__ __forceinline__ uint32_t &next() const { return shared->next[phase][team]; }
+    __device__ __forceinline__ uint32_t &next() const { return shared->next[phase][team()]; }
     __device__ __forceinline__ void begin(uint32_t tile) {
         uint32_t group_in_team = (threadIdx.x & ((1u << team_shift) - 1)) >> group_shift;
         of_group = (int64_t)(((uint64_t)tile * (uint32_t)shared->run << (team_shift - group_shift)) + group_in_team);
@@ -59,10 +61,10 @@ class Queue {
     int phase; /* the parity of the tile: selects its buffer */
 
     __device__ __forceinline__ Queue(gpulossi_scratch *scratch, const Group &group, int64_t rows, int run)
-        : scratch(scratch), group_shift(group.shift), phase(0) {
+        : scratch(scratch), is_uniform(group.is_uniform), group_shift(group.shift), phase(0) {
         __shared__ Shared of_block;
         team_shift = max(group_shift, (int)kLaneShift);
-        team = uniform_warp() >> (team_shift - kLaneShift);
+        uniform_team = is_uniform ? uniform_warp() >> (team_shift - kLaneShift) : 0;
         shared = &of_block;
         if (threadIdx.x == 0) {
             int shift = team_shift - group_shift + (run > 1 ? kRunShift : 0); /* log2 of the rows of a tile */
@@ -71,7 +73,7 @@ class Queue {
             shared->run = run;
         }
         __syncthreads();
-        begin(blockIdx.x * (blockDim.x >> team_shift) + team);
+        begin(blockIdx.x * (blockDim.x >> team_shift) + team());
     }
     __device__ __forceinline__ bool more() const { return left > 0; }
 

@@ -93,7 +93,9 @@ struct Arrival {
     }
     /* The same for all lanes of a warp, which all call. A loop that lanes may leave one by one would make the assembler
      * expect a diverged warp ever after. */
-    __device__ __forceinline__ void wait_by_warp(uint32_t parity) const { wait_by_warp(address(), parity); }
+    __device__ __forceinline__ void wait_by_warp(uint32_t parity) const {
+        wait_by_warp(address(), parity);
+    }
     DEVICE void wait_by_warp(uint32_t at, uint32_t parity) {
         while (uniform(!is_over(at, parity)))
             ;

@@ -309,8 +309,10 @@ struct Group {
     int rank;        /* of this thread in its group */
     int number;      /* of this group in its block */
     int count;       /* groups of a block */
+    bool is_uniform; /* The compiler knows that the warps of a group have the same number. */
 
-    __device__ __forceinline__ explicit Group(uint32_t threads) : size((int)threads) {
+    __device__ __forceinline__ explicit Group(uint32_t threads, bool is_uniform = false)
+        : size((int)threads), is_uniform(is_uniform) {
         shift = __popc(threads - 1);
         rank = (int)(threadIdx.x & (threads - 1));
         number = (int)(threadIdx.x >> shift);
@@ -357,7 +359,7 @@ struct Group {
      * numbers are literals: a block that computes them is assumed to need all sixteen, and fewer blocks fit. */
     __device__ __forceinline__ void wait() const {
         static_assert(kGroups == 4, "a case for each group of a block");
-        switch (uniform_warp() >> (shift - kLaneShift)) {
+        switch (is_uniform ? (int)(uniform_warp() >> (shift - kLaneShift)) : number) {
         case 0:
             asm volatile("bar.sync 1, %0;" ::"r"(size) : "memory");
             break;

@@ -54,8 +54,8 @@ template <class Loss, int kThreads, int kMaxStages> class RowTiles {
           row_bytes(classes * (int)sizeof(Bits)), rows((int)p.rows.of.tile_rows), ring_bytes((int)p.rows.ring_bytes),
           stages(max(1, min(ring_bytes / (rows * row_bytes), (int)kMaxStages))),
           row_tiles((uint32_t)((p.rows.rows + rows - 1) / rows)), run(run_of(row_tiles)),
-          queue(p.rows.scratch, (row_tiles + run - 1) / run, blockIdx.x * kTeams + uniform_warp(),
-                gridDim.x * kTeams, run < kMaxStages ? 3 : 2, 14),
+          queue(p.rows.scratch, (row_tiles + run - 1) / run, blockIdx.x * kTeams + uniform_warp(), gridDim.x * kTeams,
+                run < kMaxStages ? 3 : 2, 14),
           producer{0, 0}, consumer{0, 0}, in_flight(0), next_tile(0), next_in_tile(0) {
         /* Stages begin on lines, unless row tiles fill the ring: two of 4800 bytes do in 9600. */
         stage_bytes = max(rows * row_bytes, ring_bytes / stages & -kLine);

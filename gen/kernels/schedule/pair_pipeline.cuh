@@ -108,10 +108,8 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
     __device__ __forceinline__ explicit PairsRing(const Params &p) : p(p), loss(p), warp_in_block(uniform_warp()) {
         __shared__ Arrival of_block[kWarps][kStages];
         arrivals = of_block[warp_in_block][0].address();
-        slots = (uint32_t)__cvta_generic_to_shared(
-            &stash_of_block()[(int)warp_in_block * kStages * stage_vectors()]);
+        slots = (uint32_t)__cvta_generic_to_shared(&stash_of_block()[(int)warp_in_block * kStages * stage_vectors()]);
         keep(slots);
-        const uint32_t warp_in_cluster = cluster.warp();
         if (is_elected()) {
             WarpState &own = warp_state();
             own.queue = Ahead(p.rows.scratch, p.rows.rows, cluster.number, cluster.count,
@@ -119,7 +117,7 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
             own.done = own.summed = own.released = 0;
             own.used = own.next_row = own.next_step = 0;
             own.warps = (int)cluster.size * kWarps;
-            own.warp = (int)warp_in_cluster;
+            own.warp = (int)cluster.rank_of(warp_in_block);
             own.steps = max(smem_steps(), steps_of(p, own.warps));
             own.copies_whole = can_copy_whole(p);
             own.packed = p.input_stride == p.rows.classes && p.target_stride == p.rows.classes &&
@@ -477,7 +475,9 @@ template <class Loss, int K, int kTimes, int kThreads = GPULOSSI_BLOCK> class Pa
     __device__ __forceinline__ bool is_for(uint32_t number) const {
         return leads() && lane() == (int)(number % kLanes);
     }
-    __device__ __forceinline__ bool leads() const { return warp_state().warp == 0; }
+    __device__ __forceinline__ bool leads() const {
+        return warp_state().warp == 0;
+    }
     /* The leader's warp completes row `number`, whose sum was not known. */
     __device__ __forceinline__ void complete(Deferred &deferred, const DeferredSum<kWarps> &deferred_sum,
                                              uint32_t number) const {

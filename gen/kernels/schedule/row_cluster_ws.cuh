@@ -232,8 +232,7 @@ template <class E> class RowCluster {
 
         __device__ __forceinline__ explicit Worker(const RowCluster &of)
             : of(of), shared(of.shared), warp((int)uniform_warp() - kOthers), at(warp * kChunk + (int)lane()),
-              slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
-              arrivals(shared.copied[warp][0].address()) {
+              slots((uint32_t)__cvta_generic_to_shared(slot(0, at))), arrivals(shared.copied[warp][0].address()) {
             float sums[K];
             if (lane() == 0)
                 shared.partial_of_warp[warp] = find_partial();
@@ -565,7 +564,8 @@ template <class E> class RowCluster {
         for (uint32_t number = from; number < count; number += kSenders) {
             Part part = Part::empty();
             if (workers > 0) {
-                shared.warp_reduced[buffer_of(Loss::writes() ? number : number / kAtOnce * kAtOnce)].wait_by_warp(parity_of(number));
+                shared.warp_reduced[buffer_of(Loss::writes() ? number : number / kAtOnce * kAtOnce)].wait_by_warp(
+                    parity_of(number));
                 part = shared.of_warp[buffer_of(number)][lane() % kWorkers];
                 part.drop *= 0.693147181f;
                 if (!(ScaledExp<float>::in_fast_range(part.row_max) || part.row_max == -Limits<float>::infinity()))

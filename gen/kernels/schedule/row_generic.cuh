@@ -164,7 +164,7 @@ template <class Loss> struct Schedule {
         totals[threadIdx.x] = Loss::Totals::zero();
         int step = K * group.size, buffer = 0;
 #pragma unroll 1
-        while (uniform(rows.queue.more())) {
+        while (rows.queue.more()) {
             int64_t row = rows.row();
             bool live = rows.live(row), leads = group.rank == 0;
             Cut<E> cut;

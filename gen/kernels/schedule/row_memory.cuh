@@ -72,7 +72,7 @@ template <class Loss> class RowMemory {
 
     __device__ __forceinline__ explicit RowMemory(const Params &p)
         : p(p), loss(p), threads((int)p.rows.group), shift(__popc(p.rows.group - 1)),
-          group(has_columns() ? (uint32_t)kThreads : p.rows.group),
+          group(has_columns() ? (uint32_t)kThreads : p.rows.group, true),
           queue((gpulossi_scratch *)p.rows.scratch, group, tiles(p), run_of(p, group)) {
         rank = has_columns() ? (int)threadIdx.x >> __popc(columns(p) - 1) : group.rank;
     }

@@ -16,20 +16,21 @@ class Team {
     uint32_t number, count; /* this team of `count` teams */
     int in_block;           /* this team's number in its block */
 
-    __device__ __forceinline__ explicit Team(uint32_t threads) {
+    /* With `is_uniform` the compiler knows that the numbers of a team in a block are those of all its lanes. */
+    __device__ __forceinline__ Team(uint32_t threads, bool is_uniform) {
         if (has_format(GPULOSSI_FORMAT_CLUSTER)) {
             cluster = Cluster();
             warps = (int)(cluster.size * blockDim.x / kLanes);
-            warp = (int)cluster.warp();
+            warp = (int)cluster.rank_of(is_uniform ? uniform_warp() : threadIdx.x / kLanes);
             rank = (int)(cluster.rank * blockDim.x + threadIdx.x);
             number = cluster.number;
             count = cluster.count;
             in_block = 0;
             Cluster::begin();
         } else if (has_format(GPULOSSI_FORMAT_ONE_STEP)) {
-            of_block(kLanes);
+            of_block(kLanes, is_uniform);
         } else {
-            of_block(threads);
+            of_block(threads, is_uniform);
         }
     }
     __device__ __forceinline__ bool leads() const { return rank == 0; }
@@ -70,11 +71,12 @@ class Team {
 
   private:
     /* Divides the block into teams of `threads` threads. A constant number needs no division. */
-    __device__ __forceinline__ void of_block(uint32_t threads) {
+    __device__ __forceinline__ void of_block(uint32_t threads, bool is_uniform) {
         const uint32_t teams_of_block = blockDim.x / threads;
         warps = (int)(threads / kLanes);
-        in_block = (int)(uniform_warp() / (uint32_t)warps);
-        warp = (int)(uniform_warp() % (uint32_t)warps);
+        const uint32_t first = is_uniform ? uniform_warp() * kLanes : threadIdx.x;
+        in_block = (int)(first / threads);
+        warp = (int)(first % threads / kLanes);
         rank = (int)(threadIdx.x % threads);
         number = blockIdx.x * teams_of_block + (uint32_t)in_block;
         count = gridDim.x * teams_of_block;
@@ -90,8 +92,7 @@ class Team {
             __syncwarp(); /* Other lanes may overwrite memory that this one has read. */
             return;
         }
-        const uint32_t this_warp = uniform_warp(), first = this_warp - (uint32_t)warp,
-                       lane = threadIdx.x % kLanes;
+        const uint32_t this_warp = uniform_warp(), first = this_warp - (uint32_t)warp, lane = threadIdx.x % kLanes;
         if (lane == 0) {
             smem_state[phase][this_warp] = state;
             smem_next_tile[phase][this_warp] = next_tile;
