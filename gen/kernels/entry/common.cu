@@ -74,30 +74,33 @@ template <class> struct prepare {
             atomicAdd((unsigned long long *)&scratch->counts[GPULOSSI_COUNT_ROWS], (unsigned long long)of_block);
     }
 
+    /* Adds up the weights of the targets, and then those of all classes. The loop over both makes their code one. */
     DEVICE void weigh(const Divisor &divisor, typename Divisor::Totals &total) {
         enum { kAtOnce = 4 };
         const gpulossi_cross_entropy &p = divisor.p;
-        int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
-        if (p.rows.flags & GPULOSSI_DATA_DIVISOR)
+        const int64_t stride = (int64_t)gridDim.x * blockDim.x;
 #pragma unroll 1
-            for (int64_t row = first; row < p.rows.rows; row += kAtOnce * stride) {
+        for (int sum = p.rows.flags & GPULOSSI_DATA_DIVISOR ? Divisor::kTargets : Divisor::kClasses;
+             sum <= (divisor.is_output() ? Divisor::kTargets : Divisor::kClasses); sum++) {
+            const int64_t count = sum == Divisor::kTargets ? p.rows.rows : p.total_classes;
+#pragma unroll 1
+            for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += kAtOnce * stride) {
                 double weights[kAtOnce];
 #pragma unroll
                 for (int i = 0; i < kAtOnce; i++) {
-                    const int64_t y = read_target(p, min(row + i * stride, p.rows.rows - 1));
-                    const bool counts = row + i * stride < p.rows.rows && kind_of(p, y) == kClass;
-                    weights[i] = counts ? Divisor::weight(p, y) : 0;
+                    const int64_t own = min(at + i * stride, count - 1);
+                    const int64_t c = sum == Divisor::kTargets ? read_target(p, own) : own;
+                    const bool counts =
+                        at + i * stride < count && (sum == Divisor::kClasses || kind_of(p, c) == kClass);
+                    weights[i] = counts ? Divisor::weight(p, c) : 0;
                 }
 #pragma unroll 1
                 for (int i = 0; i < kAtOnce; i++) {
-                    total.add(Divisor::kTargets, weights[0], divisor.scratch);
+                    total.add(sum, weights[0], divisor.scratch);
                     shift_in(weights, 0.0);
                 }
             }
-        if (!divisor.is_output())
-#pragma unroll 1
-            for (int64_t c = first; c < p.total_classes; c += stride)
-                total.add(Divisor::kClasses, Divisor::weight(p, c), divisor.scratch);
+        }
     }
 
     DEVICE void run(const gpulossi_cross_entropy &p) {
