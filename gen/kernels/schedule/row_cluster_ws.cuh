@@ -221,8 +221,7 @@ template <class E> class RowCluster {
     struct Worker {
         const RowCluster &of;
         Shared &shared;
-        int warp; /* Of the block's workers. */
-        int at;   /* This thread's first vector within the block. */
+        int at; /* This thread's first vector within the block. */
         /* Whether this lane publishes the row maxima, or one of the sums. The lane that stores a partial vector does
          * both, so that its arrival orders that write too. */
         bool publishes_max, publishes_sum;
@@ -231,11 +230,12 @@ template <class E> class RowCluster {
         float w[K][W], soft_sum; /* The weights of this thread's classes, and their sum. */
 
         __device__ __forceinline__ explicit Worker(const RowCluster &of)
-            : of(of), shared(of.shared), warp((int)uniform_warp() - kOthers), at(warp * kChunk + (int)lane()),
-              slots((uint32_t)__cvta_generic_to_shared(slot(0, at))), arrivals(shared.copied[warp][0].address()) {
+            : of(of), shared(of.shared), at((int)(threadIdx.x / kLanes - kOthers) * kChunk + (int)lane()),
+              slots((uint32_t)__cvta_generic_to_shared(slot(0, at))),
+              arrivals(shared.copied[at / kChunk][0].address()) {
             float sums[K];
             if (lane() == 0)
-                shared.partial_of_warp[warp] = find_partial();
+                shared.partial_of_warp[at / kChunk] = find_partial();
             __syncwarp();
             publishes_max = lane() == publisher();
             publishes_sum = (lane() - publisher()) % (kLanes / publishers()) == 0;
@@ -255,7 +255,7 @@ template <class E> class RowCluster {
             soft_sum = in_halves<Sum>(sums);
             float of_warp = WholeWarp().template over<Sum>(soft_sum);
             if (lane() == 0)
-                shared.soft_sum_of_warp[warp] = of_warp;
+                shared.soft_sum_of_warp[at / kChunk] = of_warp;
         }
 
         /* This thread's first vector within the row. */
@@ -285,12 +285,12 @@ template <class E> class RowCluster {
         }
         /* Whether this warp has a part of the rows. */
         __device__ __forceinline__ bool works() const {
-            return warp < of.workers;
+            return at / kChunk < of.workers;
         }
         /* The partial vector of a row among this warp's vectors, or -1. No warp has both of a row. It is in shared memory,
          * because losses have no register for it. */
         __device__ __forceinline__ int partial() const {
-            return shared.partial_of_warp[warp];
+            return shared.partial_of_warp[at / kChunk];
         }
         __device__ __forceinline__ int find_partial() const {
             const int from = in_row() - (int)lane(), last = of.cut.vectors - 1;
@@ -356,7 +356,7 @@ template <class E> class RowCluster {
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 load_row(number + r < of.count ? stage + r : stage, x[r]);
-                parts[r] = &shared.of_warp[buffer_of(number) + r][warp];
+                parts[r] = &shared.of_warp[buffer_of(number) + r][at / kChunk];
             }
 #pragma unroll
             for (int r = 0; r < R; r++)
@@ -461,17 +461,14 @@ template <class E> class RowCluster {
             const int end = min(in_row() + K * kLanes, of.cut.vectors);
             State s = State::empty();
 #pragma unroll 1
-            for (int first = in_row() - (int)lane(); first < end; first += kLanes) {
-                const int v = first + (int)lane();
-                if (v < end) {
-                    const Vector<E> x = reread(row, v);
-                    const Side side = {of, v};
-                    of.loss.accumulate_alone(s, x, side);
-                }
+            for (int v = in_row(); v < end; v += kLanes) {
+                const Vector<E> x = reread(row, v);
+                const Side side = {of, v};
+                of.loss.accumulate_alone(s, x, side);
             }
             s.reduce(WholeWarp());
             if (lane() == 0)
-                shared.general_of_warp[warp] = s;
+                shared.general_of_warp[at / kChunk] = s;
             shared.general_warp_reduced.arrive(); /* Every lane has read the general state of the row before. */
             shared.general_published.wait_by_warp(shared.row_state[buffer_of(number)].recomputed & 1);
             if (Loss::writes())

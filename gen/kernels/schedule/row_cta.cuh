@@ -302,7 +302,6 @@ template <class E, bool kHasOptions> class BlockRows {
             loss.finish(loss.unfinished(r, state, &done.x_y), total);
         }
         deferred_rows = 0;
-        __syncwarp(); /* The assembler knows then that the warp is not diverged. */
     }
 
     /* The reduced state of a row, in all threads of the calling warps. Every warp has stored its state to
