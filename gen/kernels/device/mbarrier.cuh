@@ -84,15 +84,8 @@ struct Arrival {
                      : "memory");
         return done != 0;
     }
-    __device__ __forceinline__ void wait(uint32_t parity) const {
-        wait(address(), parity);
-    }
-    DEVICE void wait(uint32_t at, uint32_t parity) {
-        while (!is_over(at, parity))
-            ;
-    }
-    /* The same for all lanes of a warp, which all call. A loop that lanes may leave one by one would make the assembler
-     * expect a diverged warp ever after. */
+    /* Waits until the phase of this parity is over. All lanes of the warp call, and leave the loop at once: if they left one
+     * by one, the assembler would expect a diverged warp ever after. */
     __device__ __forceinline__ void wait_by_warp(uint32_t parity) const {
         wait_by_warp(address(), parity);
     }
