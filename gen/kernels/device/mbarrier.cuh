@@ -84,14 +84,17 @@ struct Arrival {
                      : "memory");
         return done != 0;
     }
-    /* Waits until the phase of this parity is over. All lanes of the warp call, and leave the loop at once: if they left one
-     * by one, the assembler would expect a diverged warp ever after. */
-    __device__ __forceinline__ void wait_by_warp(uint32_t parity) const {
-        wait_by_warp(address(), parity);
+    /* Waits until the phase of this parity is over. With by_warp, all lanes of the warp call, and leave the loop at once: if
+     * they leave it one by one, the assembler expects a diverged warp ever after. */
+    DEVICE void wait(uint32_t at, uint32_t parity, bool by_warp) {
+        while (by_warp ? uniform(!is_over(at, parity)) : !is_over(at, parity))
+            ;
     }
     DEVICE void wait_by_warp(uint32_t at, uint32_t parity) {
-        while (uniform(!is_over(at, parity)))
-            ;
+        wait(at, parity, true);
+    }
+    __device__ __forceinline__ void wait_by_warp(uint32_t parity) const {
+        wait_by_warp(address(), parity);
     }
 };
 

@@ -296,15 +296,12 @@ template <class Loss> class RowPipeline {
                    bytes);
     }
 
-    /* Whether the compiler knows that the numbers of a team are uniform. Uniform registers have a longer latency, so
-     * gradients of 16 bits take up to 1.05 times as long in cross-entropy of 1000 classes, and 1.07 without logits. */
-    DEVICE bool is_uniform() {
-        return !Loss::kHasClasses && (sizeof(Bits) > 2 || Loss::reduces() || !Loss::writes());
-    }
-
+    /* Uniform registers have a longer latency. Gradients of 16 bits would take up to 1.06 times as long in cross-entropy,
+     * there also with waits of whole warps, and 1.07 without logits. */
     __device__ __forceinline__ explicit RowPipeline(const Params &p)
-        : p(p), loss(p), team(p.rows.group, is_uniform()), steps(steps_of(p, team)),
-          has_lines(counts_lines(p, steps * step_of(team))),
+        : p(p), loss(p),
+          team(p.rows.group, !Loss::kHasClasses && (sizeof(Bits) > 2 || Loss::reduces() || !Loss::writes())),
+          steps(steps_of(p, team)), has_lines(counts_lines(p, steps * step_of(team))),
           rows(p.rows.scratch, p.rows.rows, p.rows.of.tile_rows, team.number, team.count,
                !has_format(GPULOSSI_FORMAT_CLUSTER) && steps < stages() ? 4 : 3,
                Loss::writes() || team.warps > 1 ? 0 : kStaticShare),
@@ -526,7 +523,7 @@ template <class Loss> class RowPipeline {
                           loss.second_input(row, cut.first(first)), count * (uint32_t)second_bytes());
     }
     __device__ __forceinline__ void acquire(const Cursor &at) const {
-        Arrival::wait_by_warp(arrival(at.stage), at.phase);
+        Arrival::wait(arrival(at.stage), at.phase, !(Loss::kHasClasses && sizeof(Bits) == 2));
     }
     /* Rows of one step need no copy here, if there is a stage for each known row: the next row known has one. */
     __device__ __forceinline__ void release() {
