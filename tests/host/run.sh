@@ -5,7 +5,13 @@ set -u
 build=$1 passed=0 failed=0
 shift
 # The programs run side by side, and are reported one after another.
-programs=("${@/%test_block/test_block ptx}")
+programs=()
+for program; do
+    case $program in
+    test_block*) programs+=("$program ptx") ;;
+    *) programs+=("$program") ;;
+    esac
+done
 # strstr() under the thread sanitizer checks all bytes of a text at each call. The stand-in copies each text, which checks
 # them once. Huge pages save page faults of the shadow memory.
 export TSAN_OPTIONS=intercept_strstr=0:no_huge_pages_for_shadow=0

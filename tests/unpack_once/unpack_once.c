@@ -2,6 +2,8 @@
 #define GPULOSS_STATIC
 #include "../../gpuloss.h"
 
+#include <pthread.h>
+
 /* The threads of test_threads.c are as many, so that all of them unpack a text beside each other. */
 enum { TIMES_UNPACKED = 8 };
 
@@ -21,9 +23,34 @@ static int module_of(const gpulossi_image *image) {
     return module;
 }
 
+/* The texts that a thread has unpacked, which are freed at its end. */
+static pthread_key_t key_of_known;
+static void free_known(void *known) {
+    int module;
+    for (module = 0; module < GPULOSSI_MODULE_COUNT; module++)
+        free(((unsigned char **)known)[module]);
+    free(known);
+}
+static void make_key(void) {
+    if (pthread_key_create(&key_of_known, free_known) != 0)
+        abort();
+}
+static unsigned char **known_of_thread(void) {
+    static pthread_once_t has_key = PTHREAD_ONCE_INIT;
+    unsigned char **known;
+    pthread_once(&has_key, make_key);
+    known = (unsigned char **)pthread_getspecific(key_of_known);
+    if (known == NULL) {
+        known = (unsigned char **)calloc(GPULOSSI_MODULE_COUNT, sizeof *known);
+        if (known == NULL || pthread_setspecific(key_of_known, known) != 0)
+            abort();
+    }
+    return known;
+}
+
 int unpacked_once(gpulossi_lzma *z, const gpulossi_image *image);
 int unpacked_once(gpulossi_lzma *z, const gpulossi_image *image) {
-    static _Thread_local unsigned char *known[GPULOSSI_MODULE_COUNT];
+    unsigned char **known = known_of_thread();
     const size_t bytes = image->shortened_bytes, all_bytes = gpulossi_unpacked_bytes(image);
     const int module = module_of(image);
     if (known[module] == NULL) {
