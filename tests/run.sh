@@ -74,20 +74,19 @@ usual() {
     fi
 }
 
-# All numerics on sm_90, half of them with sanitizers, some on sm_120, other systems and languages, and calls at random.
+# All numerics on sm_90, an eighth of them with sanitizers, some on sm_120, other systems and languages, and calls at random.
 deep() {
     local part
-    beside 'host, sanitized' of_host run_host_sanitized # the longest
-    for part in 1 2; do
-        beside "sanitized numerics on sm_90, $part of 4" sanitized_numerics_on sm_90 1 --part $part/4
-    done
-    for part in 3 4; do
+    beside 'host, sanitized' of_host run_host_sanitized
+    beside 'sanitized numerics on sm_90, 1 of 8' sanitized_numerics_on sm_90 1 --part 1/8
+    beside 'numerics on sm_90, 5 of 8' numerics_on sm_90 1 --part 5/8
+    for part in 2 3 4; do
         beside "numerics on sm_90, $part of 4" numerics_on sm_90 1 --part $part/4
     done
     beside 'numerics on sm_120, 4 of 8' numerics_on sm_120 0 --skip '*rows*' --part 4/8
     beside 'driver interpreted' env GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 "$BUILD/test_driver" --small
-    beside 'hostile programs' bash tests/hostile/run.sh
-    beside 'fuzz' bash tests/hostile/fuzz.sh
+    beside 'hostile programs, some options' env QUICK=1 bash tests/hostile/run.sh
+    beside 'fuzz, 30000 runs' bash tests/hostile/fuzz.sh 30000
     beside 'random calls' bash tests/random_calls/run.sh --seed 1 # the same ones each time; without it, others
     beside 'PyTorch' bash tests/pytorch/run.sh
     beside 'gpuloss_info --bench interpreted' on_interpreter "$BUILD/gpuloss_info" --bench 1
@@ -119,9 +118,11 @@ release() {
     for part in 5 6 7 8; do
         beside "numerics on sm_120, $part of 8" numerics_on sm_120 0 --skip '*rows*' --part $part/8
     done
-    for part in 3 4; do
-        beside "sanitized numerics on sm_90, $part of 4" sanitized_numerics_on sm_90 1 --part $part/4
+    for part in 2 3 4 5 6 7 8; do
+        beside "sanitized numerics on sm_90, $part of 8" sanitized_numerics_on sm_90 1 --part $part/8
     done
+    beside 'hostile programs' bash tests/hostile/run.sh
+    beside 'fuzz' bash tests/hostile/fuzz.sh
     beside 'numerics on sm_70, some' numerics_on sm_70 0 --only '*every*'
     beside 'numerics with approx errors' numerics_with_approx_errors
     report_all

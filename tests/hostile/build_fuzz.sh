@@ -19,7 +19,7 @@ why_no_fuzzer() {
 # corpus are files of their own.
 prepare_fuzz() {
     local part
-    bash tests/unpack_once/run.sh "$1" "$2" || return 1
+    bash tests/unpack_once/run.sh "$1" "$2" 1 || return 1
     for part in fake_driver fake_kernels; do
         $fuzz_c -c "$2/tests/host/$part.c" -o "$2/$part.o" || return 1
     done

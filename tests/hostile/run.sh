@@ -13,7 +13,7 @@ out=${BUILD:-build}/hostile
 rm -rf "$out" && mkdir -p "$out/tests" "$out/gen" && out=$(realpath "$out") || exit 2
 # The sources include ../../gpuloss.h: beside a copy of them, that is the tested header.
 cp -r tests/hostile tests/host "$out/tests/" && cp gen/facts.h "$out/gen/" && cp "$header" "$out/gpuloss.h" &&
-    bash tests/unpack_once/run.sh "$header" "$out/once" && cd "$out" || exit 2
+    bash tests/unpack_once/run.sh "$header" "$out/once" 1 && cd "$out" || exit 2
 src=tests/hostile
 descs=100000
 options="-O0 -O3 -fshort-enums -fno-strict-aliasing -funsigned-char -ftrapv -O2_-flto -O2_-ffast-math -Ofast

@@ -4,8 +4,11 @@
 
 #include <pthread.h>
 
-/* The threads of test_threads.c are as many, so that all of them unpack a text beside each other. */
-enum { TIMES_UNPACKED = 8 };
+/* How often a text is specialised for the same words before it is copied. The threads of test_threads.c are as many as
+ * this, so that all of them do so beside each other. */
+#ifndef TIMES_UNPACKED
+#define TIMES_UNPACKED 8
+#endif
 
 typedef struct variant {
     uint32_t words[GPULOSSI_FEATURE_WORDS];
