@@ -75,6 +75,7 @@ usual() {
 }
 
 # All numerics on sm_90, an eighth of them with sanitizers, some on sm_120, other systems and languages, and calls at random.
+# The longest suites come first.
 deep() {
     local part
     beside 'host, sanitized' of_host run_host_sanitized
@@ -83,14 +84,14 @@ deep() {
     for part in 2 3 4; do
         beside "numerics on sm_90, $part of 4" numerics_on sm_90 1 --part $part/4
     done
+    beside 'benchmark interpreted' make -s test-bench BUILD="$BUILD" CC="$CC"
+    beside 'PyTorch' bash tests/pytorch/run.sh
     beside 'numerics on sm_120, 4 of 8' numerics_on sm_120 0 --skip '*rows*' --part 4/8
     beside 'driver interpreted' env GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 "$BUILD/test_driver" --small
     beside 'hostile programs, some options' env QUICK=1 bash tests/hostile/run.sh
     beside 'fuzz, 30000 runs' bash tests/hostile/fuzz.sh 30000
     beside 'random calls' bash tests/random_calls/run.sh --seed 1 # the same ones each time; without it, others
-    beside 'PyTorch' bash tests/pytorch/run.sh
     beside 'gpuloss_info --bench interpreted' on_interpreter "$BUILD/gpuloss_info" --bench 1
-    beside 'benchmark interpreted' make -s test-bench BUILD="$BUILD" CC="$CC"
     beside 'other systems' bash tests/platforms/run.sh
     beside 'other languages' bash tests/languages/run.sh
     beside 'examples of C++ and CUDA' bash tests/examples.sh
