@@ -41,7 +41,7 @@ formatted() {
 of_host() { make -s -f tests/host/host.mk "$1" BUILD="$BUILD" CC="$CC"; }
 of_interpreter() { make -s -f tests/interpreter/interpreter.mk "$1" BUILD="$BUILD" CC="$CC"; }
 
-# Three eighths of the numerics: deep() has one more, and release() the others on sm_120.
+# Three eighths of the numerics: release() has the others on sm_120.
 usual() {
     local part
     beside 'numerics on sm_120, 1 of 8' numerics_on sm_120 0 --skip '*rows*' --part 1/8
@@ -74,19 +74,19 @@ usual() {
     fi
 }
 
-# All numerics on sm_90, an eighth of them with sanitizers, some on sm_120, other systems and languages, and calls at random.
+# All numerics on sm_90, a sixteenth of them with sanitizers, other systems and languages, and calls at random.
 # The longest suites come first.
 deep() {
     local part
     beside 'host, sanitized' of_host run_host_sanitized
-    beside 'sanitized numerics on sm_90, 1 of 8' sanitized_numerics_on sm_90 1 --part 1/8
+    beside 'sanitized numerics on sm_90, 1 of 16' sanitized_numerics_on sm_90 1 --part 1/16
+    beside 'numerics on sm_90, 9 of 16' numerics_on sm_90 1 --part 9/16
     beside 'numerics on sm_90, 5 of 8' numerics_on sm_90 1 --part 5/8
     for part in 2 3 4; do
         beside "numerics on sm_90, $part of 4" numerics_on sm_90 1 --part $part/4
     done
     beside 'benchmark interpreted' make -s test-bench BUILD="$BUILD" CC="$CC"
     beside 'PyTorch' bash tests/pytorch/run.sh
-    beside 'numerics on sm_120, 4 of 8' numerics_on sm_120 0 --skip '*rows*' --part 4/8
     beside 'driver interpreted' env GPULOSS_DRIVER="$driver" GPULOSS_REQUIRE_GPU=1 "$BUILD/test_driver" --small
     beside 'hostile programs, some options' env QUICK=1 bash tests/hostile/run.sh
     beside 'fuzz, 30000 runs' bash tests/hostile/fuzz.sh 30000
@@ -116,11 +116,11 @@ release() {
     beside 'negative cases of PyTorch' bash tests/bad/pytorch.sh
     beside 'negative cases of random calls' bash tests/bad/random_calls.sh
     beside 'numerics on sm_120, rows' numerics_on sm_120 0 --only '*rows*'
-    for part in 5 6 7 8; do
+    for part in 4 5 6 7 8; do
         beside "numerics on sm_120, $part of 8" numerics_on sm_120 0 --skip '*rows*' --part $part/8
     done
-    for part in 2 3 4 5 6 7 8; do
-        beside "sanitized numerics on sm_90, $part of 8" sanitized_numerics_on sm_90 1 --part $part/8
+    for part in $(seq 2 16); do
+        beside "sanitized numerics on sm_90, $part of 16" sanitized_numerics_on sm_90 1 --part $part/16
     done
     beside 'hostile programs' bash tests/hostile/run.sh
     beside 'fuzz' bash tests/hostile/fuzz.sh
