@@ -1,6 +1,7 @@
 #!/bin/bash
 # run.sh HEADER FOLDER [TIMES]: a library that unpacks each text once, for programs that load the same kernels again and
-# again. It specialises a text for the same words TIMES times only, usually 8.
+# again. It specialises a text for the same words TIMES times only, usually 8: the threads of test_threads.c are as many, and
+# all of them do so beside each other.
 # FOLDER gets gpuloss.h, which does so where UNPACKED_ONCE is defined, and is compiled quickly, since the embedded block is
 # in images.o instead. Copies of the sources beside it include that header.
 set -eu

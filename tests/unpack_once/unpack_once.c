@@ -4,16 +4,10 @@
 
 #include <pthread.h>
 
-/* How often a text is specialised for the same words before it is copied. The threads of test_threads.c are as many as
- * this, so that all of them do so beside each other. */
-#ifndef TIMES_UNPACKED
-#define TIMES_UNPACKED 8
-#endif
-
 typedef struct variant {
     uint32_t words[GPULOSSI_FEATURE_WORDS];
     int times;
-    char *text; /* after TIMES_UNPACKED */
+    char *text; /* after TIMES_UNPACKED, which run.sh defines */
     size_t bytes;
     struct variant *next;
 } variant;
