@@ -222,7 +222,7 @@ template <class E> struct Divergence : DivergenceState<E> {
             direct_logarithms(z, v, weight);
         if (batch.is_fast) {
             if (in_one_sweep())
-                quick_distances(batch, z, v);
+                quick_distances(batch, z, N(1), v);
 #pragma unroll
             for (int a = kInput; a <= kTarget; a++)
 #pragma unroll
@@ -383,14 +383,15 @@ template <class E> struct Divergence : DivergenceState<E> {
         s.weighted = fma(all, factor, s.weighted);
         s.excess = fma(more, factor, s.excess);
     }
-    /* v of a row that is fast. */
+    /* v of a row that is fast, times `part`. */
     template <int m>
-    __device__ __forceinline__ void quick_distances(const Batch &batch, const N (&z)[2][m], N (&v)[m]) const {
+    __device__ __forceinline__ void quick_distances(const Batch &batch, const N (&z)[2][m], N part, N (&v)[m]) const {
+        const N factor = part * inverse_temperature, less = signed_rest(batch.rest) * factor;
 #pragma unroll
         for (int i = 0; i < m; i++)
             v[i] = fma(weighing() == kTarget ? difference(z[kTarget][i], z[kInput][i])
                                              : difference(z[kInput][i], z[kTarget][i]),
-                       inverse_temperature, -signed_rest(batch.rest) * inverse_temperature);
+                       factor, -less);
     }
     /* The number that makes e_b, with its factor, of e_a exp(-v). It is 0 if sums of either may overflow. */
     DEVICE N factor_from_a(const Batch &batch) {
@@ -405,18 +406,18 @@ template <class E> struct Divergence : DivergenceState<E> {
         enum { m = Side::kElements };
         const bool input_weighs = weighing() == kInput;
         const ScaledExp<N> exp = input_weighs ? batch.exp[kInput] : batch.exp[kTarget];
-        N z[2][m], v[m], e[m], ev[m];
+        N z[2][m], y[m], e[m], ey[m]; /* y is v in close_unit() */
         load(side.load(k), side, k, z);
-        quick_distances(batch, z, v);
+        quick_distances(batch, z, 1 / close_unit<N>(), y);
 #pragma unroll
         for (int i = 0; i < m; i++) {
             e[i] = exp.exp(input_weighs ? z[kInput][i] : z[kTarget][i]);
-            ev[i] = e[i] * v[i];
+            ey[i] = e[i] * y[i];
         }
-        const N sum = in_halves<Sum>(e), all = in_halves<Sum>(ev);
-        if (!(from_a > 0 && largest_size(v) < close_limit<N>() && fabs(all) < Limits<N>::infinity()))
+        if (!(from_a > 0 && are_below_2(y)))
             return add_vector<kExact>(s, batch, side.load(k), side, k);
-        const N more = sum_of_excess(ev, v), rest = difference(sum, difference(all, more));
+        const N sum = in_halves<Sum>(e), all = close_unit<N>() * in_halves<Sum>(ey),
+                more = sum_of_excess<sizeof(Bits) == 2>(ey, y), rest = difference(sum, difference(all, more));
         s.sum[kInput] = fma(input_weighs ? sum : rest, input_weighs ? exp.factor : from_a, s.sum[kInput]);
         s.sum[kTarget] = fma(input_weighs ? rest : sum, input_weighs ? from_a : exp.factor, s.sum[kTarget]);
         s.weighted = fma(all, exp.factor, s.weighted);

@@ -15,36 +15,58 @@
 template <class N> DEVICE N close_limit() {
     return sizeof(N) == 4 ? N(1.25) : N(1);
 }
-/* x - 1 + exp(-x) over x^2. It is above 0, so that a small excess keeps its digits. For float it is the minimax polynomial,
- * whose error stays below 2^-25 of the result. For double it is 1/2 (1 - x/3 (1 - x/4 (1 - ... x/18))). */
-DEVICE float excess_over_square(float x) {
-    float p = fmaf(x, -2.7745473e-06f, 2.563284e-05f);
-    p = fmaf(p, x, -1.9849585e-04f);
-    p = fmaf(p, x, 1.388144e-03f);
-    p = fmaf(p, x, -8.333238e-03f);
-    p = fmaf(p, x, 4.1666854e-02f);
-    p = fmaf(p, x, -1.6666669e-01f);
-    return fmaf(p, x, 0.5f);
+/* In this unit close_limit() is 2: the highest bit of the exponents tells whether some numbers are below it. NaN is not. */
+template <class N> DEVICE N close_unit() {
+    return close_limit<N>() / 2;
 }
-DEVICE double excess_over_square(double x) {
+DEVICE uint32_t highest_bits(float x) {
+    return __float_as_uint(x);
+}
+DEVICE uint32_t highest_bits(double x) {
+    return (uint32_t)__double2hiint(x);
+}
+/* `bits`: the highest bits of all numbers, combined. */
+DEVICE bool are_below_2(uint32_t bits) {
+    return (bits & 0x40000000u) == 0;
+}
+template <class N, int m> DEVICE bool are_below_2(const N (&y)[m]) {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < m; i++)
+        bits |= highest_bits(y[i]);
+    return are_below_2(bits);
+}
+/* x - 1 + exp(-x) over y^2 and over `less`, where x is y units. It is above 0, so that a small excess keeps its digits. For
+ * float it is the minimax polynomial, whose error stays below 2^-25 of the result, or below 2^-21 for logits of 16 bits.
+ * For double it is 1/2 (1 - x/3 (1 - x/4 (1 - ... x/18))) where the unit is 1. */
+template <bool is_short = false> DEVICE float excess_over_square(float y, float unit = 1, float less = 1) {
+    const float square = unit * unit / less, cube = square * unit, fourth = cube * unit, fifth = fourth * unit,
+                sixth = fifth * unit, seventh = sixth * unit, eighth = seventh * unit, ninth = eighth * unit;
+    float p = is_short ? eighth * 2.5049046e-05f : fmaf(y, ninth * -2.7745473e-06f, eighth * 2.563284e-05f);
+    p = fmaf(p, y, seventh * (is_short ? -2.0599546e-04f : -1.9849585e-04f));
+    p = fmaf(p, y, sixth * (is_short ? 1.3894910e-03f : 1.388144e-03f));
+    p = fmaf(p, y, fifth * (is_short ? -8.3274793e-03f : -8.333238e-03f));
+    p = fmaf(p, y, fourth * (is_short ? 4.1666090e-02f : 4.1666854e-02f));
+    p = fmaf(p, y, cube * (is_short ? -1.6666778e-01f : -1.6666669e-01f));
+    return fmaf(p, y, square * (is_short ? 0.50000006f : 0.5f));
+}
+template <bool = false> DEVICE double excess_over_square(double y, double unit = 1, double less = 1) {
     double sum = 1;
 #pragma unroll
     for (int k = 18; k >= 3; k--)
-        sum = fma(sum, -x * (1.0 / k), 1.0);
-    return 0.5 * sum;
+        sum = fma(sum, -y * (unit / k), 1.0);
+    return unit * unit / less * 0.5 * sum;
 }
 template <class N> DEVICE N excess(N x) {
     return x * x * excess_over_square(x);
 }
-/* The sum of e excess(v), from the products e v. */
-template <class N, int m> DEVICE N sum_of_excess(const N (&ev)[m], const N (&v)[m]) {
-    N square[m], of[m];
+/* The sum of e (x - 1 + exp(-x)) from the products e y, where x is y in close_unit(). */
+template <bool is_short, class N, int m> DEVICE N sum_of_excess(const N (&ey)[m], const N (&y)[m]) {
+    N of[m];
 #pragma unroll
-    for (int i = 0; i < m; i++) {
-        square[i] = ev[i] * v[i];
-        of[i] = excess_over_square(v[i]);
-    }
-    return products_in_halves(square, of);
+    for (int i = 0; i < m; i++)
+        of[i] = y[i] * excess_over_square<is_short>(y[i], close_unit<N>());
+    return products_in_halves(ey, of);
 }
 
 /* log1p(m) - m. */

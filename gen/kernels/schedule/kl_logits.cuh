@@ -255,20 +255,24 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
      * errors was 9u. The terms p d - p + q of the other sum have errors of about 30u each, most of it from p. A known
      * sum is therefore at least 1/16 of 2 + |log(S_t / S_x)|. In a row with a known sum all logits are finite, or -inf
      * where neither side has a probability above 0. */
-    template <bool relative = false> __device__ __forceinline__ void close(Row &r, const State &s) const {
-        close_sums<Rounded<N>, relative>(r, s);
-        if (wants_gradient()) {
-            double scale = grad_scale();
-            if (p.row_weights | p.rows.grad_loss_rows | p.labels) {
-                bool is_out = out(r.row);
-                if (p.row_weights && !is_out)
-                    scale *= (double)((const N *)p.row_weights)[r.row];
-                if (p.rows.grad_loss_rows && !is_out)
-                    scale *= (double)((const N *)p.rows.grad_loss_rows)[r.row];
-                scale = is_out ? 0.0 : scale;
-            }
-            r.scale = (N)scale;
+    __device__ __forceinline__ void close(Row &r, const State &s) const {
+        close_sums<Rounded<N>, false>(r, s);
+        set_scale(r);
+    }
+    /* The factor of a row's gradients. */
+    __device__ __forceinline__ void set_scale(Row &r) const {
+        if (!wants_gradient())
+            return;
+        double scale = grad_scale();
+        if (p.row_weights | p.rows.grad_loss_rows | p.labels) {
+            bool is_out = out(r.row);
+            if (p.row_weights && !is_out)
+                scale *= (double)((const N *)p.row_weights)[r.row];
+            if (p.rows.grad_loss_rows && !is_out)
+                scale *= (double)((const N *)p.rows.grad_loss_rows)[r.row];
+            scale = is_out ? 0.0 : scale;
         }
+        r.scale = (N)scale;
     }
     /* `relative`: the sums lack the factors of ScaledExp and are off by its roundings, which the exponentials of the
      * row are too. */
@@ -345,37 +349,50 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
         for (int i = 0; i < m; i++)
             d[i] = fma(d[i], part * inverse_temperature, -part * r.lse_difference);
     }
-    /* The gradients of any row, and the sum of its terms, each without a common factor. */
+    /* The factor of slopes() if the sum of the row is known, or else of terms(). */
+    DEVICE N inverse_of(const Row &r) {
+        return r.known ? r.inverse : r.inverse * (r.ratio * close_unit<N>());
+    }
+    /* The gradients of any row, and the sum of its terms, each without inverse_of(). With d = log(p / q),
+     * y = d / close_unit() and e the target's exponentials, a term is e y - (e - e exp(-d)) / close_unit(). */
     template <int m>
     __device__ __forceinline__ N terms(const Row &r, const N (&x)[m], const N (&t)[m], N (&q)[m]) const {
-        N p[m], d[m], f[m], most = N(0);
-        log_ratios(r, x, t, N(1), d);
-        exponentials(t, r.target_max, r.in_fast_range, p);
-#pragma unroll
-        for (int i = 0; i < m; i++) {
-            /* Where p = 0, d may be infinite or NaN. Where it is not +inf, any finite number below -1 will do. */
-            d[i] = larger(d[i], N(-1e30));
-            most = larger(most, fabs(d[i]));
-            p[i] *= r.ratio;
-        }
-#pragma unroll
-        for (int i = 0; i < m; i++)
-            f[i] = p[i] * excess(d[i]);
-        /* Where the sides are close, q - p is f - p d, which has the digits of d. */
-        if (most < close_limit<N>()) {
-#pragma unroll
-            for (int i = 0; i < m; i++)
-                q[i] = fma(-p[i], d[i], f[i]);
-        } else {
-            exponentials(x, r.input_max, r.in_fast_range, q);
+        const N unit = close_unit<N>();
+        N e[m], y[m], ey[m], f[m];
+        uint32_t bits = 0;
+        if (r.in_fast_range && !r.are_far) {
+            const ScaledExp<N> target(r.target_max, inverse_temperature);
+            const N factor = inverse_temperature * (1 / unit), less = r.lse_difference * (1 / unit);
 #pragma unroll
             for (int i = 0; i < m; i++) {
-                bool is_close = fabs(d[i]) < close_limit<N>();
-                N less = difference(q[i], p[i]), far = p[i] == 0 ? less : fma(p[i], d[i], less),
-                  close = fma(-p[i], d[i], f[i]);
-                f[i] = is_close ? f[i] : far;
-                q[i] = is_close ? close : less;
+                y[i] = fma(difference(t[i], x[i]), factor, -less);
+                e[i] = target.exp(t[i]);
             }
+        } else {
+            log_ratios(r, x, t, 1 / unit, y);
+            exponentials(t, r.target_max, r.in_fast_range, e);
+        }
+        /* Where the sides are close, the gradient is f - e y, which has the digits of y. */
+#pragma unroll
+        for (int i = 0; i < m; i++) {
+            bits |= highest_bits(y[i]);
+            ey[i] = e[i] * y[i];
+            f[i] = y[i] * excess_over_square<(W == 8)>(y[i], unit, unit);
+            q[i] = fma(ey[i], f[i], -ey[i]);
+        }
+        if (are_below_2(bits))
+            return products_in_halves(ey, f);
+        const N to_target = quick_reciprocal(r.ratio);
+        N of_input[m];
+        exponentials(x, r.input_max, r.in_fast_range, of_input);
+#pragma unroll
+        for (int i = 0; i < m; i++) {
+            /* Where e = 0, y may be infinite or NaN. Where it is not +inf, any finite number below -1 will do. */
+            const N less = fma(of_input[i], to_target, -e[i]) * (1 / unit), close = ey[i] * f[i],
+                    own = e[i] == 0 ? N(0) : e[i] * larger(y[i], N(-1e30)), distant = own + less;
+            const bool is_close = fabs(y[i]) < 2;
+            f[i] = is_close ? close : distant;
+            q[i] = is_close ? q[i] : less;
         }
         return in_halves<Sum>(f);
     }
@@ -426,7 +443,7 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
             if (!wants_gradient())
                 return;
         }
-        N scale = r.inverse * r.scale;
+        const N scale = inverse_of(r) * r.scale;
 #pragma unroll
         for (int i = 0; i < n; i++) /* Adding +0 changes -0 to +0. */
             q[i] = fma(q[i], scale, N(0));
@@ -441,7 +458,7 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
         if (!cut.fits((typename E::Bits *)p.rows.grad + r.row * p.rows.grad_stride))
             return false;
         char *first = gradient_at(cut, r, at);
-        const N scale = r.inverse * r.scale;
+        const N scale = inverse_of(r) * r.scale;
         auto store = [&](int i, const N(&g)[W]) {
             store_whole<E, E>((typename E::Bits *)(first + SmemStep::step * (i * GPULOSSI_VECTOR_BYTES)), g, true);
         };
@@ -464,31 +481,31 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
     template <class SmemStep, class Store>
     __device__ __forceinline__ bool write_terms(const Row &r, N scale, const SmemStep &step, const Store &store,
                                                 double &sum) const {
-        double all = 0;
+        N all = N(0);
         if (!wants_gradient() || !r.in_fast_range)
             return false;
+        keep(scale);
 #pragma unroll 1
         for (int i = 0; i < SmemStep::vectors; i++) {
             Vector<E> x = step.vector(i, 0), t = step.vector(i, 1);
             N own[W], of_target[W], g[W];
             x.unpack(own);
             t.unpack(of_target);
-            const N more = terms(r, own, of_target, g);
-            if (!(fabs(more) < Limits<N>::infinity()))
+            all += terms(r, own, of_target, g);
+            if (!(fabs(all) < Limits<N>::infinity()))
                 return false;
-            all += (double)more;
 #pragma unroll
             for (int j = 0; j < W; j++) /* Adding +0 changes -0 to +0. */
                 g[j] = fma(g[j], scale, N(0));
             store(i, g);
         }
-        sum += all;
+        sum += (double)all;
         return true;
     }
 
     /* The divergence of the row if it is known, otherwise the factor that makes it from the sum of work(). */
     __device__ __forceinline__ double factor_of(const Row &r) const {
-        return (double)(r.known ? r.sum : r.inverse);
+        return (double)(r.known ? r.sum : inverse_of(r));
     }
     __device__ __forceinline__ void finish(int64_t row, double f, Totals &total) const {
         bool is_out = out(row);

@@ -180,7 +180,7 @@ template <class E> class PairRegisters : public PairedRows<E, PairRegisters<E>> 
         state.side[1] = softmax_of(t);
         state.weighted_difference = Limits<N>::nan();
         loss.template close_sums<Rounded<N>, true>(r, state);
-        weight = r.inverse * scale;
+        weight = loss.inverse_of(r) * scale;
 #pragma unroll 1
         for (int c = 0; c < classes; c++) {
             N of_input[1] = {E::widen(x[c])}, of_target[1] = {E::widen(t[c])}, g[1];

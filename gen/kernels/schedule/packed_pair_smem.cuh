@@ -2,8 +2,9 @@
  *
  * Rows of whole vectors are read by vectors of 16 bytes, all others by words of 4 bytes.
  *
- * Where the sides are close in some classes of each lane, a loss is summed in one pass by the formula of divergence.cuh that
- * keeps its digits. Exponentials of the target are enough there: that of the input is exp(-v) times as large. */
+ * Where the sides are close in some classes of each lane, the KL is summed in one pass by the formula of divergence.cuh that
+ * keeps its digits. Exponentials of the target are enough there: that of the input is exp(-v) times as large. Their sum
+ * follows from the others, so that the gradients of 16 bits need no other pass but the one that writes them. */
 #ifndef GPULOSSI_PACKED_PAIR_SMEM_CUH
 #define GPULOSSI_PACKED_PAIR_SMEM_CUH
 
@@ -156,127 +157,151 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
         state.weighted_difference = sums[2];
     }
 
-    enum { kMostLanes = kLanes * 3 / 4 };
-
-    /* Whether the two sides, each less its maximum, are close in the first class of most lanes of the warp. */
-    template <int bytes>
-    __device__ __forceinline__ bool may_be_close(const Part<bytes> &part, const State &state) const {
-        N v = N(0);
-        if (part.pieces.count + part.pieces.more > 0) {
-            const Bits *x = (const Bits *)((const char *)stash_of_block() + (part.pieces.start ^ part.pieces.twist)),
-                       *t = (const Bits *)((const char *)x + part.pieces.row_stride);
-            v = difference(difference(E::widen(*t), E::widen(*x)),
-                           difference(state.side[1].row_max, state.side[0].row_max));
-        }
-        return __popc(__ballot_sync(0xffffffffu, !(fabs(v) * loss.inverse_temperature >= 1))) >= kMostLanes;
-    }
-    /* The mean distance of the two sides in the first piece of each lane. Returns whether they are close to it in most lanes
-     * of the warp. A lane without finite distances does not count. */
-    template <int bytes> __device__ __forceinline__ bool are_close(const Part<bytes> &part, N &shift) const {
-        enum { kWords = bytes / 4, n = kWords * kElements, kMost = Loss::kFar };
-        N x[n], t[n] = {}, sums[2] = {N(0), N(0)}, most = N(0);
-        if (part.pieces.count + part.pieces.more > 0) {
-            uint32_t words[2][kWords];
-#pragma unroll
-            for (int a = 0; a < 2; a++)
-                part.pieces.load((part.pieces.start ^ part.pieces.twist) + a * part.pieces.row_stride, words[a]);
-            widen(words[0], x);
-            widen(words[1], t);
-#pragma unroll
-            for (int i = 0; i < n; i++)
-                t[i] = difference(t[i], x[i]) * loss.inverse_temperature;
-            sums[0] = in_halves<Sum>(t);
-            sums[1] = N(n);
-        }
-        const bool counts = fabs(sums[0]) < Limits<N>::infinity() && sums[1] > 0;
-        if (!counts)
-            sums[0] = sums[1] = N(0);
-        UpTo<kLanes> lanes = {size};
-        if (size > 1)
-            lanes.template over_all<Sum>(sums);
-        shift = sums[1] > 0 ? sums[0] * quick_reciprocal(sums[1]) : N(0);
-#pragma unroll
-        for (int i = 0; i < n; i++)
-            most = larger(most, fabs(difference(t[i], shift)));
-        return __popc(__ballot_sync(0xffffffffu, fabs(shift) < kMost && (!counts || most < 1))) >= kMostLanes;
-    }
-    /* A row whose sides are close. With v the distance of the sides over T less the row's `shift`, and e the target's
-     * exponentials, the sums are of e, e v and e (v + expm1(-v)). The input's exponentials times `to_target` are e exp(-v). */
+    /* A row whose sides may be close. With v the distance of the sides less the row's `distance`, over T,
+     * y = v / close_unit(), and e the target's exponentials, the sums are of e, e y and e (v + expm1(-v)). e is 1 at the
+     * logit `one`. */
     struct CloseRow {
-        ScaledExp<N> input, target;
-        N rate, shift, to_target;
-        N sums[3];
-        bool has_distant; /* some classes that are not close are to be added yet */
+        N distance, one, sums[3];
     };
-    template <bool close, int n> DEVICE void add_closely(CloseRow &of, const N (&x)[n], const N (&t)[n]) {
-        N v[n], e[n], ev[n], size[n];
+    /* Finds the distance of the two sides in the first class of each lane, and its target. Returns whether another class has
+     * a similar distance in most lanes of the warp. */
+    template <int bytes> __device__ __forceinline__ bool may_be_close(const Part<bytes> &part, CloseRow &of) const {
+        enum { kMostLanes = kLanes * 3 / 4, kLast = bytes / (int)sizeof(Bits) - 1 };
+        const int pieces = part.pieces.count + part.pieces.more;
+        N other = Limits<N>::nan();
+        of.distance = other;
+        of.one = -Limits<N>::infinity();
+        if (pieces > 0) {
+            of.one = class_of(part, 0, 0, 1);
+            of.distance = difference(of.one, class_of(part, 0, 0, 0));
+            other = difference(class_of(part, pieces > 1, kLast, 1), class_of(part, pieces > 1, kLast, 0));
+        }
+        const bool is_far = fabs(other - of.distance) * loss.inverse_temperature >= 1;
+        return __popc(__ballot_sync(0xffffffffu, !is_far)) >= kMostLanes;
+    }
+    /* Replaces the distance of each lane by the mean of the row's lanes, and the target by the largest one. A lane without
+     * a finite distance does not count. */
+    __device__ __forceinline__ void find_distance(CloseRow &of) const {
+        const bool counts = fabs(of.distance) < Limits<N>::infinity();
+        const uint32_t lanes_of_row = 0xffffffffu >> (kLanes - size) << (lane & -size);
+        UpTo<kLanes> lanes = {size};
+        const N sum = lanes.template over<Sum>(counts ? of.distance : N(0)),
+                count = N(__popc(__ballot_sync(0xffffffffu, counts) & lanes_of_row));
+        of.distance = count > 0 ? sum * quick_reciprocal(count) : N(0);
+        of.one = Softmax<N>::finite(lanes.template over<Maximum>(of.one));
+    }
+    /* A class of piece k, of array `a`. */
+    template <int bytes> DEVICE N class_of(const Part<bytes> &part, int k, int i, int a) {
+        const int at = (part.pieces.start + k * part.pieces.step) ^ part.pieces.twist;
+        return E::widen(((const Bits *)((const char *)stash_of_block() + at + a * part.pieces.row_stride))[i]);
+    }
+    /* y = factor (t - x) - less. */
+    struct Distance {
+        N factor, less;
+        __device__ __forceinline__ N of(N t, N x) const { return fma(difference(t, x), factor, -less); }
+    };
+    /* Adds some classes of a row if all of them are close. Returns whether they are. */
+    template <int n>
+    DEVICE bool add_close(CloseRow &of, const ScaledExp<N> &target, const Distance &distance, const N (&x)[n],
+                          const N (&t)[n]) {
+        N y[n], e[n], ey[n];
 #pragma unroll
         for (int i = 0; i < n; i++) {
-            v[i] = fma(difference(t[i], x[i]), of.rate, -of.shift);
-            e[i] = of.target.exp(t[i]);
-            ev[i] = e[i] * v[i];
-            size[i] = fabs(v[i]);
+            y[i] = distance.of(t[i], x[i]);
+            e[i] = target.exp(t[i]);
+            ey[i] = e[i] * y[i];
         }
-        N all = in_halves<Sum>(ev), excess;
-        const bool are_close = in_halves<Maximum>(size) < close_limit<N>() && fabs(all) < Limits<N>::infinity();
-        of.has_distant |= !are_close;
-        if (are_close != close)
-            return;
-        if (close) {
-            excess = sum_of_excess(ev, v);
-        } else {
+        const N sums[3] = {in_halves<Sum>(e), in_halves<Sum>(ey), sum_of_excess<kElements == 2>(ey, y)};
+        const bool are_close = are_below_2(y);
 #pragma unroll
-            for (int i = 0; i < n; i++) {
-                const N small = ev[i] * v[i] * excess_over_square(v[i]);
-                /* A class of zero probability adds nothing of its own, whatever the distance is. */
-                ev[i] = e[i] == 0 ? N(0) : ev[i];
-                v[i] =
-                    size[i] < close_limit<N>() ? small : fma(of.input.exp(x[i]), of.to_target, difference(ev[i], e[i]));
-            }
-            all = in_halves<Sum>(ev);
-            excess = in_halves<Sum>(v);
-        }
-        of.sums[0] += in_halves<Sum>(e);
-        of.sums[1] += all;
-        of.sums[2] += excess;
+        for (int i = 0; i < 3; i++)
+            of.sums[i] += are_close ? sums[i] : N(0);
+        return are_close;
     }
-    template <bool close, int bytes>
-    __device__ __forceinline__ void add_all_closely(CloseRow &of, const Part<bytes> &part) const {
-        part.pieces.template each_slowly<false>([&](auto &of_x, auto &of_t) {
-            enum { n = sizeof of_x / 4 * kElements };
-            N x[n], t[n];
-            widen(of_x, x);
-            widen(of_t, t);
-            add_closely<close>(of, x, t);
-        });
-        if (part.lone) {
-            const N x[1] = {lone_of(part.lone, 0)}, t[1] = {lone_of(part.lone, 1)};
-            add_closely<close>(of, x, t);
+    /* e exp(-v) is 2^((x - one) slope + less). */
+    DEVICE N less_of(const CloseRow &of, const ScaledExp<N> &target) {
+        return fma(of.distance, target.slope, target.rounding(of.one));
+    }
+    /* Adds any classes of a row. */
+    template <int n>
+    DEVICE void add(CloseRow &of, const ScaledExp<N> &target, const Distance &distance, const N (&x)[n],
+                    const N (&t)[n]) {
+        const N less = less_of(of, target);
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            /* A class of zero probability adds nothing of its own, whatever the distance is. */
+            const N y = distance.of(t[i], x[i]), e = target.exp(t[i]), ey = e * y,
+                    close = ey * (y * excess_over_square<kElements == 2>(y, close_unit<N>())),
+                    of_input = power_of_2(fma(difference(x[i], of.one), target.slope, less)), own = e == 0 ? N(0) : ey,
+                    distant = of_input + fma(own, close_unit<N>(), -e);
+            of.sums[0] += e;
+            of.sums[1] += own;
+            of.sums[2] += fabs(y) < 2 ? close : distant;
         }
     }
-    /* The divergence of a row whose maxima are known and whose sides are close. Returns whether it has its digits: each sum has
-     * an error of a few u of itself, and comes times m / (1 + m). */
+    /* The divergence of a row whose sides are close, and what its gradients take. Returns whether the divergence has its
+     * digits: each sum has an error of a few u of itself, and comes times m / (1 + m). */
     template <int bytes>
-    __device__ __forceinline__ bool sum_closely(const Part<bytes> &part, const State &state, N shift,
-                                                N &divergence) const {
-        const N rate = loss.inverse_temperature,
-                max[2] = {Softmax<N>::finite(state.side[0].row_max), Softmax<N>::finite(state.side[1].row_max)};
-        const ScaledExp<N> target(max[1], rate);
-        CloseRow row = {target, target, rate, shift, N(0), {N(0), N(0), N(0)}, false};
-        add_all_closely<true>(row, part);
-        if (row.has_distant) {
-            row.input = ScaledExp<N>(max[0], rate);
-            row.to_target = power_of_2(difference(shift, difference(max[1], max[0]) * rate) * N(1.442695041));
-            add_all_closely<false>(row, part);
+    __device__ __forceinline__ bool sum_closely(const Part<bytes> &part, CloseRow &row, Row &r) const {
+        enum { kWords = bytes / 4, n = kWords * kElements };
+        find_distance(row);
+        const N rate = loss.inverse_temperature, factor = rate * (1 / close_unit<N>());
+        const ScaledExp<N> target(row.one, rate);
+        const Distance distance = {factor, row.distance * factor};
+        const int pieces = part.pieces.count + part.pieces.more;
+        uint32_t start = Shared::address(stash_of_block()) + (uint32_t)part.pieces.start;
+        auto load = [&](uint32_t at, N(&x)[n], N(&t)[n]) {
+            uint32_t words[2][kWords];
+            at ^= (uint32_t)part.pieces.twist;
+            Shared::load<kWords>(at, words[0]);
+            Shared::load<kWords>(at + (uint32_t)part.pieces.row_stride, words[1]);
+            widen(words[0], x);
+            widen(words[1], t);
+        };
+        N x[n], t[n];
+        row.sums[0] = row.sums[1] = row.sums[2] = N(0);
+        keep(start);
+#pragma unroll 1
+        for (int begin = 0; begin < pieces; begin += kLanes) {
+            uint32_t at = start, distant = 0; /* a bit for each piece that is not added yet */
+#pragma unroll 1
+            for (uint32_t bit = 1, k = begin; bit != 0 && k < pieces; bit <<= 1, k++, at += part.pieces.step) {
+                load(at, x, t);
+                distant |= add_close(row, target, distance, x, t) ? 0 : bit;
+            }
+#pragma unroll 1
+            for (; distant != 0; distant &= distant - 1) {
+                load(start + (__ffs((int)distant) - 1) * part.pieces.step, x, t);
+                add(row, target, distance, x, t);
+            }
+            start = at;
+        }
+        if (part.lone) {
+            const N lone[2][1] = {{lone_of(part.lone, 0)}, {lone_of(part.lone, 1)}};
+            add(row, target, distance, lone[0], lone[1]);
         }
         UpTo<kLanes> lanes = {size};
         if (size > 1)
             lanes.template over_all<Sum>(row.sums);
-        const N inverse = quick_reciprocal(row.sums[0]), mean = row.sums[1] * inverse, excess = row.sums[2] * inverse,
-                m = difference(excess, mean);
-        divergence = excess + log_excess(m);
-        return ScaledExp<N>::in_fast_range(rate * max[0]) && ScaledExp<N>::in_fast_range(rate * max[1]) &&
-               excess <= 4 * divergence && fabs(m) * (excess + fabs(mean)) <= 4 * divergence * (1 + m);
+        const N inverse = quick_reciprocal(row.sums[0]), mean = row.sums[1] * (close_unit<N>() * inverse),
+                excess = row.sums[2] * inverse, m = difference(excess, mean);
+        r.sum = excess + log_excess(m);
+        if (Loss::wants_gradient())
+            prepare_slopes(row, target, m, r);
+        return fabs(row.distance) * rate < Loss::kFar && row.sums[0] < Limits<N>::infinity() && excess <= 4 * r.sum &&
+               fabs(m) * (excess + fabs(mean)) <= 4 * r.sum * (1 + m) &&
+               (!Loss::wants_gradient() || ScaledExp<N>::in_fast_range(rate * row.one));
+    }
+    /* The input's exponentials of slopes() are e exp(-v) times 2^`more`, which is next to 1, and have the sum 1 + m. */
+    __device__ __forceinline__ void prepare_slopes(const CloseRow &row, const ScaledExp<N> &target, N m, Row &r) const {
+        r.target_max = row.one;
+        r.input_max = row.one - row.distance;
+        const ScaledExp<N> input(r.input_max, loss.inverse_temperature);
+        const N more = fma(difference(row.one, r.input_max), input.slope, input.rounding(r.input_max)) -
+                       less_of(row, target),
+                of_more = fma(more, N(0.693147181), N(1));
+        r.ratio = (1 + m) * of_more;
+        r.inverse = reciprocal(row.sums[0] * r.ratio);
     }
 
     /* The gradients of a row whose divergence is known. */
@@ -300,29 +325,37 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
      * left out has gradients of 0, whatever its logits are. */
     template <bool gradients, int bytes>
     __device__ __forceinline__ N terms(const Part<bytes> &part, const Row &r) const {
-        const N scale = r.inverse * r.scale;
-        bool none = gradients && r.scale == 0 && loss.out(r.row);
+        const N scale = loss.inverse_of(r) * r.scale;
         N sum = N(0);
+        if (gradients && r.scale == 0 && loss.out(r.row)) {
+            clear(part);
+            return sum;
+        }
         part.pieces.template each_slowly<gradients>([&](auto &of_x, auto &of_t) {
             enum { n = sizeof of_x / 4 * kElements };
             N x[n], t[n], g[n];
             widen(of_x, x);
             widen(of_t, t);
             sum += loss.terms(r, x, t, g);
-            if (!gradients)
-                return;
-            pack(of_x, g, scale);
-#pragma unroll
-            for (int i = 0; i < (int)sizeof of_x / 4; i++)
-                of_x[i] = none ? 0 : of_x[i];
+            if (gradients)
+                pack(of_x, g, scale);
         });
         if (part.lone) {
             N x[1] = {lone_of(part.lone, 0)}, t[1] = {lone_of(part.lone, 1)}, g[1];
             sum += loss.terms(r, x, t, g);
             if (gradients)
-                *part.lone = E::narrow(none ? N(0) : fma(g[0], scale, N(0)));
+                *part.lone = E::narrow(fma(g[0], scale, N(0)));
         }
         return sum;
+    }
+    template <int bytes> __device__ __forceinline__ void clear(const Part<bytes> &part) const {
+        part.pieces.template each_slowly<true>([&](auto &of_x, auto &) {
+#pragma unroll
+            for (int i = 0; i < (int)sizeof of_x / 4; i++)
+                of_x[i] = 0;
+        });
+        if (part.lone)
+            *part.lone = 0;
     }
     template <int n> DEVICE void pack(uint32_t (&words)[n], N (&g)[n * kElements], N scale) {
 #pragma unroll
@@ -354,20 +387,19 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
         Part<bytes> part(stage_offset(consumer), row, live, *this);
         Row r;
         State state;
-        N shift, divergence;
-        bool is_summed = false;
+        CloseRow close;
         r.row = first + row;
-        largest_of(part, state);
-        if (!Loss::wants_gradient() && may_be_close(part, state) && are_close(part, shift))
-            is_summed = sum_closely(part, state, shift, divergence) || !live;
-        if (!__all_sync(0xffffffffu, is_summed)) {
+        bool is_summed = false;
+        /* Gradients of 32 bits would show the roundings of a difference of two probabilities. */
+        if ((!Loss::wants_gradient() || kElements == 2) && may_be_close(part, close))
+            is_summed = sum_closely(part, close, r) || !live;
+        r.known = __all_sync(0xffffffffu, is_summed);
+        if (!r.known) {
+            largest_of(part, state);
             reduce(part, state);
-            loss.template close<true>(r, state);
+            loss.template close_sums<Rounded<N>, true>(r, state);
         }
-        if (is_summed) {
-            r.known = true;
-            r.sum = divergence;
-        }
+        loss.set_scale(r);
         N more = N(0);
         if (!r.known)
             more = Loss::wants_gradient() ? terms<true>(part, r) : terms<false>(part, r);
