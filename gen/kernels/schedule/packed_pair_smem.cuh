@@ -224,8 +224,8 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
     }
     /* Adds any classes of a row. */
     template <int n>
-    DEVICE void add(CloseRow &of, const ScaledExp<N> &target, const Distance &distance, const N (&x)[n],
-                    const N (&t)[n]) {
+    DEVICE void add_any(CloseRow &of, const ScaledExp<N> &target, const Distance &distance, const N (&x)[n],
+                        const N (&t)[n]) {
         const N less = less_of(of, target);
 #pragma unroll
         for (int i = 0; i < n; i++) {
@@ -272,13 +272,13 @@ template <class E> class PackedPairs : public PairedRows<E, PackedPairs<E>> {
 #pragma unroll 1
             for (; distant != 0; distant &= distant - 1) {
                 load(start + (__ffs((int)distant) - 1) * part.pieces.step, x, t);
-                add(row, target, distance, x, t);
+                add_any(row, target, distance, x, t);
             }
             start = at;
         }
         if (part.lone) {
             const N lone[2][1] = {{lone_of(part.lone, 0)}, {lone_of(part.lone, 1)}};
-            add(row, target, distance, lone[0], lone[1]);
+            add_any(row, target, distance, lone[0], lone[1]);
         }
         UpTo<kLanes> lanes = {size};
         if (size > 1)
