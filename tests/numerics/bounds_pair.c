@@ -10,6 +10,9 @@
  * than its error. Else each part has its roundings, and x is times p. Where x may be on either side of 1 the difference
  * between the two, m, is uncertain. `dx` is the whole error of x, `own` the part that is not shared.
  *
+ * The polynomial of 16-bit logits leaves out 7u, which 5u do not cover. They have no wider bound for it: what the error of p
+ * has to spare is enough in all tests.
+ *
  * Kernels of floats may take the polynomial for |x| < 1.25, with the bounds of the other form from 1 on. The slope of a row
  * is then less: p - m adds up to 0 over a row, so that the slope is the m of the other classes. */
 typedef struct surplus_error {

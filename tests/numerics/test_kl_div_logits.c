@@ -493,7 +493,7 @@ static void check_close_row(gpuloss_dtype dtype, int64_t classes, unsigned numbe
 }
 
 static void close_rows_with_distant_classes(void **state) {
-    static const int64_t classes[] = {24, 65, 256, 1001, 1022, 2000, 2044, 4104, 9000};
+    static const int64_t classes[] = {24, 65, 256, 1001, 1022, 2000, 4104, 9000};
     enum { WAYS = 16 };
     unsigned d, k, way, number = 0;
     (void)state;

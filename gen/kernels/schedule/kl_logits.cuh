@@ -360,6 +360,7 @@ template <class E, int K, class Wanted = Weighs> struct Distil : Masked<typename
         const N unit = close_unit<N>();
         N e[m], y[m], ey[m], f[m];
         uint32_t bits = 0;
+        /* Most rows: log_ratios() and exponentials() would branch twice. */
         if (r.in_fast_range && !r.are_far) {
             const ScaledExp<N> target(r.target_max, inverse_temperature);
             const N factor = inverse_temperature * (1 / unit), less = r.lse_difference * (1 / unit);
